@@ -47,6 +47,7 @@ from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
 from app.domain.common.json_structure import StructureLimits
 from app.environment import SettingsError
+from app.heap import return_freed_memory
 from app.services.common.read_permits import ReadPermits
 from app.services.common.tenant_shares import TenantShares
 from app.services.compaction.background import JobService
@@ -128,6 +129,7 @@ MCP_MARGIN_SECONDS = 30.0
 
 def build() -> FastAPI:
     """Return the app for the settings of the environment; uvicorn calls this."""
+    return_freed_memory()  # here as well: each of several processes begins with this function
     settings = read_settings()
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")

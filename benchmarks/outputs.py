@@ -9,7 +9,7 @@
    searches, one of them endless for an engine that backtracks, and beside a process that is
    merely busy: that is what the search's own share of the processor costs.
 5. Appends of large results alternate between a conversation that offloads and one that does not.
-   What appends make due is left to nobody here.
+   No worker runs, so what appends make due stays.
 """
 
 from __future__ import annotations
@@ -493,8 +493,8 @@ def _beside_a_search(section: Section, bench: Bench, large: Blob) -> None:
     beside_it, alone_longest = longest[f"`{BACKTRACKING}`"], longest[ALONE]
     section.goal(
         "tool-output.grep-linear",
-        f"`{BACKTRACKING}` finishes and stalls nobody: the longest append or build beside it"
-        " ≤ 20 ms (P7) over the longest beside nothing",
+        f"`{BACKTRACKING}` finishes and stalls no other request: the longest append or build"
+        " beside it ≤ 20 ms (P7) over the longest beside nothing",
         f"{ms(beside_it)} ms and {ms(alone_longest)} ms",
         beside_it - alone_longest <= MAX_STALL_SECONDS,
     )

@@ -49,7 +49,7 @@ def database() -> Iterator[tuple[Path, str, Path]]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Run everything for one measurement; what appends make due is left to nobody here."""
+    """Run everything for one measurement; without a worker."""
     with (
         database() as (data_dir, url, log),
         service(data_dir, "--no-worker", log=log) as served,
@@ -65,5 +65,5 @@ def create_conversation(connection: Connection) -> str:
 
 
 def report(text: str) -> None:
-    """Tell whoever waits what is happening."""
+    """Print what is happening."""
     print(text, file=sys.stderr, flush=True)

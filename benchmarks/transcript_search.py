@@ -43,7 +43,7 @@ PAGES = (
     ("the planted sentence", "zanzibar lighthouse keeper counts forty-two pelicans at dusk"),
     ("the same, quoted", '"zanzibar lighthouse keeper counts"'),
     ("a rare word", "pelicans"),
-    ("a word nobody said", "quagga"),
+    ("a word that is in no message", "quagga"),
     ("a common word", "server"),
     ("the beginning of many words", "ser"),
     ("three words", "invoice deadline timeout"),

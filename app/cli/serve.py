@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 
 from app.cli.database import database, has_database, migrated, run_in
-from app.cli.heap import return_freed_memory
 from app.cli.options import exiting_on_sigterm, read_settings, setting
 from app.cli.warm_up import warm_up
 from app.environment import variable
+from app.heap import return_freed_memory
 
 if TYPE_CHECKING:
     from app.settings import Settings

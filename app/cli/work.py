@@ -7,9 +7,9 @@ import signal
 import click
 
 from app.cli.database import database, migrated
-from app.cli.heap import return_freed_memory
 from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
 from app.cli.warm_up import warm_up
+from app.heap import return_freed_memory
 
 
 @click.command()

@@ -1,8 +1,8 @@
 """Compiles what the service loads: `PYTHONPATH=/path/to/app python bytecode.py`.
 
 All modules of `app` are imported, and LiteLLM with a first call of three providers, to a port
-where nobody listens. What that does not load is half of all bytecode; Python compiles it when it is
-needed. Bytecode is trusted without a look at its source: the same lock gives the same bytes.
+where nothing listens. What that does not load is half of all bytecode; Python compiles it when it
+is needed. Bytecode is trusted without a look at its source: the same lock gives the same bytes.
 """
 
 from __future__ import annotations

@@ -355,7 +355,7 @@ class Life:
             kept = items[: len(items) - len(tail)]
             rest = {key: value for key, value in built["payload"].items() if key != name}
         ids = (built["epoch"], built["through_seq"], built["build_id"])
-        conversation.held[format] = Held(*ids, rest, kept)
+        conversation.held[format] = Held(*ids, rest, kept, tail)
         if built["delta"]:
             return {**rest, name: kept + tail}
         payload: Message = built["payload"]

@@ -70,13 +70,25 @@ class Entry:
 
 @dataclass(slots=True)
 class Held:
-    """A caller's copy of the payloads of one format: the items, and the rest of the payload."""
+    """A caller's copy of the payloads of one format: the items, and the rest of the payload.
+
+    `tail` is what the next payload replaces; `items` are those before it.
+    """
 
     epoch: int
     through_seq: int
     build_id: str
     rest: Message
     items: list[Any]
+    tail: list[Any]
+
+    @property
+    def shown(self) -> list[Any]:
+        """All items, without the notes and the status of the agent's other conversations.
+
+        Those may change at any time. In some formats they share an item with messages.
+        """
+        return list(without_notes([*self.items, *self.tail]))
 
 
 @dataclass(slots=True)
@@ -185,11 +197,14 @@ _NOT_TEXTS = {
     "status",
 }
 _ARGUMENTS = {"arguments", "input", "args"}
+_CHANGING = (
+    r"\[Context: \d+% used[^\]]*\]"
+    r"|\[Status\]\nOther conversations of this agent:(\n- .*)+(\n\n\[Context: [^\]]*\])?"
+)
 _NOTES = re.compile(
     r"\[Earlier messages are not shown\.\]|\[The conversation starts here\.\]|\[Continue\.\]"
-    r"|\[.*left out to fit the window\.\]|\[no result recorded\]|\[Context: \d+% used[^\]]*\]"
-    r"|\[tool output trimmed; [^\]]*\]"
-    r"|\[Status\]\nOther conversations of this agent:(\n- .*)+(\n\n\[Context: [^\]]*\])?"
+    r"|\[.*left out to fit the window\.\]|\[no result recorded\]"
+    rf"|\[tool output trimmed; [^\]]*\]|{_CHANGING}"
 )
 _LABELLED = ("[Earlier summary, lossy: ", "[Kept from earlier in the conversation: ")
 _CUT = re.compile(r"\[[^\[\]]*cut: [\d,]+ of [\d,]+ bytes shown[^\]]*\]")
@@ -237,6 +252,23 @@ def read_payload(
     if shown.seqs != sorted(shown.seqs):
         shown.wrong.append(f"not in the order of the log: {shown.seqs}")
     return shown
+
+
+def without_notes(value: Any) -> Any:
+    """Return a part of a payload without its changing notes, and without what they leave empty."""
+    match value:
+        case list():
+            return [left for each in value if (left := without_notes(each)) is not None]
+        case {"content": inner, **rest} | {"parts": inner, **rest}:
+            left = without_notes(inner)
+            name = "content" if "content" in value else "parts"
+            return None if inner and not left else {**rest, name: left}
+        case {"text": str(text)} if re.fullmatch(_CHANGING, text):
+            return None
+        case str() if re.fullmatch(_CHANGING, value):
+            return None
+        case _:
+            return value
 
 
 def system_texts(payload: Message) -> str:

@@ -172,10 +172,10 @@ def build(life: Life, conversation: Conversation) -> None:
     if held is not None and conversation.active and life.chance.random() < 0.4:
         life.build(conversation, format, whole=True)
         now = conversation.held[format]
-        # A payload ends with the status of an agent's other conversations, which may change.
-        if now.epoch == held.epoch and conversation.agent is None:
+        if now.epoch == held.epoch:
             life.tally["deltas compared"] += 1
-            life.equal(now.items, held.items, "the items of a delta on what was held")
+            life.tally["deltas compared with an agent"] += conversation.agent is not None
+            life.equal(now.shown, held.shown, "the items of a delta on what was held")
             life.equal(now.rest, held.rest, "the rest of a payload inside an epoch")
 
 

@@ -30,6 +30,7 @@ from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
 from app.adapters.postgres.snapshots.exports import ExportRepository
 from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
+from app.adapters.postgres.tenancy import api_keys, quotas
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
 from app.adapters.postgres.tenancy.audit import AuditRepository
 from app.adapters.postgres.tenancy.quotas import QuotaRepository
@@ -52,8 +53,11 @@ FREQUENT = (
     append_statements.APPENDS[True, False, False],
     append_statements.APPENDS[False, False, False],
     *group_commit.STATEMENTS,
+    api_keys.FIND,
+    api_keys.EXISTS,
+    quotas.FIND_LIMITS,
 )
-"""The large statements of builds and appends, which do nothing without values."""
+"""The statements of builds, appends and their callers, which do nothing without values."""
 
 
 class PostgresRepositories:

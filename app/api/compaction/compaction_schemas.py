@@ -72,7 +72,7 @@ class MadeSummary(ResponseSchema):
     )
     unlisted: str | None = Field(
         description="Important statements that had no room in it or in an earlier one, by section:"
-        " a later summary with room lists them. In `made` alone."
+        " a later summary with room lists them. Null for a summary of an earlier compaction."
     )
 
 

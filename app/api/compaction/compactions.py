@@ -29,6 +29,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID
 from app.api.http.pacing import read_of
+from app.api.http.pages import page_by_id
 from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.context_schemas import CompactResult
 from app.domain.common.errors import (
@@ -124,13 +125,11 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Response:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
-    before = cursors.decode_id(cursor, "compactions") if cursor else None
+    before = cursors.decode_id(cursor, "compactions")
     page = await services(request).receipts.page(
         tenant_of(request), conversation_id, limit, before, read_of(request)
     )
-    last = page[-1].compaction.compaction_id if page.has_more else None
-    next_cursor = cursors.encode("compactions", last) if last else None
-    return Json({"data": [_receipt_json(receipt) for receipt in page], "next_cursor": next_cursor})
+    return page_by_id("compactions", "compaction_id", page, _receipt_json)
 
 
 @router.get(
@@ -205,6 +204,7 @@ def _compaction_id_from(text: str) -> str:
 
 def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
     compaction, view = receipt.compaction, receipt.compaction.view
+    made = {summary: summary for summary in compaction.made}  # with what a view does not store
     other = {
         "status": receipt.status,
         "hidden_range": _range(compaction.hidden_span),
@@ -212,11 +212,8 @@ def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
         "cleared_through": view.results_cleared_through,
         "retain": view.retain,
         "note": view.note,
-        "summaries": [_summary(summary) for summary in view.summaries],
-        "made": [
-            _summary(summary) | {"unlisted": summary.unlisted or None}
-            for summary in compaction.made
-        ],
+        "summaries": [_summary(made.get(summary, summary)) for summary in view.summaries],
+        "made": [_summary(summary) for summary in compaction.made],
     }
     return {
         name: other[name] if name in other else getattr(compaction, name)
@@ -236,7 +233,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "tokens": summary.tokens,
         "sources": [_range(span) for span in summary.sources],
         "sections": [asdict(section) for section in summary.sections],
-        "unlisted": None,
+        "unlisted": summary.unlisted or None,
     }
 
 

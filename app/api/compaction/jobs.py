@@ -12,6 +12,7 @@ from app.api.http.bodies import Json
 from app.api.http.dependencies import Cursor, Limit, services, tenant_of
 from app.api.http.fields import UUID, AgentId, ConversationId
 from app.api.http.pacing import read_of
+from app.api.http.pages import page_by_id
 from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
@@ -56,12 +57,11 @@ async def list_jobs(
         key = keys.likeliest(tenant_id, conversation_id)
         key = await keys.find_other(tenant_id, conversation_id, key) or key
     wanted = JobFilter(status, agent_id, key)
-    before = cursors.decode_id(cursor, "jobs") if cursor else None
+    before = cursors.decode_id(cursor, "jobs")
     page = await services(request).jobs.page(
         tenant_of(request), wanted, limit, before, read_of(request)
     )
-    next_cursor = cursors.encode("jobs", page[-1].job_id) if page.has_more else None
-    return Json({"data": [job_json(job) for job in page], "next_cursor": next_cursor})
+    return page_by_id("jobs", "job_id", page, job_json)
 
 
 @router.get(

@@ -73,8 +73,10 @@ def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     raise _invalid()
 
 
-def decode_id(cursor: str, kind: str) -> str:
-    """Return the last id of a page of `kind`."""
+def decode_id(cursor: str | None, kind: str) -> str | None:
+    """Return the last id of a page of `kind`, None without a cursor."""
+    if not cursor:
+        return None
     match _values(cursor):
         case [str(cursor_kind), str(resource_id)] if cursor_kind == kind and UUID.fullmatch(
             resource_id

@@ -1,13 +1,17 @@
-"""Response schemas of lists and deletions."""
+"""Response schemas of lists and deletions, and pages of lists in the order of ids."""
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
+from app.api.http import cursors
+from app.api.http.bodies import Json
 from app.api.http.fields import ResponseSchema
+from app.domain.common import pages
 
 Item = TypeVar("Item")
 
@@ -23,6 +27,15 @@ class Page(ResponseSchema, Generic[Item]):
     next_cursor: str | None = Field(
         description="The `cursor` of the next page; null on the last page."
     )
+
+
+def page_by_id(
+    kind: str, id_name: str, page: pages.Page[Item], shown: Callable[[Item], dict[str, Any]]
+) -> Json:
+    """Return a page of `kind` whose cursor is the last id; `cursors.decode_id` reads it."""
+    data = [shown(item) for item in page]
+    next_cursor = cursors.encode(kind, data[-1][id_name]) if page.has_more else None
+    return Json({"data": data, "next_cursor": next_cursor})
 
 
 class Deleted(ResponseSchema):

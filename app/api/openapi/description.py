@@ -33,7 +33,7 @@ budget, and nothing is ever lost.
 - Bodies and answers are JSON (`Content-Type: application/json`), at most 32 MiB unless configured
   otherwise, not compressed, nested at most 100 levels deep. A body that is not JSON is a `400`, one
   with invalid values a `422`, both with the code `VALIDATION_ERROR`.
-- Integers are written without a decimal point: `1.0` is refused.
+- Integers in bodies are written without a decimal point: `1.0` is refused.
 - Unknown fields and parameters are refused, except inside messages, content parts and tool
   definitions.
 - Errors are `application/problem+json` with a stable `code`; `errors[]` names the places.

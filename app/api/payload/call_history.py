@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.http import cursors
-from app.api.http.bodies import Json
 from app.api.http.dependencies import ConversationPath, Cursor, Limit, services, tenant_of
 from app.api.http.errors import problems_of
+from app.api.http.pages import page_by_id
 from app.api.http.routing import WireRoute
 from app.api.payload.call_history_schemas import EpochPage, ReportPage
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
@@ -36,12 +36,11 @@ async def list_epochs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the epochs of the conversation's payloads, newest first, and why each began."""
-    before = cursors.decode_id(cursor, "epochs") if cursor else None
+    before = cursors.decode_id(cursor, "epochs")
     page = await services(request).call_history.epochs(
         tenant_of(request), conversation_id, limit, before
     )
-    next_cursor = cursors.encode("epochs", page[-1].epoch_id) if page.has_more else None
-    return Json({"data": [_epoch_json(epoch) for epoch in page], "next_cursor": next_cursor})
+    return page_by_id("epochs", "epoch_id", page, _epoch_json)
 
 
 @router.get(
@@ -56,12 +55,11 @@ async def list_usage_reports(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """Return the usage of each call that was reported, newest first."""
-    before = cursors.decode_id(cursor, "usage_reports") if cursor else None
+    before = cursors.decode_id(cursor, "usage_reports")
     page = await services(request).call_history.reports(
         tenant_of(request), conversation_id, limit, before
     )
-    next_cursor = cursors.encode("usage_reports", page[-1].report_id) if page.has_more else None
-    return Json({"data": [_report_json(report) for report in page], "next_cursor": next_cursor})
+    return page_by_id("usage_reports", "report_id", page, _report_json)
 
 
 def _epoch_json(epoch: PastEpoch) -> dict[str, Any]:

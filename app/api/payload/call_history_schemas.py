@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from app.api.http.fields import ResponseSchema, examples
+from app.api.http.pages import Page
 from app.api.payload.budget_schemas import Regions
 from app.api.payload.usage_schemas import TokenUsage
 from app.domain.common.messages import FormatName
@@ -65,15 +66,10 @@ class EpochItem(ResponseSchema):
     created_at: datetime = Field(description="Time of its first build.")
 
 
-class EpochPage(ResponseSchema):
+class EpochPage(Page[EpochItem]):
     """A page of epochs."""
 
     model_config = examples({"data": [_EPOCH], "next_cursor": None})
-
-    data: list[EpochItem] = Field(description="The items of this page.")
-    next_cursor: str | None = Field(
-        description="The `cursor` of the next page; null on the last page."
-    )
 
 
 class ReportItem(ResponseSchema):
@@ -94,12 +90,7 @@ class ReportItem(ResponseSchema):
     created_at: datetime = Field(description="When it was reported.")
 
 
-class ReportPage(ResponseSchema):
+class ReportPage(Page[ReportItem]):
     """A page of reports."""
 
     model_config = examples({"data": [_REPORT], "next_cursor": None})
-
-    data: list[ReportItem] = Field(description="The items of this page.")
-    next_cursor: str | None = Field(
-        description="The `cursor` of the next page; null on the last page."
-    )

@@ -424,9 +424,10 @@ class BuiltContext(BuildPayload):
     degraded: list[str] = Field(
         description="What the payload lacks in order to fit, or what could not be done, in order."
         " `content_not_carried:` with a type stands for content that the format cannot carry: the"
-        " payload has a label in its place. `hosted_tool_left_out:` with a type stands for a"
-        " hosted tool of another format. `builtin_tools_deferred`: tools without a category are"
-        " deferred, because they would leave no room for messages.",
+        " payload has a label in its place, of a provider's `compaction` without a history a note."
+        " `hosted_tool_left_out:` with a type stands for a hosted tool of another format."
+        " `builtin_tools_deferred`: tools without a category are deferred, because they would leave"
+        " no room for messages.",
     )
     deferred_tools: int = Field(description="Number of deferred tool definitions.")
     defers_natively: bool = Field(

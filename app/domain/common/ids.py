@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NewType
 
-TenantId = NewType("TenantId", str)
 AgentId = NewType("AgentId", str)
 ConversationId = NewType("ConversationId", str)
 """A UUID in lower case, the key of its rows; `app.domain.conversations.own_ids` tells more."""

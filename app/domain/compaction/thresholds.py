@@ -26,7 +26,7 @@ class CompactionThreshold:
 
     def reached(self, state: ConversationState) -> bool:
         """Whether a conversation is over the threshold, and has grown to `resume_at_tokens`."""
-        if state.tokens < state.resume_at_tokens:
+        if state.is_suspended:
             return False
         shown = state.shown_tokens + state.summary_tokens
         is_over = self.tokens is not None and shown >= self.tokens

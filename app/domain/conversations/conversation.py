@@ -78,6 +78,11 @@ class ConversationState:
         return self.promoted if self.promoted_turn == self.turns else ()
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether automatic compactions wait for the log to grow, as after an undo."""
+        return self.tokens < self.resume_at_tokens
+
+    @property
     def shown_tokens(self) -> int:
         """Tokens of the messages that a build shows, without summaries."""
         return self.tokens - self.hidden_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from app.domain.common.errors import ValidationError
@@ -113,6 +113,15 @@ def filled_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
 def optional_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str | None:
     """Read a string field that may be null or absent."""
     return None if raw.get(key) is None else text_at(raw, key, pointer)
+
+
+def without_nulls(raw: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    """Leave out null fields, which SDKs write for absent ones and providers refuse.
+
+    The `required` ones, which other SDK calls leave out where they are null, are there.
+    """
+    filled = {key: item for key, item in raw.items() if item is not None or key in required}
+    return filled | {key: None for key in required if key not in filled}
 
 
 def json_at(value: object, pointer: str) -> Any:

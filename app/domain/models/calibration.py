@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.domain.common.policy import CounterName
 from app.domain.models.limits import INEXACT_MARGIN
 
 DECAY = 0.8
 """The share of the sums that remains with each report: the last ten make most of a factor."""
 MIN_COUNTED = 200
 """The minimum tokens of a payload: in smaller ones most tokens are the overhead of messages."""
-MIN_RATIO, MAX_RATIO = 0.25, 4.0
-"""The range of ratios between two tokenizers for the same text."""
+MAX_RATIO = 4.0
+"""The maximum ratio between a provider's count and ours of the same payload."""
+MIN_RATIO, MIN_ESTIMATE_RATIO = 0.6, 0.4
+"""The minimum, of counts by the tokenizer and of estimates by length; see decision 0058."""
 MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 _DIGITS = 3
@@ -70,11 +73,12 @@ class Tally:
         )
 
 
-def rejection_reason(reported: int, counted: int) -> str | None:
+def rejection_reason(reported: int, counted: int, counter: str) -> str | None:
     """Return the reason for ignoring a report, None for a usable one (rule 3)."""
     if counted < MIN_COUNTED:
         return "payload_too_small"
-    if not MIN_RATIO <= reported / counted <= MAX_RATIO:
+    min_ratio = MIN_RATIO if counter == CounterName.TOKENIZER else MIN_ESTIMATE_RATIO
+    if not min_ratio <= reported / counted <= MAX_RATIO:
         return "implausible_ratio"
     return None
 

@@ -24,8 +24,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
-import imagesize
-
 from app.domain.common.messages import File, Image
 from app.domain.formats.inline_media import is_base64, media_type_of, sniffed_type, split_data_url
 
@@ -144,6 +142,8 @@ def _pixel_size(data: str) -> tuple[int, int] | None:
     """Read the size of common image types only; the package has larger parsers for others."""
     if sniffed_type(data) is None:
         return None
+    import imagesize  # which imports parsers of XML and URLs
+
     try:
         width, height = imagesize.get(io.BytesIO(_decoded(data[:_HEADER_CHARS])))
     except (ValueError, struct.error):

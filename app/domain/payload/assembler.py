@@ -6,7 +6,8 @@
    the log they are closed after the stable items, because a result may still come.
 3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
    is rewritten. A result whose call is not shown is not shown either.
-4. A payload starts with a user message: where it would not, a note comes first.
+4. A payload starts with a user message: where it would not, a note comes first. It also stands for
+   a first message of which nothing is sent (rule 8), so that no payload is empty.
 5. Text names an agent tool only where the payload can have that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
@@ -22,9 +23,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
@@ -162,18 +164,48 @@ class Assembler(ABC):
                 self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
+            if not self._has_first_message and row.role is Role.ASSISTANT:
+                self._put_first_note(row)
+            self._has_first_message = True
             if _may_have_compaction(row) and self._without_compactions(row) is None:
                 self._record_cost(row, 0)
             else:
-                if not self._has_first_message and row.role is Role.ASSISTANT:
-                    self._put_note(WINDOW_NOTE if self.view.cuts_the_start else START_NOTE)
-                self._has_first_message = True
                 self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
         self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _put_first_note(self, row: LogRow) -> None:
+        """Begin with a note, because this row of the assistant is the first (rule 4)."""
+        has_item = _may_have_compaction(row) and compactions.last_compaction(row.message())
+        if has_item:  # nothing shows what it stands for
+            self._not_carried[compactions.COMPACTION] = None
+        self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
+
+    def with_cleared(self, view: View) -> Self | None:
+        """Return a copy with the placeholders of a view that only clears more tool results.
+
+        None where the items of its rows have to be rendered again.
+        """
+        return None
+
+    def _copy(self) -> Self:
+        """Return an assembler to which rows can be added without changing this one."""
+        copied = copy(self)
+        for name, value in vars(copied).items():
+            if isinstance(value, list | dict | set):
+                setattr(copied, name, value.copy())
+        copied._hash = self._hash.copy()
+        return copied
+
+    def _replace_items(self, items: Mapping[int, bytes]) -> None:
+        """Put other items in the place of some that did not change so far."""
+        for index, item in items.items():
+            self.size_bytes += len(item) - len(self._stable_items[index])
+            self._stable_items[index] = item
+        self._hash = hashlib.sha256(b"".join(self._stable_items))
 
     def finish(self) -> None:
         """Render what follows the last row: a summary of everything before."""

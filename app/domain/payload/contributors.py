@@ -130,7 +130,8 @@ def _policy_suggestions(
             "offload_oversized", "Set messages.offload_oversized in the policy to true"
         )
     if any(part.role is not None for part in large):
-        if policy.strategy is StrategyName.FULL_HISTORY:
+        keeps_all = policy.strategy is StrategyName.FULL_HISTORY
+        if keeps_all:
             yield Suggestion("change_strategy", "Choose a strategy that reduces the history")
         elif not policy.compaction.enabled:
             yield Suggestion("enable_compaction", "Set compaction.enabled in the policy to true")
@@ -138,7 +139,8 @@ def _policy_suggestions(
             yield Suggestion(
                 "unpin", "Unpin the large messages: a pinned message is never left out"
             )
-        yield Suggestion("overflow", "POST …/overflow leaves out the oldest half of the turns")
+        if keeps_all or not policy.compaction.enabled:  # others have left out what they can
+            yield Suggestion("overflow", "POST …/overflow leaves out the oldest half of the turns")
     for part in large:
         if part.kind == "section":
             yield Suggestion("shorten_section", f"Shorten the section {part.name[:_MAX_NAME]!r}")
@@ -152,13 +154,14 @@ def _policy_suggestions(
 
 def _window_suggestions(limits: Limits, usage: Usage) -> Iterator[Suggestion]:
     missing = math.ceil((usage.total - limits.capacity) * (1 + limits.margin))
-    if missing <= 0:
+    room = "" if usage.conversation else ", and leave room for the messages"
+    if missing < 0 or (missing == 0 and not room):
         return
     if limits.max_output_tokens - missing >= 1:
-        detail = f"Lower max_output_tokens to at most {limits.max_output_tokens - missing:,}"
+        detail = f"Lower max_output_tokens to at most {limits.max_output_tokens - missing:,}{room}"
         yield Suggestion("lower_max_output_tokens", detail)
     detail = (
-        f"Take a window of at least {limits.total + missing:,} tokens: a model with a larger one,"
-        " or a larger budget.context_window or max_context_tokens"
+        f"Take a window of at least {limits.total + missing:,} tokens{room}: a model with a larger"
+        " one, or a larger budget.context_window or max_context_tokens"
     )
     yield Suggestion("larger_window", detail)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +41,8 @@ PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
+LONG_CHARS = 4096
+"""Longer starts have long summaries: a process remembers fewer of them."""
 _STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}
 """Fields of an epoch's start that are stored under the names that earlier versions read."""
 
@@ -64,15 +66,21 @@ class EpochStart:
 
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
-        stored = {_STORED_NAMES.get(key, key): value for key, value in asdict(self).items()}
-        tools = stored["offer"]
+        stored = {_STORED_NAMES.get(own.name, own.name): getattr(self, own.name) for own in _FIELDS}
+        tools = asdict(self.tools)
         stored["offer"] = {"extra": tools.pop("agent_tools"), **tools}
         return json_text.dumps(stored | {"view": self.view.as_stored()})
 
 
-@lru_cache(maxsize=1024)
+_FIELDS = fields(EpochStart)
+
+
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
+    return (_long_start if len(text) > LONG_CHARS else _short_start)(text)
+
+
+def _read_start(text: str) -> EpochStart:
     raw = json_text.loads(text)
     return EpochStart(
         view_from(raw["view"]),
@@ -83,6 +91,10 @@ def epoch_start_from(text: str) -> EpochStart:
         raw.get("factor", 1.0),
         raw.get("dynamic", ""),
     )
+
+
+_short_start = lru_cache(1024)(_read_start)
+_long_start = lru_cache(32)(_read_start)
 
 
 def _tools(raw: Mapping[str, Any]) -> PayloadTools:

@@ -138,7 +138,7 @@ def should_compact(
 
 def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
     """Whether compaction is suspended until the log has grown, as after an undo."""
-    if state.tokens >= state.resume_at_tokens:
+    if not state.is_suspended:
         return False
     return pressure_status(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 

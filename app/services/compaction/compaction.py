@@ -174,10 +174,11 @@ class CompactionService:
         )
         return await self.runner.apply(run, receipt)
 
-    async def clear_tool_results(self, build: BuildSource, plan: CompactionPlan) -> bool:
+    async def clear_tool_results(
+        self, build: BuildSource, plan: CompactionPlan
+    ) -> InlineCompaction | CompactionPending | None:
         """Clear tool results by a plan that a build made, without a model.
 
-        Returns False while a compaction runs; otherwise True: the view was changed, by this call or
-        by another.
+        Returns None when the view was changed meanwhile.
         """
         return await self._inline.clear_tool_results(build, plan)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
@@ -17,9 +16,9 @@ from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactionPending, CompactResult
 from app.domain.compaction.views import base_view
-from app.domain.conversations.compaction_receipt import Compaction, Trigger
+from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.inline_compaction import InlineBasis, InlineRows
+from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import View, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
@@ -29,22 +28,30 @@ from app.services.compaction.runs import CompactRequest, ExecutedPlan, InlineRun
 
 @dataclass(frozen=True, slots=True)
 class BuildSource:
-    """What a build has read: the conversation, and the entries of a view that it shows."""
+    """What a build has read: the conversation, and the entries of a view that it shows.
+
+    `basis` is set where the build has cleared results just now.
+    """
 
     tenant_id: str
     conversation: Conversation
     settings: RequestSettings
     view: View
     entries: Sequence[Entry]
+    basis: InlineBasis | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InlineCompaction:
-    """A compaction that was applied: its receipt, and the messages that were read for it."""
+    """A compaction or clearing that was applied.
+
+    `rows` were read for it. The next compaction of this build starts from `basis`.
+    """
 
     result: CompactResult
-    receipt: Compaction
-    rows: InlineRows | None
+    change: InlineChange
+    rows: InlineRows | None = None
+    basis: InlineBasis | None = None
 
 
 class Unfit:
@@ -91,39 +98,42 @@ class InlineCompactions:
         except ServiceUnavailable:
             await self._runner.postpone(source)
             raise
-        if inline.receipt is None:
+        if inline.change is None:
             return result
-        return InlineCompaction(result, inline.receipt, inline.rows)
+        return InlineCompaction(result, inline.change, inline.rows)
 
-    async def clear_tool_results(self, build: BuildSource, plan: CompactionPlan) -> bool:
-        """Clear tool results as planned; False while a compaction runs.
-
-        Otherwise the view was changed, by this call or by another.
-        """
+    async def clear_tool_results(
+        self, build: BuildSource, plan: CompactionPlan
+    ) -> InlineCompaction | CompactionPending | None:
+        """Clear tool results as planned; None when the build has to read again."""
         found = await self._source(build)
-        if found is None:
-            return True
-        if isinstance(found, CompactionPending):
-            return False
+        if not isinstance(found, tuple):
+            return found
         source, basis = found
-        run = replace(
-            self._runner.start(source, Trigger.TOOL_OUTPUT),
-            inline=InlineRun(basis, build.settings.format),
-        )
+        inline = InlineRun(basis, build.settings.format)
+        run = replace(self._runner.start(source, Trigger.TOOL_OUTPUT), inline=inline)
         executed = ExecutedPlan(plan, run.view_without_summary(plan))
-        with suppress(Conflict):
-            await self._runner.apply(run, self._runner.clearing_receipt(run, executed))
-        return True
+        try:
+            result = await self._runner.apply(run, self._runner.clearing_receipt(run, executed))
+        except Conflict:
+            return None
+        change, before = inline.change, basis.active
+        assert change is not None
+        made = before.made if before is not None and before.made else basis.newest_made
+        event_seq = change.event_seq + len(change.events)
+        after = InlineBasis(event_seq, basis.is_leased, change.receipt, made)
+        return InlineCompaction(result, change, basis=after)
 
     async def _source(
         self, build: BuildSource
     ) -> tuple[CompactionInput, InlineBasis] | CompactionPending | None:
         """Return the input of a compaction, None where the build is outdated."""
-        conversation, state = build.conversation, build.conversation.state
-        async with self._runner.database.session() as session:
-            basis = await session.contexts.inline_basis(
-                conversation.conversation_id, state.compaction_id
-            )
+        conversation, state, basis = build.conversation, build.conversation.state, build.basis
+        if basis is None:
+            async with self._runner.database.session() as session:
+                basis = await session.contexts.inline_basis(
+                    conversation.conversation_id, state.compaction_id
+                )
         if basis is None:
             return None
         if basis.is_leased:

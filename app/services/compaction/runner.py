@@ -394,7 +394,7 @@ class CompactionRunner:
                 )
             if created_at is None:
                 raise Conflict(_CHANGED)
-            inline.receipt = replace(receipt, created_at=created_at)
+            inline.change = replace(change, receipt=replace(receipt, created_at=created_at))
             return result
         async with self.database.transaction() as session:
             await lock_conversation(session, run.source.tenant_id, conversation_id, None)
@@ -468,7 +468,7 @@ def _prefix_not_used(run: CompactionRun) -> Iterator[str]:
 def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
     """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
     for summary in summaries:
-        max_bytes -= len(summary.text.encode("utf-8", "replace"))
+        max_bytes -= len(f"{summary.text}{summary.unlisted}".encode("utf-8", "replace"))
         if max_bytes < 0:
             return
         yield summary

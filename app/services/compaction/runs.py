@@ -20,8 +20,8 @@ from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.thresholds import compaction_threshold
 from app.domain.compaction.views import agent_tools_tokens, view_after
-from app.domain.conversations.compaction_receipt import Compaction, Trigger
-from app.domain.conversations.inline_compaction import InlineBasis, InlineRows
+from app.domain.conversations.compaction_receipt import Trigger
+from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.turns import never_cleared, pinned_seqs
 from app.domain.conversations.view import Span, Summary, View
 from app.services.compaction.summaries.run import SummariserRun
@@ -58,15 +58,15 @@ def request_from(text: str) -> CompactRequest:
 class InlineRun:
     """A compaction inside a build, for a payload of this format, and what it has read and stored.
 
-    Its events are stored with its result; `started` has the data of the first one. The `receipt`
-    is set once it is stored.
+    Its events are stored with its result; `started` has the data of the first one. The `change` is
+    set once it is stored.
     """
 
     basis: InlineBasis
     format: FormatName
     started: str | None = None
     rows: InlineRows | None = None
-    receipt: Compaction | None = None
+    change: InlineChange | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from app.services.conversations.recall import Recall
 from app.services.ports import Database, Observer
 from app.services.prompt.settings_resolver import SettingsResolver
 
-BATCH_MESSAGES = 500
-BATCH_BYTES = 2_000_000
-"""Messages, and bytes of their bodies, that are indexed at once."""
+BATCH_MESSAGES = 200
+BATCH_BYTES = 500_000
+"""Messages, and bytes of their bodies, that are indexed at once; words take ten times as much."""
 MAX_CHECKED = 200
 """Messages whose text is checked at once."""
 
@@ -87,6 +87,8 @@ class SearchService:
                 after_seq = matches[-1].seq
             elif matches:
                 before_seq = matches[-1].seq
+        if not page:  # it may have been archived since it was read
+            conversation = await self._find(tenant_id, conversation_id)
         shown = _within(page[:limit], read.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from app.domain.common.pages import Page
 from app.domain.conversations.epoch import PastEpoch
 from app.domain.payload.reported_usage import UsageReport
 from app.services.common.lookup import get_conversation
-from app.services.ports import Database
+from app.services.ports import Database, UsageRepository
+
+_Item = TypeVar("_Item")
 
 
 class CallHistoryService:
@@ -19,14 +24,27 @@ class CallHistoryService:
         self, tenant_id: str, conversation_id: str, limit: int, before: str | None
     ) -> Page[PastEpoch]:
         """Return epochs, the newest first, starting after the one with the id `before`."""
-        async with self._database.session() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
-            return await session.usage.epochs(conversation_id, limit, before)
+        return await self._page(
+            tenant_id, conversation_id, lambda usage: usage.epochs(conversation_id, limit, before)
+        )
 
     async def reports(
         self, tenant_id: str, conversation_id: str, limit: int, before: str | None
     ) -> Page[UsageReport]:
         """Return reports, the newest first, starting after the one with the id `before`."""
+        return await self._page(
+            tenant_id, conversation_id, lambda usage: usage.page(conversation_id, limit, before)
+        )
+
+    async def _page(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        read: Callable[[UsageRepository], Awaitable[Page[_Item]]],
+    ) -> Page[_Item]:
         async with self._database.session() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
-            return await session.usage.page(conversation_id, limit, before)
+            page = await read(session.usage)
+            if not page:  # it may have been archived since it was read
+                await get_conversation(session, tenant_id, conversation_id, None)
+            return page

@@ -186,7 +186,9 @@ class ContextService:
                 return reduction, recorded
             except Restart as restart:
                 attempt, state = restart.attempt, None
-                found = ReadConversation(restart.input) if restart.input is not None else None
+                found = None
+                if restart.input is not None:
+                    found = ReadConversation(restart.input, shown=restart.shown)
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")

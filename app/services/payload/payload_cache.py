@@ -6,7 +6,7 @@ in the cache is rendered again from the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,36 @@ class CachedPayload:
     def size_bytes(self) -> int:
         """Roughly how much memory it takes."""
         return self.assembler.size_bytes + _ROW_BYTES * len(self.entries)
+
+    def show(self, view: View) -> None:
+        """Be the history of another view, which is rendered alike."""
+        self.view = self.assembler.view = view
+
+    def with_cleared(self, view: View) -> CachedPayload | None:
+        """Return a copy, of no epoch yet, without the tool results that another view clears.
+
+        The rest of that view is not looked at. None where the copy has to be rendered from the log.
+        """
+        view = replace(
+            self.view,
+            results_cleared_through=view.results_cleared_through,
+            uncleared_results=view.uncleared_results,
+        )
+        assembler = self.assembler.with_cleared(view)
+        if assembler is None:
+            return None
+        return CachedPayload(
+            "",
+            "",
+            view,
+            assembler,
+            self.entries.copy(),
+            sum(tool_output_tokens(item, view) for item in self.entries),
+            self.cut_seqs.copy(),
+            self.tool_names.copy(),
+            self.tool_names_through,
+            self.tail_hash,
+        )
 
     def add(self, row: LogRow) -> None:
         """Render one more row that the view shows."""

@@ -422,7 +422,8 @@ async def _count_payload(
         usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
     if call.has_steps:
         return _PayloadCount(usage, "server_steps")
-    return _PayloadCount(usage, rejection_reason(call.usage.sent_tokens, usage.total))
+    reason = rejection_reason(call.usage.sent_tokens, usage.total, conversation.counter)
+    return _PayloadCount(usage, reason)
 
 
 async def _shown_tokens_through(

@@ -34,7 +34,7 @@ SUMMARY_TOKENS = (64, 2048)
 
 _MAX_LISTED = 100
 """How many malformed messages an error lists."""
-_SYSTEM_ROLES = frozenset({"system", "developer"})
+_SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)

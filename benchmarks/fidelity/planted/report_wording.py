@@ -1,7 +1,7 @@
 """Wordings whose figures are reported.
 
-Whoever writes or tunes a summariser must not read this file, nor a list of what was lost with it:
-the figures would then say how well it fits these sentences, not how well it keeps others.
+Authors of a summariser must not read this file, nor a list of what was lost with it: the figures
+would then say how well it fits these sentences, not how well it keeps others.
 """
 
 # ruff: noqa: RUF001

@@ -225,6 +225,7 @@ SPREAD = {
     "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
     "active_windows.COUNT_TOKENS_OF_SEVERAL": "a page of a tenant's list, given as a list",
     "active_windows.CLEAR_ALL": "clearing an agent: all its conversations",
+    "active_windows.LOCK_ALL": "clearing an agent: all its conversations",
 }
 """The statements that touch several conversations, and what each is for."""
 

@@ -190,6 +190,37 @@ async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/conversations")).json()["data"] == []
 
 
+@pytest.mark.one_server  # nodes of Citus lock their rows at the same time
+@pytest.mark.parametrize(("method", "place"), [("POST", "/clear"), ("DELETE", "")])
+async def test_changes_of_an_agent_lock_its_conversations_in_order(
+    client: httpx.AsyncClient, database_url: str, method: str, place: str
+) -> None:
+    """A transaction that locks conversations in the order of their ids does not deadlock with them.
+
+    They are stored in the opposite order.
+    """
+    await new_agent(client, "a")
+    ids = [f"0190f3a0-0000-7000-8000-{number:012d}" for number in range(5)]
+    for conversation_id in reversed(ids):
+        await new_conversation(client, agent_id="a", conversation_id=conversation_id)
+
+    async def waits() -> bool:
+        return await lock_waiters(database_url) > 0
+
+    blocker = await asyncpg.connect(database_url)
+    lock = "SELECT FROM heads WHERE conversation_id = $1 FOR UPDATE"
+    try:
+        async with blocker.transaction():
+            await blocker.execute(lock, ids[0])
+            change = asyncio.create_task(client.request(method, f"/v1/agents/a{place}"))
+            await until(waits, "the change of the agent waits")
+            for conversation_id in ids[1:]:
+                await blocker.execute(lock, conversation_id)
+    finally:
+        await blocker.close()
+    assert (await change).status_code == 200, change.result().text
+
+
 @pytest.mark.parametrize(
     ("method", "place", "reported"), [("POST", "/clear", 200), ("DELETE", "", 404)]
 )

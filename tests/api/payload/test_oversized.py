@@ -211,7 +211,7 @@ async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) 
         "pinned": False,
     }
     actions = [item["action"] for item in body["suggestions"]]
-    assert actions == ["offload_oversized", "overflow", "larger_window"]
+    assert actions == ["offload_oversized", "larger_window"]
     assert "seq 2" in body["detail"] and len(body["detail"]) < 300
     changed = {"policy": {"messages": {"offload_oversized": True}}}
     assert (await client.patch(path, json=changed)).status_code == 200
@@ -237,7 +237,7 @@ async def test_sections_and_tools_are_named(client: httpx.AsyncClient) -> None:
     actions = [item["action"] for item in body["suggestions"]]
     assert actions == ["shorten_section"] * 5 + ["larger_window"]
     needed = body["budget"]["used_tokens"] + body["budget"]["max_output_tokens"]
-    assert f"{needed:,}" in body["suggestions"][-1]["detail"]
+    assert f"{needed:,} tokens, and leave room for" in body["suggestions"][-1]["detail"]
     fixed = window(agent_tools="none")
     path = await new_conversation(client, policy=fixed, tools=[tool], sections=sections[:4])
     await append(client, path, user("Hello"))

@@ -198,6 +198,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("needs-compression", {"messages": MESSAGES, "max_context_tokens": 1, "model": "x"}, "/model"),
     ("compress", {"messages": ["x"]}, "/messages/0"),
     ("compress", {"messages": [{"role": "user", "content": 5}]}, "/messages/0/content"),
+    ("compress", {"messages": [{"role": ["user"], "content": "x"}]}, "/messages/0/role"),
     ("compress", {"messages": MESSAGES, "model": "a\x00"}, "/model"),
 ]
 

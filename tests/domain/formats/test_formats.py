@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from anthropic.types import MessageParam, ToolParam
+from anthropic.types import ContentBlock, ContentBlockParam, MessageParam, ToolParam
 from google.genai.types import Tool as GeminiTool
 from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 from openai.types.responses import FunctionToolParam
+from pydantic import TypeAdapter
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
@@ -737,7 +738,7 @@ def test_opaque_parts_stay_with_their_format() -> None:
 
 def test_a_citation_is_sent_to_its_own_format_only() -> None:
     """A text that says more comes back verbatim; to other formats it is its text."""
-    cited = {"type": "char_location", "cited_text": "a", "document_index": 0}
+    cited = {"type": "char_location", "cited_text": "a", "document_index": 0, "document_title": "b"}
     block = {"type": "text", "text": "said", "citations": [cited]}
     raw = {"role": "assistant", "content": [{**block, "cache_control": {"type": "ephemeral"}}]}
     message = clean(parse_one(anthropic, raw))
@@ -746,6 +747,54 @@ def test_a_citation_is_sent_to_its_own_format_only() -> None:
     (item,) = openai_responses.render(message)
     assert item["content"] == [{"type": "output_text", "text": "said", "annotations": []}]
     assert gemini.render(message) == ("model", [{"text": "said"}])
+
+
+ANSWERED = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": None}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+    {
+        "type": "text",
+        "text": "said",
+        "citations": [
+            {"type": "web_search_result_location", "url": "https://a.test", "title": None}
+            | {"cited_text": "a", "encrypted_index": "b"},
+            {"type": "page_location", "cited_text": "a", "document_index": 0}
+            | {"document_title": None, "start_page_number": 1, "end_page_number": 2},
+        ],
+    },
+]
+
+
+@pytest.mark.parametrize("dumping", [{}, {"exclude_none": True}, {"exclude_unset": True}])
+def test_null_fields_are_sent_where_anthropic_requires_them_alone(
+    dumping: Mapping[str, Any],
+) -> None:
+    """An answer goes back valid, whichever way the SDK dumped it; a call's input is untouched."""
+    objects = TypeAdapter(list[ContentBlock]).validate_python(ANSWERED)
+    dumped = [block.model_dump(**dumping) for block in objects]
+    message = clean(parse_one(anthropic, {"role": "assistant", "content": dumped}))
+    _, blocks = anthropic.render(message)
+    for block in blocks:
+        assert not check_type(block, ContentBlockParam)
+    assert blocks[2] == ANSWERED[2]
+    assert "exclude_none" in dumping or blocks[0] == ANSWERED[0]
+
+
+def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
+    """Each payload places the few that it may have, also where a block holds others."""
+    marked = {"cache_control": {"type": "ephemeral"}}
+    text = {"type": "text", "text": "found"}
+    found = {"type": "search_result", "source": "a", "title": "b"}
+    source = {"type": "content"}
+    content = [
+        {**found, "content": [{**text, **marked}], **marked},
+        {"type": "document", "source": {**source, "content": [{**text, **marked}]}},
+    ]
+    message = clean(parse_one(anthropic, {"role": "user", "content": content}))
+    assert anthropic.render(message)[1] == [
+        {**found, "content": [text]},
+        {"type": "document", "source": {**source, "content": [text]}},
+    ]
 
 
 def test_thinking_is_replayed_whole_or_not_at_all() -> None:

@@ -74,6 +74,7 @@ READS = [
             VIDEO,
             {"text": "a", "partMetadata": {"n": 1}},
             {"text": "a", "thought": None, "inlineData": None},
+            {"text": " ", "thoughtSignature": "c2ln"},
             role="user",
         ),
         (
@@ -88,6 +89,7 @@ READS = [
                     Opaque(VIDEO, GEMINI),
                     Text("a", {"text": "a", "partMetadata": {"n": 1}}, GEMINI),
                     Text("a"),
+                    Text(" ", {"text": " ", "thoughtSignature": "c2ln"}, GEMINI),
                 ),
             ),
         ),

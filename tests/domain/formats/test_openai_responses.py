@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import ResponseInputItemParam
+from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
+from pydantic import TypeAdapter
 
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
@@ -286,6 +287,40 @@ def test_items_of_the_model_go_back_verbatim() -> None:
     for items in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
         message = clean(parse_one({"role": "assistant", "output": items}))
         assert openai_responses.render(message, keep_reasoning=True) == items
+
+
+MADE_WITH_NULLS: list[dict[str, Any]] = [
+    {"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "status": "completed"}
+    | {"code": None, "outputs": None},
+    {"type": "image_generation_call", "id": "ig_1", "status": "failed", "result": None},
+    {**HOSTED, "status": "completed"},
+    {**FOUND, "status": "completed"},
+    WEB,
+    SAID,
+    SEARCH | {"status": "completed"},
+    CALL,
+]
+
+
+@pytest.mark.parametrize("dumping", [{}, {"exclude_none": True}, {"exclude_unset": True}])
+def test_null_fields_are_sent_where_the_provider_requires_them_alone(
+    dumping: Mapping[str, Any],
+) -> None:
+    """An answer goes back as the model made it, whichever way the SDK dumped it."""
+    made = [REASONING, *MADE_WITH_NULLS]
+    objects = TypeAdapter(list[ResponseOutputItem]).validate_python(made)
+    dumped = [item.model_dump(**dumping) for item in objects]
+    message = clean(parse_one({"role": "assistant", "output": dumped}))
+    items = openai_responses.render(message, keep_reasoning=True)
+    assert items == made
+    for item in items:
+        assert not check_type(item, ResponseInputItemParam)
+
+
+def test_a_hosted_tool_search_without_a_call_id_is_rendered() -> None:
+    """SDKs leave the id out where it is null: such a call has no result to wait for."""
+    call = {key: item for key, item in HOSTED.items() if key != "call_id"}
+    assert openai_responses.call_types([call, HOSTED, SEARCH]) == {"c3": "tool_search_call"}
 
 
 def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:

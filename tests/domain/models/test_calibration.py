@@ -78,22 +78,26 @@ def test_a_steady_provider_earns_a_small_margin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reported", "counted", "expected"),
+    ("reported", "counted", "counter", "expected"),
     [
-        (199, 199, "payload_too_small"),
-        (0, 0, "payload_too_small"),
-        (200, 200, None),
-        (50, 200, None),
-        (49, 200, "implausible_ratio"),
-        (0, 200, "implausible_ratio"),
-        (800, 200, None),
-        (801, 200, "implausible_ratio"),
-        (10**12, 200, "implausible_ratio"),
+        (199, 199, "tokenizer", "payload_too_small"),
+        (0, 0, "tokenizer", "payload_too_small"),
+        (200, 200, "tokenizer", None),
+        (120, 200, "tokenizer", None),
+        (119, 200, "tokenizer", "implausible_ratio"),
+        (80, 200, "chars_2_5", None),
+        (79, 200, "chars_2_5", "implausible_ratio"),
+        (0, 200, "bytes_4", "implausible_ratio"),
+        (800, 200, "chars_4", None),
+        (801, 200, "tokenizer", "implausible_ratio"),
+        (10**12, 200, "tokenizer", "implausible_ratio"),
     ],
 )
-def test_doubtful_reports_teach_nothing(reported: int, counted: int, expected: str | None) -> None:
+def test_doubtful_reports_teach_nothing(
+    reported: int, counted: int, counter: str, expected: str | None
+) -> None:
     """Small payloads and ratios that no tokenizer explains are left out."""
-    assert rejection_reason(reported, counted) == expected
+    assert rejection_reason(reported, counted, counter) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.common.messages import (
@@ -143,12 +143,8 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @given(cases())
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
-    """Any view of any log, at any point of it, satisfies the provider's types and rules.
-
-    A log that begins with an item that only its own provider has is shown by a summary of it.
-    """
+    """Any view of any log, at any point of it, satisfies the provider's types and rules."""
     assembler = ASSEMBLERS[case.format](case.view, third)
-    assume(not any(raw.get("type") == "compaction" for _, raw in case.log.messages[:1]))
     for shown in case.shown:
         assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
@@ -654,6 +650,43 @@ def test_a_note_precedes_a_payload_that_would_start_with_an_assistant(
         assert messages_of(format, wire[:1])[0].text == note
 
 
+COMPACTED = {"type": "compaction", "encrypted_content": "Y29tcGFjdA=="}
+FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": None}]}
+
+
+@pytest.mark.parametrize("format", FormatName)
+@pytest.mark.parametrize(
+    ("made_in", "first", "note", "not_carried"),
+    [
+        (RESPONSES, COMPACTED, WINDOW_NOTE, ("compaction",)),
+        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE, ("compaction",)),
+        (ANTHROPIC, FAILED, START_NOTE, ()),
+    ],
+)
+def test_a_note_stands_for_a_first_item_that_is_not_sent(
+    format: FormatName,
+    made_in: FormatName,
+    first: dict[str, Any],
+    note: str,
+    not_carried: tuple[str, ...],
+) -> None:
+    """What only a left out item stands for is not lost silently, nor is the payload empty.
+
+    [payload.valid, payload.starts-with-user, compaction.provider-family]
+    """
+    says = {"role": "assistant", "content": "hello"}
+    alone = assembled(RawLog([(made_in, first)]), format).items()
+    assert issues(Case(RawLog(), format, EVERYTHING, 1), parsed(alone)) == []
+    items = assembled(RawLog([(made_in, first), (CHAT, says)]), format).items()
+    for found in (alone, items):
+        assert messages_of(format, parsed(found)[:1])[0].text.startswith(note)
+        assert found.not_carried == not_carried
+    assert "hello" in texts_in(format, items)
+    late = assembled(RawLog([(CHAT, user("hi")), (made_in, first)]), format).items()
+    assert texts_in(format, late)[:1] == ["hi"]
+    assert late.not_carried == ()
+
+
 def test_a_summary_is_between_the_preserved_messages() -> None:
     """Top, the labelled summary of the middle, bottom. [strategy.sandwich]"""
     span = Span(2, 4)
@@ -732,6 +765,58 @@ def test_placeholders_name_the_result_they_replace() -> None:
     assert placeholder_of(replace_row(trimmed, 3), names_tool=False) == plain
     assert wire[2]["tool_call_id"] == "a"
     assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
+
+
+@given(cases(st.just(CHAT)), st.data())
+@QUICK
+def test_clearing_results_equals_rendering_again(case: Case, data: st.DataObject) -> None:
+    """Copies with more and more results cleared are what the log gives, and change no other.
+
+    [neutral.same-bytes]
+    """
+    first = sum(made.seq <= case.state for made in case.shown)
+    cut = data.draw(st.integers(first, len(case.shown)))
+    warm = folded(case, case.shown[:cut])
+    made = [warm]
+    for _ in range(2):
+        through = data.draw(st.integers(case.view.results_cleared_through, len(case.rows) + 9))
+        odd = tuple(range(case.view.results_cleared_through + 1, through + 1, 2))
+        uncleared = case.view.uncleared_results + data.draw(st.sampled_from([(), odd]))
+        view = replace(case.view, results_cleared_through=through, uncleared_results=uncleared)
+        cleared = made[-1].with_cleared(view)
+        if cleared is None:
+            break
+        case, made = replace(case, view=view), [*made, cleared]
+        again = folded(case, case.shown[:cut])
+        assert cleared.items() == again.items()
+        assert (cleared.costs_by_seq, cleared.point_at(99)) == (
+            again.costs_by_seq,
+            again.point_at(99),
+        )
+    for assembler in made:
+        case = replace(case, view=assembler.view)
+        for shown in case.shown[cut:]:
+            assembler.add(shown)
+        assert assembler.items() == folded(case).items()
+
+
+def test_which_results_are_cleared_without_rendering_again() -> None:
+    """Those of a chat payload that are shown as they are stored; not those of other items."""
+    view = replace(EVERYTHING, results_cleared_through=9)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    contents: list[Any] = ["long " * 200, [{"type": "text", "text": "long " * 200}, image]]
+    for format, content, is_possible in (
+        (CHAT, contents[0], True),
+        (CHAT, contents[1], False),
+        (ANTHROPIC, contents[0], False),
+    ):
+        log = RawLog([(CHAT, raw) for raw in (user("hi"), asks("a"), result("a", content))])
+        made = ASSEMBLERS[format](EVERYTHING, third)
+        for shown in rows_of(log, format):
+            made.add(shown)
+        assert (made.with_cleared(view) is not None) == is_possible
+        back = made.with_cleared(replace(view, results_cleared_through=0))
+        assert (back is not None) == (format is CHAT)
 
 
 @given(cases())

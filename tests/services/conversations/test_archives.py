@@ -17,7 +17,12 @@ from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.conversation_tables import ARCHIVED_TABLES, CONVERSATION_TABLES
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.archives import ArchiveService
+from app.services.conversations.log import LogService
+from app.services.conversations.search import SearchService
+from app.services.payload.call_history import CallHistoryService
+from app.services.payload.reported_usage import Report, UsageService
 from app.services.ports import ArchiveFile
 from app.services.tool_output.collection import BlobCollector
 from tests.conftest import execute
@@ -190,6 +195,64 @@ async def test_texts_of_every_kind_return(harness: Harness, database_url: str) -
     assert await harness.archives.archive_all() == 1
     assert await harness.archives.restore(TENANT, cid)
     assert await rows_of(database_url, cid) == before
+
+
+class _FindsThen:
+    """Sessions that call a hook once, after a conversation was found."""
+
+    def __init__(self, inner: Any, hook: list[Callable[[], Awaitable[object]]]) -> None:
+        self._inner, self._hook = inner, hook
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return _FindsThen(found, self._hook) if name == "conversations" else found
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Any]:
+        async with self._inner.session() as session:
+            yield _FindsThen(session, self._hook)
+
+    async def find(self, *arguments: Any) -> Any:
+        found = await self._inner.find(*arguments)
+        if self._hook:
+            await self._hook.pop()()
+        return found
+
+
+async def test_a_list_of_what_is_archived_meanwhile_is_not_empty(
+    harness: Harness, database_url: str
+) -> None:
+    """A page whose conversation is archived between two reads is NOT_FOUND, and so read again."""
+    cid = await spoken(harness)
+    assert (await harness.compact(cid, model="extractive")).compacted
+    usage = UsageService(harness.database, harness.resolver, harness.active, new_id)
+    await usage.report(TENANT, cid, Report({"prompt_tokens": 9, "completion_tokens": 1}))
+    hook: list[Callable[[], Awaitable[object]]] = []
+    database: Any = _FindsThen(harness.database, hook)
+    log = LogService(database, harness.resolver, harness.outputs, harness.active, new_id, 1000)
+    search, calls = SearchService(database, harness.resolver), CallHistoryService(database)
+    receipts = ReceiptService(database, harness.resolver, harness.active)
+    seqs: Any = {"after_seq": 0, "before_seq": 99, "order": "asc", "limit": 9}
+
+    async def messages() -> Sequence[object]:
+        return (await log.page(TENANT, cid, **seqs))[1]
+
+    async def found() -> Sequence[object]:
+        return (await search.page(TENANT, cid, "question", **seqs))[1]
+
+    for read in (
+        messages,
+        found,
+        lambda: calls.epochs(TENANT, cid, 9, None),
+        lambda: calls.reports(TENANT, cid, 9, None),
+        lambda: receipts.page(TENANT, cid, 9, None),
+    ):
+        assert await read()
+        await settle(database_url)
+        hook.append(harness.archives.archive_all)
+        with pytest.raises(NotFound):
+            await read()
+        assert await harness.archives.restore(TENANT, cid)
 
 
 async def test_what_was_never_archived_is_not_restored(harness: Harness) -> None:

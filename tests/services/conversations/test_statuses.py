@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.messages import FormatName
 from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
@@ -92,6 +93,29 @@ async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
     second = await harness.build(cid)
     assert second["tail"] != first["tail"]
     assert (second["epoch"], second["prefix_hash"]) == (first["epoch"], first["prefix_hash"])
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_status_that_appears_does_not_break_the_prefix(
+    harness: Harness, format: FormatName
+) -> None:
+    """In Gemini's format it joins the last item, which is not stable: that is the tail then.
+
+    [sections.dynamic-in-tail]
+    """
+    agent, ask = await harness.agent(3600), RequestSettings(format)
+    cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
+    await harness.append(cid, user("hello"))
+    first = await harness.build(cid, ask)
+    await harness.append(other, user("a secret"))
+    harness.clock.pass_seconds(2)
+    second = await harness.build(cid, ask)
+    assert (second["epoch"], second["prefix_hash"]) == (first["epoch"], first["prefix_hash"])
+    assert other in second.contents and other not in first.contents
+    if format is FormatName.GEMINI:
+        (item,), (before,) = second.payload["contents"], first.payload["contents"]
+        assert item["parts"][:-1] == before["parts"]
+        assert second["stable_items"] == 0
 
 
 @pytest.mark.parametrize("position", ["tail", "system", "before_window"])

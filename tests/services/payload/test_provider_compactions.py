@@ -316,6 +316,29 @@ async def test_an_item_alone_is_a_boundary(harness: Harness) -> None:
             assert "use tabs" in other.contents
 
 
+async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
+    """[compaction.provider-family] [payload.valid] Where the log has nothing but an item.
+
+    What it stands for was never appended. Where it is not sent, a note and `degraded` say so.
+    """
+    carried = "content_not_carried:compaction"
+    for follows in ([], [user("And?")]):
+        cid = await harness.conversation(ROOM)
+        await harness.append(cid, ITEM, *follows, format=RESPONSES)
+        own = await built(harness, cid, RESPONSES, MODEL)
+        assert (OPENAI.first(own), own["degraded"]) == (ITEM, [])
+        for format, model in OTHERS[RESPONSES]:
+            build = await built(harness, cid, format, model)
+            first = json.dumps(history_of(build)[0])
+            assert "[Earlier messages are not shown.]" in first
+            assert build["degraded"] == [carried]
+            assert ("And?" in build.contents) == bool(follows)
+        await harness.undo(cid)
+        undone = await built(harness, cid, RESPONSES, MODEL)
+        assert "[Earlier messages are not shown.]" in json.dumps(history_of(undone)[0])
+        assert undone["degraded"] == [carried]
+
+
 async def test_the_newest_item_counts(harness: Harness) -> None:
     """[compaction.provider-item] A second item hides the first one with the rest."""
     cid = await compacted(harness, OPENAI)

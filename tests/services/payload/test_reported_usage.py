@@ -366,6 +366,30 @@ async def test_replayed_thinking_is_not_compared(harness: Harness, service: Usag
     assert (await report(service, cid, usage, model=CLAUDE)).is_calibrated
 
 
+@pytest.mark.parametrize(
+    ("counter", "believed"), [("tokenizer", 0.65), ("chars_4", 0.45), ("chars_2_5", 0.45)]
+)
+async def test_false_reports_do_not_make_payloads_too_long(
+    harness: Harness, service: UsageService, counter: str, believed: float
+) -> None:
+    """A client that leaves cached tokens out reports a share that no tokenizer explains.
+
+    The estimate stays, however often it is reported. A share that real tokenizers have is believed.
+
+    [usage.calibration, budget.within-window]
+    """
+    cid = await talk(harness, policy(budget={**policy()["budget"], "counter": counter}))
+    build = await harness.build(cid)
+    used = build["tokens_used"]
+    for _ in range(5):
+        judged = await report(service, cid, chat(int(used * (believed - 0.06))))
+        assert judged.uncalibrated_reason == "implausible_ratio"
+    assert (await harness.build(cid))["tokens_used"] == used
+    for _ in range(3):
+        assert (await report(service, cid, chat(int(used * believed)))).is_calibrated
+    assert (await harness.build(cid))["tokens_used"] < used * (believed + 0.06)
+
+
 async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:

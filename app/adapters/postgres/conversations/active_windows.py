@@ -222,6 +222,13 @@ def _clear_all(table: str, also: str = "", condition: str = "true") -> Statement
     """)
 
 
+# Locks in the order in which other transactions lock conversations. Citus refuses it; there two
+# clears are ordered by the lock of the agent, and other transactions may have to be sent again.
+LOCK_ALL = Statement("""
+    SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+    ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
+""")
 # Run them with the lock of the agent, so that two concurrent clears cannot deadlock. No trigger
 # counts the versions of archived states. The third one clears what was restored meanwhile.
 CLEAR_ALL = {
@@ -376,5 +383,8 @@ class ActiveWindowRepository:
         await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
-        values = {"tenant_id": tenant_id, "agent_id": agent_id, "at": at, "data": data}
+        agent = {"tenant_id": tenant_id, "agent_id": agent_id}
+        if not self._session.is_distributed:
+            await self._session.run(LOCK_ALL, **agent)
+        values = {**agent, "at": at, "data": data}
         return sum([await self._session.run(each, **values) for each in CLEAR_ALL.values()])

@@ -14,7 +14,12 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import placeholders
-from app.adapters.postgres.common.rows import compaction_from, log_rows_from, summaries_from
+from app.adapters.postgres.common.rows import (
+    SettingsCache,
+    compaction_from,
+    log_rows_from,
+    summaries_from,
+)
 from app.adapters.postgres.conversations.tenant_events import (
     POSITION_COLUMNS,
     POSITION_VALUES,
@@ -28,6 +33,7 @@ from app.adapters.postgres.payload.compactions import (
     view_values,
 )
 from app.domain.common.messages import FormatName
+from app.domain.compaction.views import state_after
 from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import Span, View, spans_through
@@ -112,7 +118,7 @@ _SHOW = f"""UPDATE heads
                 AND view_version = CAST(:view_version AS bigint)
                 AND event_seq = CAST(:event_seq AS bigint)
                 AND {NO_NEW_PIN}
-            RETURNING conversation_id"""
+            RETURNING conversation_id, state_version"""
 STORE = Statement(
     f"""
         WITH shown AS (
@@ -134,7 +140,7 @@ STORE = Statement(
                 WITH ORDINALITY AS event (type, data, number)
             ORDER BY event.number
         )
-        SELECT created_at FROM receipt
+        SELECT receipt.created_at, shown.state_version FROM receipt CROSS JOIN shown
         """
 )
 # On Citus, statements of one table instead, and `STORE_EVENT`.
@@ -152,6 +158,7 @@ class InlineCompactionQueries:
     """The queries of a ContextRepository about compactions inside a build."""
 
     _session: Session
+    _settings_cache: SettingsCache
 
     async def inline_basis(
         self, conversation_id: str, compaction_id: str | None
@@ -216,14 +223,23 @@ class InlineCompactionQueries:
             row = await self._store_on_citus(change, values)
         else:
             row = await self._session.first(STORE, **values)
-        return row["created_at"] if row is not None else None
+        if row is None:
+            return None
+        known = self._settings_cache.get(tenant_id, conversation_id).conversation
+        if known is not None and known.state.version + 1 == row["state_version"]:
+            after = replace(known, state=state_after(known.state, change))
+            self._settings_cache.put(tenant_id, after)
+        created_at: datetime = row["created_at"]
+        return created_at
 
     async def _store_on_citus(self, change: InlineChange, values: dict[str, Any]) -> Any | None:
         async with self._session.together():
-            if await self._session.first(SHOW, **values) is None:
+            shown = await self._session.first(SHOW, **values)
+            if shown is None:
                 return None
-            row = await self._session.first(STORE_RECEIPT, **values)
+            receipt = await self._session.first(STORE_RECEIPT, **values)
+            assert receipt is not None
             for event_seq, (type, data) in enumerate(change.events, start=change.event_seq + 1):
                 event = {"event_seq": event_seq, "type": type, "data": data}
                 await self._session.run(STORE_EVENT, **values | event)
-        return row
+        return {"created_at": receipt["created_at"], "state_version": shown["state_version"]}

@@ -118,7 +118,7 @@ def _marks() -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in runs)
 
 
-@lru_cache(maxsize=32_768)
+@lru_cache(maxsize=2048)  # more takes megabytes and is hardly faster
 def _lexemes_of(token: str) -> tuple[str, ...]:
     if token.isascii() and token.isalnum() and not _has_humps(token):
         return (token.lower()[:MAX_LEXEME_BYTES],)

@@ -24,6 +24,14 @@ from app.domain.formats.json_fields import Fields
 RESULT_KEY = "content"
 """The field of a result that holds its content."""
 _FORMAT = FormatName.ANTHROPIC
+_TITLES = {
+    "char_location": ("document_title",),
+    "page_location": ("document_title",),
+    "content_block_location": ("document_title",),
+    "web_search_result_location": ("title",),
+    "search_result_location": ("title",),
+}
+"""The title of each type of citation, which is required and may be null."""
 
 
 def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
@@ -137,13 +145,35 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
 def _parse_text(block: Fields) -> Text:
     text = block.text("text")
     if any(item for key, item in block.raw.items() if key not in ("type", "text", "cache_control")):
-        return Text(text, _opaque(block).block, _FORMAT)
+        original = _opaque(block).block
+        if isinstance(citations := original.get("citations"), list):
+            cited = (citation for citation in citations if isinstance(citation, Mapping))
+            original = {**original, "citations": list(map(_citation, cited))}
+        return Text(text, original, _FORMAT)
     return Text(text)
 
 
+def _citation(citation: Mapping[str, Any]) -> dict[str, Any]:
+    required = _TITLES.get(json_fields.text_in(citation, "type"), ())
+    return json_fields.without_nulls(citation, required)
+
+
 def _opaque(block: Fields) -> Opaque:
-    """Keep a block as it is, but for cache breakpoints, which each payload places itself."""
-    return Opaque(block.json("cache_control"), _FORMAT)
+    """Keep a block but for cache breakpoints, which each payload places itself, and nulls."""
+    return Opaque(_without_breakpoints(json_fields.without_nulls(block.json())), _FORMAT)
+
+
+def _without_breakpoints(value: Any) -> Any:
+    """Leave out the cache breakpoints of a block and of the blocks in it."""
+    if isinstance(value, list):
+        return [_without_breakpoints(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _without_breakpoints(item) if key in ("content", "source") else item
+        for key, item in value.items()
+        if key != "cache_control"
+    }
 
 
 def _parse_thinking(block: Fields) -> Reasoning:
@@ -160,7 +190,7 @@ def _parse_compaction(block: Fields) -> Reasoning:
     """Read a compaction block; a failed one has null instead of its summary."""
     for key in ("content", "encrypted_content", "signature"):
         block.optional_text(key)
-    return Reasoning("", _opaque(block).block, _FORMAT)
+    return Reasoning("", block.json("cache_control"), _FORMAT)
 
 
 def _parse_image(block: Fields) -> Image | Opaque:

@@ -168,8 +168,8 @@ def _has_signature(part: Fields) -> bool:
 
 def _parse_text(part: Fields, role: Role, *, is_signed: bool) -> Text | Reasoning:
     text, block = part.text("text"), part.json()
-    is_thought = role is Role.ASSISTANT and part.get("thought") is True
-    if is_thought or (is_signed and not text.strip()):
+    is_thought = part.get("thought") is True or (is_signed and not text.strip())
+    if is_thought and role is Role.ASSISTANT:
         return Reasoning(text, block, _FORMAT) if is_signed else Reasoning(text)
     return Text(text, block, _FORMAT) if _has_more_fields(part, "text") else Text(text)
 

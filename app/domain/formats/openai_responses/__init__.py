@@ -4,8 +4,9 @@
    one neutral message, because their calls are one group. `group_items` joins such neighbours of a
    batch to `{"role": "assistant", "output": [items]}`, which this format accepts as a message.
    Every other item is one message.
-2. The block of a part that the model made is its original item, which is replayed verbatim. The
-   block of a result is the item without its content.
+2. The block of a part that the model made is its original item, which is replayed verbatim, but
+   for null fields: those that the provider requires are sent, and no others. The block of a result
+   is the item without its content.
 3. A call that the client runs is a tool call, whatever its type, and its output has the type that
    belongs to the call. Hosted calls, whose output the provider holds, are opaque.
 4. Reasoning and compaction are bound to the items before them. Where they are left out, items made

@@ -39,6 +39,13 @@ OUTPUT_FIELDS = {
 }
 """Fields of outputs that are replayed beside the content."""
 TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
+REQUIRED_NULLS = {
+    "code_interpreter_call": ("code", "outputs"),
+    "image_generation_call": ("result",),
+    "tool_search_call": ("call_id",),
+    "tool_search_output": ("call_id",),
+}
+"""Fields that are sent even where they are null."""
 REFUSED_TYPES = {
     "item_reference": "is not stored: send the item, not a reference to it",
     "compaction_trigger": "belongs to a request, not to the log",
@@ -73,7 +80,8 @@ def is_item_group(raw: Mapping[str, Any]) -> bool:
 
 def call_types(items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the type of each call among rendered items, by call id."""
-    return {item["call_id"]: item["type"] for item in items if item.get("type") in OUTPUT_TYPES}
+    calls = (item for item in items if item.get("type") in OUTPUT_TYPES and not is_hosted(item))
+    return {item["call_id"]: item["type"] for item in calls}
 
 
 def call_fields(block: Mapping[str, Any]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from app.domain.formats.openai_responses.items import (
     OUTPUT_FIELDS,
     OUTPUT_TYPES,
     REFUSED_TYPES,
+    REQUIRED_NULLS,
     RESULT_KEY,
     built_in_arguments,
     is_hosted,
@@ -120,8 +121,17 @@ def _parse_item(item: Fields) -> Part:
 
 
 def _original(item: Fields, *excluded: str) -> dict[str, Any]:
-    role = () if item_type(item.raw) == "message" else ("role",)
-    return item.json(*_LOG_FIELDS, *role, *excluded)
+    """Return an item as it is sent back: as the model made it, whichever way an SDK wrote nulls."""
+    kind = item_type(item.raw)
+    role = () if kind == "message" else ("role",)
+    original = item.json(*_LOG_FIELDS, *role, *excluded)
+    sent = json_fields.without_nulls(original, REQUIRED_NULLS.get(kind, ()))
+    if kind == "message" and isinstance(content := sent.get("content"), list):
+        parts = (part for part in content if isinstance(part, Mapping))
+        sent["content"] = [json_fields.without_nulls(part) for part in parts]
+    if kind == "web_search_call" and isinstance(action := sent.get("action"), Mapping):
+        sent["action"] = json_fields.without_nulls(action)
+    return sent
 
 
 def _opaque(item: Fields) -> Opaque:

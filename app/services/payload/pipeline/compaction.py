@@ -20,7 +20,8 @@ from app.domain.compaction.views import state_after
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import entry, pinned_seqs
 from app.domain.conversations.view import Span, spans_through
-from app.domain.models.budget import Limits, Pressure, pressure_status
+from app.domain.models.budget import Pressure, pressure_status
+from app.domain.payload.reported_usage import is_suspended
 from app.services.compaction.inline import BuildSource, InlineCompaction
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
@@ -29,16 +30,25 @@ async def clear_tool_results(deps: BuildDependencies, state: BuildState) -> Buil
     """Clear tool results over their budget. Raises Restart when that changed the view."""
     limits, policy = state.resolved.compaction_limits(), state.resolved.policy.tool_output
     budget = _output_budget(state)
-    if budget is None or state.output_tokens <= budget or _is_clearing_suspended(state, limits):
+    if budget is None or state.output_tokens <= budget:
+        return state
+    if is_suspended(state.input.conversation.state, state.policy_usage.total, limits):
         return state
     state = await find_excluded_seqs(deps, state)
     min_cleared = min_cleared_tokens(policy, limits.total)
     plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
     if isinstance(plan, NoCompaction):
         return state
-    if await deps.compaction.clear_tool_results(_source(state), plan):
+    cleared = await deps.compaction.clear_tool_results(_source(state), plan)
+    if isinstance(cleared, CompactionPending):
+        return state
+    shown = None
+    if cleared is not None and state.rendered is not None:
+        shown = state.rendered.with_cleared(cleared.change.visible.view)
+    if cleared is None or shown is None:
         raise state.restart()
-    return state
+    attempt = replace(state.attempt, basis=cleared.basis)
+    raise replace(state, attempt=attempt).restart(_input_after(state.input, cleared), shown)
 
 
 def _output_budget(state: BuildState) -> int | None:
@@ -85,15 +95,6 @@ async def find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> Buil
     return replace(state, entries=entries, excluded_seqs=excluded)
 
 
-def _is_clearing_suspended(state: BuildState, limits: Limits) -> bool:
-    """Whether no results are cleared yet, because a compaction was undone."""
-    conversation_state = state.input.conversation.state
-    if conversation_state.tokens >= conversation_state.resume_at_tokens:
-        return False
-    pressure = pressure_status(state.policy_usage.total, limits).pressure
-    return pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
-
-
 async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Compact once in a build, if it is due. Raises Restart when that changed the view."""
     if not _is_compaction_due(state):
@@ -120,7 +121,7 @@ async def compact(deps: BuildDependencies, state: BuildState) -> BuildState:
     known: BuildInput | None = None
     if isinstance(result, InlineCompaction):
         known, result = _input_after(state.input, result), result.result
-    compacted = replace(state, attempt=replace(state.attempt, compaction=result))
+    compacted = replace(state, attempt=replace(state.attempt, compaction=result, basis=None))
     raise compacted.degrade(*result.degraded).restart(known)
 
 
@@ -137,14 +138,19 @@ def _source(state: BuildState) -> BuildSource:
             for item in entries
         ]
     return BuildSource(
-        attempt.tenant_id, conversation, attempt.settings, state.view, tuple(entries)
+        attempt.tenant_id,
+        conversation,
+        attempt.settings,
+        state.view,
+        tuple(entries),
+        attempt.basis,
     )
 
 
 def _input_after(build_input: BuildInput, inline: InlineCompaction) -> BuildInput:
     """Return what the build would read now, after an inline compaction of its conversation."""
-    receipt, rows = inline.receipt, inline.rows
-    state = state_after(build_input.conversation.state, receipt)
+    receipt, rows = inline.change.receipt, inline.rows
+    state = state_after(build_input.conversation.state, inline.change)
     has_rows = rows is not None and rows.shown_spans == receipt.view.spans
     return replace(
         build_input,
@@ -167,13 +173,12 @@ def _is_compaction_due(state: BuildState) -> bool:
     is_provider = resolved.policy.strategy is StrategyName.PROVIDER
     if is_provider and has_compaction(state.format, resolved.model or ""):
         return False
-    conversation_state, usage = state.input.conversation.state, state.policy_usage
+    usage = state.policy_usage
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
     inline = (
-        policy.mode is CompactionMode.INLINE
-        and conversation_state.tokens >= conversation_state.resume_at_tokens
+        policy.mode is CompactionMode.INLINE and not state.input.conversation.state.is_suspended
     )
     due_levels = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
     return pressure in due_levels and policy.auto

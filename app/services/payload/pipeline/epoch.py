@@ -167,23 +167,26 @@ class RecordedBuild:
 
 def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
     """Return the build that `record` would return, without storing anything; it has no id."""
-    rendered, items, epoch = state.rendered, state.items, choice.last_epoch
+    rendered, items = state.rendered, state.items
     assert rendered is not None and items is not None
-    is_new = epoch is None or choice.break_reason is not None
-    if epoch is None or is_new:
-        epoch = _new_epoch(deps, state, choice)
+    epoch = choice.last_epoch if choice.break_reason is None else None
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
-    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, "")
+    return RecordedBuild(
+        state,
+        rendered,
+        epoch or _new_epoch(deps, state, choice),
+        epoch is None,
+        choice.break_reason,
+        through_seq,
+        build_id="",
+    )
 
 
 async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
     """Write the epoch unless it is the last one. Raises Restart when another build was first."""
-    rendered, items = state.rendered, state.items
-    assert rendered is not None and items is not None
-    is_new = choice.last_epoch is None or choice.break_reason is not None
-    epoch, version = choice.last_epoch, state.input.conversation.state.version
-    if epoch is None or choice.break_reason is not None:
-        epoch = _new_epoch(deps, state, choice)
+    build = unrecorded(deps, state, choice)
+    epoch, version = build.epoch, state.input.conversation.state.version
+    if build.is_new_epoch:
         async with deps.database.session() as session:
             new_version = await session.contexts.add_epoch(
                 state.attempt.tenant_id,
@@ -195,13 +198,12 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
         if new_version is None:
             raise state.restart()
         version = new_version
+    rendered = build.rendered
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
     rendered.input = _input_after(state.input, epoch, version)
     deps.cache.put(state.attempt.cache_key, rendered)
-    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
     tail_hash = await _record_tail(deps, state, rendered)
-    build_id = str(BuildId(epoch.epoch_id, through_seq, tail_hash))
-    return RecordedBuild(state, rendered, epoch, is_new, choice.break_reason, through_seq, build_id)
+    return replace(build, build_id=str(BuildId(epoch.epoch_id, build.through_seq, tail_hash)))
 
 
 def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildInput | None:

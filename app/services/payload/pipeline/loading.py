@@ -23,21 +23,23 @@ class ReadConversation:
     """A conversation with the rows that the cached payload lacks.
 
     `cached_epoch_id` was read with `cached`, which other builds may change meanwhile. `last` is the
-    last build of the cached payload where only messages were added since, else None.
+    last build of the cached payload where only messages were added since, else None. `shown` is a
+    rendered history of all messages, of the build alone, None where they have to be rendered.
     """
 
     input: BuildInput
     cached: CachedPayload | None = None
     cached_epoch_id: str = ""
     last: BuildState | None = None
+    shown: CachedPayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConversation:
     """A conversation and its resolved settings, as one build sees them.
 
-    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` is as in
-    `ReadConversation`.
+    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` and `shown` are
+    as in `ReadConversation`.
     """
 
     attempt: Attempt
@@ -47,6 +49,7 @@ class LoadedConversation:
     last_epoch: Epoch | None
     cached: CachedPayload | None
     cached_epoch_id: str
+    shown: CachedPayload | None
 
 
 async def read(deps: BuildDependencies, attempt: Attempt) -> ReadConversation:
@@ -99,7 +102,14 @@ async def load(
             )
         raise Restart(attempt)
     return LoadedConversation(
-        attempt, build_input, resolved, limits, last_epoch, found.cached, found.cached_epoch_id
+        attempt,
+        build_input,
+        resolved,
+        limits,
+        last_epoch,
+        found.cached,
+        found.cached_epoch_id,
+        found.shown,
     )
 
 
@@ -159,6 +169,9 @@ async def _known_input(
     if build_input is None:
         return None
     known, appended = build_input.conversation, attempt.appended
+    newest = deps.database.cached_conversation(attempt.tenant_id, attempt.conversation_id)
+    if newest is not None and newest.state.version > known.state.version:
+        return None  # versions only grow
     if known.expires_at is not None and known.expires_at <= deps.active.now():
         return None
     as_chat = attempt.settings.format is FormatName.OPENAI_CHAT

@@ -67,6 +67,8 @@ async def reduce(deps: BuildDependencies, state: BuildState) -> BuildState:
     its policy allows that, and reduced without a model otherwise. Raises Restart when the
     conversation was changed, and ContextOverflow when nothing fits.
     """
+    if state.input.conversation.state.is_suspended:
+        state = await _render_fitting(deps, state)  # its pressure decides on clearing as well
     state = await clear_tool_results(deps, state)
     state = await _render_fitting(deps, state)
     shortened = await shorten_oversized(deps, state)

@@ -30,19 +30,19 @@ async def render(
     """Render this view, unless it is rendered already, and write the payload's notes."""
     rendered = state.rendered
     if rendered is None or rendered.view != view:
-        if rendered is not None and _renders_alike(state, rendered, view):
-            rendered.view = rendered.assembler.view = view
+        if rendered is not None and renders_alike(rendered, view):
+            rendered.show(view)
             state = replace(state, view=view)
         else:
             state = await render_view(deps, replace(state, view=view))
     return with_notes(state, kept_tools)
 
 
-def _renders_alike(state: BuildState, rendered: CachedPayload, view: View) -> bool:
+def renders_alike(rendered: CachedPayload, view: View) -> bool:
     """Whether a payload that no other build has yet only replays other reasoning, and has none."""
     if rendered.epoch_id or rendered.assembler.has_reasoning:
         return False
-    if state.format is not FormatName.OPENAI_CHAT:
+    if rendered.assembler.format is not FormatName.OPENAI_CHAT:
         return False  # others may have reasoning that counts nothing
     other = replace(
         rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of

@@ -24,6 +24,7 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
+from app.domain.conversations.inline_compaction import InlineBasis
 from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
@@ -96,7 +97,8 @@ class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
     `appended` was stored in the same request. Only the first pass uses it, and what is in memory.
-    A preview neither compacts nor stores anything.
+    A preview neither compacts nor stores anything. `basis` is what a compaction starts from after
+    the last pass has cleared results.
     """
 
     tenant_id: str
@@ -109,6 +111,7 @@ class Attempt:
     appended: Appended | None = None
     is_first: bool = True
     is_preview: bool = False
+    basis: InlineBasis | None = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -124,13 +127,20 @@ class Attempt:
 class Restart(Exception):  # not an error: the pipeline starts over
     """The view, the pins or the epochs of the conversation changed: the build loads them again.
 
-    With an `input`, that is what it would read.
+    With an `input`, that is what it would read, and `shown` the rendered history of its view.
     """
 
-    def __init__(self, attempt: Attempt, input: BuildInput | None = None) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        input: BuildInput | None = None,
+        shown: CachedPayload | None = None,
+    ) -> None:
         super().__init__()
-        self.attempt = replace(attempt, appended=None, is_first=False)
+        basis = attempt.basis if input is not None else None
+        self.attempt = replace(attempt, appended=None, is_first=False, basis=basis)
         self.input = input
+        self.shown = shown
 
 
 @dataclass(frozen=True)  # without slots, which a cached property does not work with
@@ -182,13 +192,15 @@ class BuildState:
         added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
-    def restart(self, input: BuildInput | None = None) -> Restart:
+    def restart(
+        self, input: BuildInput | None = None, shown: CachedPayload | None = None
+    ) -> Restart:
         """Return the exception that makes the pipeline start over, with this input if it is known.
 
         Otherwise the conversation is loaded again.
         """
         one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
-        return Restart(replace(self.attempt, degraded=one_build), input)
+        return Restart(replace(self.attempt, degraded=one_build), input, shown)
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""

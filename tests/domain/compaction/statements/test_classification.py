@@ -95,7 +95,8 @@ def test_noise_and_acknowledgements_state_nothing(text: str) -> None:
 def test_an_assistants_text_gives_decisions_findings_and_values() -> None:
     """Plans of the next step, questions, code and output of tools are no statements."""
     said = (
-        "Let me look at the config. We decided to use bcrypt. The reason is that it is slow.\n\n"
+        "Let me look at the config. Now let's restore the port 8080. We decided to use bcrypt."
+        " The reason is that it is slow.\n\n"
         "```python\n# we decided to use md5\n```\n"
         "The root cause is a wrong salt. Would you like me to go on?\nThe staging port is 8080."
     )
@@ -108,6 +109,19 @@ def test_an_assistants_text_gives_decisions_findings_and_values() -> None:
         ),
         (Kind.FINDING, Author.ASSISTANT, "The root cause is a wrong salt."),
         (Kind.FACT, Author.ASSISTANT, "The staging port is 8080."),
+    ]
+
+
+def test_an_earlier_summary_of_a_harness_has_no_labels() -> None:
+    """Headings and labels say nothing without what stood below them."""
+    said = (
+        "This session is being continued from a previous conversation.\n\n## Pending Tasks\n"
+        "Files and Code Sections:\n   - The port is 8080.\n\n**Current Work**:\nFix test 6.1"
+    )
+    assert [(item.kind, item.text) for item in statements_of([user(said)])] == [
+        (Kind.EARLIER, "This session is being continued from a previous conversation."),
+        (Kind.EARLIER, "The port is 8080."),
+        (Kind.EARLIER, "Fix test 6.1"),
     ]
 
 

@@ -107,6 +107,16 @@ def test_the_least_important_statements_are_dropped_first() -> None:
     assert remarked.kept < 10
 
 
+def test_values_of_an_assistant_age() -> None:
+    """Of what an assistant states the newest stay; what a user states does not age."""
+    said = [f"The count of errors in run{n} is {n}." for n in range(40)]
+    messages = [user("My host is oak-7."), *(assistant(text) for text in said)]
+    facts = sections(summarised(messages, tokens=200, opens=False).text)["Facts and values"]
+    assert facts[0] == "My host is oak-7."
+    assert facts[1:] == [f"assistant: {text}" for text in said[-len(facts) + 1 :]]
+    assert 3 < len(facts) < 30
+
+
 def test_sections_are_counted() -> None:
     """Each section says how many statements there were, and what became of them."""
     messages = [

@@ -19,7 +19,7 @@ from app.domain.compaction.summaries.statements.segments import (
     with_reasons,
 )
 from app.domain.compaction.summaries.statements.statement import Author, Kind, Statement
-from app.domain.compaction.summaries.statements.subjects import subject_of
+from app.domain.compaction.summaries.statements.subjects import may_have_value, subject_of
 from app.domain.compaction.summaries.statements.words import (
     Sentence,
     is_acknowledgement,
@@ -39,13 +39,14 @@ _STATES = re.compile(
     re.IGNORECASE,
 )
 
-_SPACE = re.compile(r"\s+")
 _QUESTION = re.compile(r"[?？]\s*[\"'”’)*]*$|(?:ですか|ますか|かな|吗|呢)[。.]?$")
-_VALUE = re.compile(
-    r"\d|[`\"“”«»「」]|https?://|[\w-]+@[\w-]+|\b\w+[._/\\-]\w+\b|[a-z][A-Z]|\b[A-Z]{2,}\b"
+_VALUE = re.compile(  # begins with all characters that matter: others are skipped
+    r"[\d`\"“”«»「」@._/\\A-Z-](?:(?<=[\d`\"“”«»「」])|(?<=https://)|(?<=http://)"
+    r"|(?<=[\w-]@)(?=[\w-])|(?<=\w[._/\\-])(?=\w)|(?<=[a-z][A-Z])|(?<=\b[A-Z])[A-Z]+\b)"
 )
-_NAME = re.compile(r"(?<=[\w,;:)] )[A-ZÀ-ÖØ-ÞА-Я][\w-]+")
+_NAME = re.compile(r"[A-ZÀ-ÖØ-ÞА-Я](?<=[\w,;:)] .)[\w-]+")
 _LEADING_BOLD = re.compile(r"^\*\*([^*]+)\*\*")
+_LABEL_END = (":", "：")
 _TRIM = " \t\r\n-*#>•"
 
 
@@ -56,7 +57,9 @@ def classify_user(text: str) -> Iterator[Statement]:
     if is_resumption(text):
         for segment in segments(scanned(text, *USER_CHARS)):
             line = _one_line(segment.text)
-            if segment.form is not Form.BLOCK and len(line) <= MAX_SENTENCE_CHARS and line:
+            if segment.form in (Form.BLOCK, Form.HEADING) or line.endswith(_LABEL_END):
+                continue
+            if line and len(line) <= MAX_SENTENCE_CHARS:
                 yield Statement(Kind.EARLIER, line)
         return
     has_request = False
@@ -75,7 +78,7 @@ def classify_assistant(text: str) -> Iterator[Statement]:
         sentence = read_sentence(_one_line(segment.text))
         if len(sentence.words) < MIN_WORDS + 1 and not sentence.is_unspaced:
             continue
-        if sentence.has(Marker.PROCESS) or _QUESTION.search(sentence.text):
+        if sentence.has(Marker.PROCESS) or is_question(sentence.text):
             continue
         kind = _assistant_kind(sentence)
         if kind is not None:
@@ -84,7 +87,7 @@ def classify_assistant(text: str) -> Iterator[Statement]:
 
 def is_question(text: str) -> bool:
     """Whether a sentence asks something."""
-    return _QUESTION.search(text) is not None
+    return ("?" in text or not text.isascii()) and _QUESTION.search(text) is not None
 
 
 def _assistant_kind(sentence: Sentence) -> Kind | None:
@@ -103,7 +106,9 @@ def _states_value(sentence: Sentence) -> bool:
     """Whether a short sentence says of something what its value is."""
     if len(sentence.words) > MAX_VALUE_WORDS and not sentence.is_unspaced:
         return False
-    return bool(_STATES.search(sentence.text)) and bool(subject_of(sentence).exact)
+    return may_have_value(sentence) and bool(
+        _STATES.search(sentence.text) and subject_of(sentence).exact
+    )
 
 
 def _user_statement(segment: Segment, *, is_lead: bool) -> Statement | None:
@@ -124,7 +129,7 @@ def _user_statement(segment: Segment, *, is_lead: bool) -> Statement | None:
 def _user_kind(sentence: Sentence, *, is_lead: bool) -> Kind:
     if _is_standing(sentence):
         return Kind.STANDING
-    if _QUESTION.search(sentence.text):
+    if is_question(sentence.text):
         return Kind.REQUEST if is_lead else Kind.REMARK
     for marker, kind in (
         (Marker.CONSTRAINT, Kind.CONSTRAINT),
@@ -145,7 +150,7 @@ def _user_kind(sentence: Sentence, *, is_lead: bool) -> Kind:
 
 
 def _is_standing(sentence: Sentence) -> bool:
-    if _QUESTION.search(sentence.text):
+    if is_question(sentence.text):
         return False
     if sentence.has(Marker.STANDING):
         return True
@@ -161,7 +166,7 @@ def _is_statement(text: str) -> bool:
     return (
         len(text) <= MAX_SENTENCE_CHARS
         and not is_code(text)
-        and not text.endswith((":", "：", "{"))
+        and not text.endswith((*_LABEL_END, "{"))
     )
 
 
@@ -176,4 +181,4 @@ def _statement(kind: Kind, sentence: Sentence, author: Author) -> Statement:
 
 
 def _one_line(text: str) -> str:
-    return _LEADING_BOLD.sub(r"\1", _SPACE.sub(" ", text).strip()).strip(_TRIM)
+    return _LEADING_BOLD.sub(r"\1", " ".join(text.split())).strip(_TRIM)

@@ -50,7 +50,7 @@ WEIGHTS: dict[Kind, float] = {
 }
 RETAINED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.DECISION, Kind.REFERENCE, Kind.EARLIER})
 """The sections that are kept beside a summary where its policy asks for retained text."""
-ASSISTANT_FACTOR = {Kind.FACT: 0.9, Kind.DECISION: 0.85}
+ASSISTANT_FACTOR = {Kind.FACT: 0.75, Kind.DECISION: 0.9}
 USUAL_ASSISTANT_FACTOR = 0.6
 DONE_FACTOR = 0.3
 EARLIER_FACTOR, KEPT_EARLIER_FACTOR = 0.6, 0.95
@@ -192,7 +192,7 @@ class _Choice:
 
     def try_take(self, statement: Statement, place: int) -> None:
         """Choose a statement if it fits; one with older ones only if it was chosen alone."""
-        alone = replace(statement, earlier=())
+        alone = replace(statement, earlier=()) if statement.earlier else statement
         if statement.earlier:
             if (place, alone) not in self._alone:
                 return
@@ -246,7 +246,7 @@ def _ranked(
             continue
         recency = seen[statement.kind] / totals[statement.kind]
         score = _score(statement, recency)
-        yield score, place, replace(statement, earlier=())
+        yield score, place, replace(statement, earlier=()) if statement.earlier else statement
         if statement.earlier:
             is_kept = statement.kind in (Kind.STANDING, Kind.CONSTRAINT)
             yield score * (KEPT_EARLIER_FACTOR if is_kept else EARLIER_FACTOR), place, statement
@@ -260,7 +260,7 @@ def _score(statement: Statement, recency: float) -> float:
         score *= DONE_FACTOR
     if statement.is_earlier:
         score *= EARLIER_FACTOR
-    if statement.kind not in AGELESS:
+    if statement.kind not in AGELESS or statement.author is Author.ASSISTANT:
         score += RECENCY_WEIGHT * recency
     else:
         score += recency  # only decides between equals
@@ -272,7 +272,7 @@ def _score(statement: Statement, recency: float) -> float:
 
 
 def _expected_tokens(text: str) -> float:
-    wide = sum(character > "\u2e80" for character in text[:400])
+    wide = 0 if text.isascii() else sum(character > "\u2e80" for character in text[:400])
     return (len(text) - wide) / 4 + wide * 0.8
 
 

@@ -161,7 +161,9 @@ class StatementLedger:
         key = key_of(text)
         if not key:
             return
-        statement = self._with_earlier(replace(statement, text=text), earlier)
+        if text != statement.text:
+            statement = replace(statement, text=text)
+        statement = self._with_earlier(statement, earlier)
         known = self._index.entries.get(key)
         if known is not None:
             self._index.remove(key)
@@ -212,6 +214,8 @@ class StatementLedger:
 
     def _with_earlier(self, statement: Statement, texts: Sequence[str]) -> Statement:
         """Return a statement with older ones beside it; of more than fit the oldest are history."""
+        if not texts and not statement.earlier:
+            return statement
         found = [
             text for text in dict.fromkeys((*statement.earlier, *texts)) if text != statement.text
         ]

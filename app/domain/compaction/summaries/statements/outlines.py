@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
-from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject
+from app.domain.compaction.summaries.statements.subjects import NUMBER_WORDS, Subject, has_digit
 from app.domain.compaction.summaries.statements.words import (
     Sentence,
-    stem_of,
+    Word,
+    read_sentence,
     stems,
     unspaced_frame,
 )
@@ -24,19 +26,28 @@ MAX_RUN = 3
 QUANTITY, PLAIN = "quantity", "number"
 _NUMBER = r"(?<![A-Za-z0-9_.])\d[\d.,]*"
 _UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
-_VALUE = re.compile(
-    r"(?P<path>(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+"
-    r"|(?<![\w-])[\w-]{1,80}\.(?:py|ya?ml|toml|json|md|conf|txt|csv|ods|xlsx?)\b)"
-    r"|(?P<mail>(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)"
-    r"|(?P<date>\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b)"
-    r"|(?P<time>\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b)"
-    r"|(?P<version>\bv?\d+(?:\.\d+){2,}\b)"
-    r"|(?P<host>(?<![\w-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{0,62})+\b)"
-    r"|(?P<code>\b[A-Z]{2,}-\d+\b|#[\w-]+)"
-    rf"|(?P<quantity>[$€£¥]\s?\d[\d.,]*[A-Za-z]?|{_NUMBER}(?:\s?(?:[%€£¥]|[A-Za-z]+))?)"
-    rf"|(?P<name>(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
-    rf"|^[{_UPPER}][\w-]*[{_LOWER}][\w-]* [{_UPPER}][\w-]+)"
-)
+_VALUES = {
+    "path": r"(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+"
+    r"|(?<![\w-])[\w-]{1,80}\.(?:py|ya?ml|toml|json|md|conf|txt|csv|ods|xlsx?)\b",
+    "mail": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    "date": r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b",
+    "time": r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b",
+    "version": r"\bv?\d+(?:\.\d+){2,}\b",
+    "host": r"(?<![\w-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{0,62})+\b",
+    "code": r"\b[A-Z]{2,}-\d+\b|#[\w-]+",
+    QUANTITY: rf"[$€£¥]\s?\d[\d.,]*[A-Za-z]?|{_NUMBER}(?:\s?(?:[%€£¥]|[A-Za-z]+))?",
+    "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
+    rf"|^[{_UPPER}][\w-]*[{_LOWER}][\w-]* [{_UPPER}][\w-]+",
+}
+"""The shapes of values; the first one that fits counts."""
+_SIGNS = re.compile(rf"(?P<digit>\d)|(?P<capital>[{_UPPER}])(?<= .)|\.(?=\w)|/(?=[\w.@+-])|[@#]")
+MAX_PATTERNS = 2**6
+SIGNS = {
+    **{shape: {"digit"} for shape in ("date", "time", "version", QUANTITY)},
+    **{"path": {".", "/"}, "mail": {"@"}, "host": {"."}, "code": {"digit", "#"}},
+    "name": {"capital"},
+}
+"""The signs of which a text has at least one if it has a value of a shape."""
 _UNITS = {
     unit: family
     for family, units in {
@@ -55,17 +66,13 @@ MEASURES = frozenset({*_QUANTITIES, "date", "time", "version"})
 class Outline:
     """The stems of a statement: `words` without those of its `values`.
 
-    `shapes` are the values as they stand, by what they look like. `before` and `after` are the
-    words that stand directly beside a word. `said` are all of its words with their stems.
+    `shapes` are the values as they stand, by what they look like.
     """
 
     words: frozenset[str]
     values: frozenset[str]
     shapes: Mapping[str, frozenset[str]]
-    before: Mapping[str, str]
-    after: Mapping[str, str]
-    runs: tuple[tuple[str, ...], ...]
-    said: tuple[tuple[str, str | None], ...]
+    text: str
 
     def has_other_value(self, other: Outline, shapes: Set[str] | None = None) -> bool:
         """Whether it has another value of a shape that the other statement has as well.
@@ -83,16 +90,19 @@ class Outline:
 
     def differs_beside(self, other: Outline, shared: frozenset[str]) -> tuple[bool, bool]:
         """Return whether other words stand directly before, and after, a word that both share."""
+        mine, others = _order_of(self), _order_of(other)
         before = any(
-            _differ(self.before.get(stem), other.before.get(stem), shared) for stem in shared
+            _differ(mine.before.get(stem), others.before.get(stem), shared) for stem in shared
         )
-        after = any(_differ(self.after.get(stem), other.after.get(stem), shared) for stem in shared)
+        after = any(
+            _differ(mine.after.get(stem), others.after.get(stem), shared) for stem in shared
+        )
         return before, after
 
     def own_run(self, shared: frozenset[str]) -> int:
         """Return how many words at most stand together that are not shared."""
         longest = 0
-        for run in self.runs:
+        for run in _order_of(self).runs:
             length = 0
             for stem in run:
                 length = 0 if stem in shared else length + 1
@@ -101,21 +111,49 @@ class Outline:
 
     def is_framed_alike(self, other: Outline, shared: frozenset[str]) -> bool:
         """Whether all that two statements share is how they begin or end: `I checked it: …`."""
-        frame = _common_start(self.said, other.said)
-        frame |= _common_start(self.said[::-1], other.said[::-1])
-        return shared <= frame
+        mine, others = read_sentence(self.text), read_sentence(other.text)
+        if mine.is_unspaced or others.is_unspaced:
+            return not shared
+        frame = _common_start(mine.words, others.words)
+        return shared <= frame | _common_start(mine.words[::-1], others.words[::-1])
 
 
-_Said = tuple[tuple[str, str | None], ...]
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which words stand together: `before` and `after` are those directly beside a word."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    runs: list[list[str]]
 
 
-def _common_start(one: _Said, other: _Said) -> set[str]:
+def _order_of(outline: Outline) -> _Order:
+    """Return what stands together; this is seldom asked, and not kept."""
+    sentence, words = read_sentence(outline.text), outline.words
+    order = _Order({}, {}, [])
+    run: list[str] = []
+    last_end = -2
+    if sentence.is_unspaced:
+        return order
+    for word, (start, end) in zip(sentence.words, sentence.spans, strict=True):
+        if word.stem is not None and word.stem in words:
+            if run and start - last_end <= 1:
+                order.before.setdefault(word.stem, run[-1])
+                order.after.setdefault(run[-1], word.stem)
+            else:
+                order.runs.append(run := [])
+            run.append(word.stem)
+            last_end = end
+    return order
+
+
+def _common_start(one: Sequence[Word], other: Sequence[Word]) -> set[str]:
     """Return the stems of the words by which both begin, if these are at least two."""
     found: list[str | None] = []
-    for (word, stem), (other_word, _) in zip(one, other, strict=False):
-        if word != other_word:
+    for word, other_word in zip(one, other, strict=False):
+        if word.text != other_word.text:
             break
-        found.append(stem)
+        found.append(word.stem)
     return {stem for stem in found if stem is not None} if len(found) > 1 else set()
 
 
@@ -139,54 +177,49 @@ def _family(value: str) -> str:
     return _UNITS.get(unit[:6], PLAIN)
 
 
+def values_in(text: str) -> Iterator[re.Match[str]]:
+    """Yield the values of a text; the last group of a match names its shape."""
+    signs = {match.lastgroup or match[0] for match in _SIGNS.finditer(text)}
+    return pattern_of(frozenset(signs)).finditer(text) if signs else iter(())
+
+
+@lru_cache(MAX_PATTERNS)
+def pattern_of(signs: frozenset[str]) -> re.Pattern[str]:
+    """Return the pattern of the values that a text with these signs may have."""
+    shapes = [shape for shape in _VALUES if not signs.isdisjoint(SIGNS[shape])]
+    return re.compile("|".join(f"(?P<{shape}>{_VALUES[shape]})" for shape in shapes))
+
+
 def outline_of(sentence: Sentence, subject: Subject) -> Outline:
     """Return the outline of a sentence."""
     shapes: dict[str, set[str]] = defaultdict(set)
     values: set[str] = set()
-    said = [] if sentence.is_unspaced else [stem_of(word) for word in sentence.words]
-    capitals = [
-        sentence.text[start].isupper()
-        for stem, (start, _) in zip(said[1:], sentence.spans[1:], strict=False)
-        if stem is not None
-    ]
-    names_are_nouns = 2 * sum(capitals) > len(capitals)  # as in German
-    for match in _VALUE.finditer(sentence.text):
-        if match.lastgroup == "name" and names_are_nouns:
+    for match in values_in(sentence.text):
+        if match.lastgroup == "name" and _names_are_nouns(sentence):
             continue
         shape, value = match.lastgroup or "", match[0].strip(" .,").lower()
         if shape == QUANTITY:
             shape = _family(value)
         shapes[shape].add(value)
         values.update(stems(sentence, *match.span()))
-    for word, stem in zip(sentence.words, said, strict=False):
-        if word in NUMBER_WORDS:
-            shapes[PLAIN].add(word)
-            values.add(stem or word)
-    content = frozenset(stem for stem in subject.all if not any(map(str.isdigit, stem)))
-    words = content - values - unspaced_frame(sentence) or content
-    before: dict[str, str] = {}
-    after: dict[str, str] = {}
-    runs: list[tuple[str, ...]] = []
-    run: list[str] = []
-    last_end = -2
-    for stem, (start, end) in zip(said, sentence.spans, strict=False):
-        if stem is not None and stem in words:
-            if run and start - last_end <= 1:
-                before.setdefault(stem, run[-1])
-                after.setdefault(run[-1], stem)
-            elif run:
-                runs.append(tuple(run))
-                run = []
-            run.append(stem)
-            last_end = end
-    if run:
-        runs.append(tuple(run))
+    for word in () if sentence.is_unspaced else sentence.words:
+        if word.text in NUMBER_WORDS:
+            shapes[PLAIN].add(word.text)
+            values.add(word.stem or word.text)
+    content = frozenset([stem for stem in subject.all if not has_digit(stem)])
     return Outline(
-        words,
+        content - values - unspaced_frame(sentence) or content,
         frozenset(values & subject.all),
         {shape: frozenset(found) for shape, found in shapes.items()},
-        before,
-        after,
-        tuple(runs),
-        tuple(zip(sentence.words, said, strict=False)),
+        sentence.text,
     )
+
+
+def _names_are_nouns(sentence: Sentence) -> bool:
+    """Whether most words have a capital letter, as in German."""
+    capitals = [
+        sentence.text[start].isupper()
+        for word, (start, _) in zip(sentence.words[1:], sentence.spans[1:], strict=True)
+        if word.stem is not None and not sentence.is_unspaced
+    ]
+    return 2 * sum(capitals) > len(capitals)

@@ -22,7 +22,7 @@ _FENCE = re.compile(r"^\s{0,8}(?:```|~~~)")
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|[a-zA-Z][.)])\s+(?:\[[ xX~-]\]\s*)?")
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+|^\s{0,3}\*\*[^*]{1,80}\*\*:?\s*$")
 _CJK_END = re.compile(r"[。！？]+[」』”’)\]）]*")
-_END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]*_]*(?=\s)")
+_END = re.compile(r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_]*(?=\s)")
 _ABBREVIATION = re.compile(
     r"(?:^|(?<!\d)[\s(])(?:[^\W\d_]|(?:e\.g|i\.e|etc|vs|cf|no|nr|dr|mr|mrs|ms|prof|sr|sra|st|approx"
     r"|fig|min"
@@ -50,7 +50,9 @@ _CODE_START = re.compile(
     r"|SELECT |INSERT |UPDATE |DELETE |CREATE |\{|\}|\[\{)"
 )
 _BACKTICKED = re.compile(r"`[^`\n]{1,200}`")
-_SYMBOLS = frozenset("{}[]()<>;=|&$\\_^~@#*+")
+_SYMBOLS = "{}[]()<>;=|&$\\_^~@#*+"
+_NO_SYMBOLS = str.maketrans("", "", _SYMBOLS)
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 MAX_SYMBOL_SHARE = 0.12
 
 
@@ -135,7 +137,9 @@ def _continues(before: str, line: str) -> bool:
 def _sentences(text: str, form: Form) -> Iterator[Segment]:
     """Cut a paragraph between sentences."""
     start = 0
-    ends = sorted({match.end() for match in (*_END.finditer(text), *_CJK_END.finditer(text))})
+    ends = [match.end() for match in _END.finditer(text)]
+    if not text.isascii():
+        ends = sorted({*ends, *(match.end() for match in _CJK_END.finditer(text))})
     for end in ends:
         if _is_abbreviated(text, start, end):
             continue
@@ -189,9 +193,15 @@ def is_code(text: str) -> bool:
     plain = _BACKTICKED.sub("", text).replace("**", "")
     if not plain.strip():
         return False
-    symbols = sum(character in _SYMBOLS for character in plain)
-    letters = sum(map(str.isalpha, plain))
-    return symbols > MAX_SYMBOL_SHARE * len(plain) or letters < 0.4 * len(plain)
+    symbols = len(plain) - len(plain.translate(_NO_SYMBOLS))
+    return symbols > MAX_SYMBOL_SHARE * len(plain) or letters_in(plain) < 0.4 * len(plain)
+
+
+def letters_in(text: str) -> int:
+    """Return how many letters a text has."""
+    if text.isascii():
+        return len(text.encode().translate(None, _NO_LETTERS))
+    return sum(map(str.isalpha, text))
 
 
 def scanned(text: str, head_chars: int, tail_chars: int) -> str:

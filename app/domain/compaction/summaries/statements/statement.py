@@ -39,7 +39,7 @@ class Author(StrEnum):
 
 
 AGELESS = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
-"""Kinds that weigh the same however long ago they were stated."""
+"""Kinds that weigh the same however long ago a user stated them."""
 STATE_KINDS = frozenset({Kind.TODO, Kind.ERROR, Kind.CHECK, Kind.EDITED, Kind.READ, Kind.REFERENCE})
 """Kinds that are read from calls and their results, never from prose."""
 

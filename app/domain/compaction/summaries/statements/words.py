@@ -9,10 +9,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 
 from app.domain.compaction.summaries.statements.languages import (
     de,
@@ -26,10 +29,14 @@ from app.domain.compaction.summaries.statements.languages import (
 from app.domain.compaction.summaries.statements.languages.marker import Marker, Phrases
 
 STEM_CHARS = 6
+MAX_KNOWN_WORDS = 4096
+"""Of how many words a process remembers what is known of them, about 400 bytes each."""
+MAX_KNOWN_CHARS = 40
+"""Longer words, such as hashes, are not remembered."""
 _PREFIX_CHARS = 3
 """So many characters of a word with `*` are exact in the index."""
 
-WORD = re.compile(r"[^\W_](?:[\w]|[./:@'\u2019+#&-](?=\w))*%?|[$€£¥]\d[\d.,]*\w?")
+WORD = re.compile(r"[^\W_]\w*(?:[./:@'\u2019+#&-]\w+)*%?|[$€£¥]\d[\d.,]*\w?")
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uff66-\uff9f]+")
 _HANGUL = re.compile("[\uac00-\ud7af]")
 _HIRAGANA = re.compile("(?=([\u3040-\u309f]{2}))")
@@ -37,9 +44,13 @@ _UNSPACED_WORD = re.compile(rf"{UNSPACED.pattern}|[A-Za-z0-9](?:[\w./:@-]*[A-Za-
 _EDGES = " \t\r\n.!?~,\u3002\uff01\uff1f\u3001\uff0c"
 """What surrounds a sentence: blanks, and the stops and commas of Latin and CJK text."""
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
+_start_of, _end_of = itemgetter(0), itemgetter(1)
 _CLAUSE_END = re.compile(r"[,;:(\u2013\u2014!?.]|\s-\s")
 
 _Phrase = tuple[tuple[str, ...], Marker, bool]
+"""Words behind the first one, what they say, and whether a clause has to begin with the phrase."""
+_Phrases = tuple[Sequence[_Phrase], Mapping[str, Sequence[_Phrase]]]
+"""Phrases that begin with a word, and those of which the second word is known, by that."""
 
 
 class PhraseIndex:
@@ -50,58 +61,49 @@ class PhraseIndex:
         self.fillers = frozenset(phrases.get(Marker.FILLER, "").split("|"))
         self.acknowledgements = frozenset(phrases.get(Marker.ACKNOWLEDGEMENT, "").split("|"))
         self._by_word: dict[str, list[_Phrase]] = defaultdict(list)
-        self._by_prefix: dict[str, list[_Phrase]] = defaultdict(list)
+        self._by_prefix: dict[str, list[tuple[str, _Phrase]]] = defaultdict(list)
         for marker, text in phrases.items():
             if marker in (Marker.STOP, Marker.FILLER, Marker.ACKNOWLEDGEMENT):
                 continue
             for phrase in text.split("|"):
-                words = tuple(phrase.removeprefix("^").split())
-                item = (words, marker, phrase.startswith("^"))
-                if words[0].endswith("*"):
-                    self._by_prefix[words[0][:_PREFIX_CHARS]].append(item)
+                first, *others = phrase.removeprefix("^").split()
+                item = (tuple(others), marker, phrase.startswith("^"))
+                if first.endswith("*"):
+                    self._by_prefix[first[:_PREFIX_CHARS]].append((first[:-1], item))
                 else:
-                    self._by_word[words[0]].append(item)
+                    self._by_word[first].append(item)
 
-    def markers(
-        self, words: Sequence[str], starts: Sequence[bool]
-    ) -> Iterator[tuple[Marker, int, int]]:
-        """Yield the markers of a sentence with the indices of their first word and behind the last.
-
-        `starts` says of each word whether a clause begins with it.
-        """
-        for at, word in enumerate(words):
-            found = self._by_word.get(word, ())
-            by_prefix = self._by_prefix.get(word[:_PREFIX_CHARS], ())
-            for phrase, marker, anchored in (*found, *by_prefix):
-                if anchored and not starts[at]:
-                    continue
-                if _matches(phrase, words, at):
-                    yield marker, at, at + len(phrase)
+    def beginning_with(self, word: str) -> _Phrases | None:
+        """Return the phrases that begin with a word, None without one."""
+        by_prefix = self._by_prefix.get(word[:_PREFIX_CHARS], ())
+        found = [phrase for prefix, phrase in by_prefix if word.startswith(prefix)]
+        found += self._by_word.get(word, ())
+        longer: dict[str, list[_Phrase]] = defaultdict(list)
+        for phrase in found:
+            if phrase[0] and not phrase[0][0].endswith("*"):
+                longer[phrase[0][0]].append(phrase)
+        others = [phrase for phrase in found if not phrase[0] or phrase[0][0].endswith("*")]
+        return (others, longer) if found else None
 
 
-def _matches(phrase: Sequence[str], words: Sequence[str], at: int) -> bool:
-    if at + len(phrase) > len(words):
-        return False
-    for offset, expected in enumerate(phrase):
-        word = words[at + offset]
-        if expected.endswith("*"):
-            if not word.startswith(expected[:-1]):
-                return False
-        elif word != expected:
-            return False
-    return True
+def _follow(phrase: Sequence[str], words: Sequence[str], at: int) -> bool:
+    """Whether these words, of which `*` ends some, stand from a place on."""
+    found = words[at : at + len(phrase)]
+    return found == phrase or (
+        len(found) == len(phrase)
+        and all(
+            word.startswith(expected[:-1]) if expected.endswith("*") else word == expected
+            for word, expected in zip(found, phrase, strict=True)
+        )
+    )
 
 
-_LATIN: Mapping[str, PhraseIndex] = {
-    name: PhraseIndex(module.PHRASES)
-    for name, module in (("en", en), ("de", de), ("fr", fr), ("es", es), ("pt", pt))
-}
-_RUSSIAN = PhraseIndex(ru.PHRASES)
-STOPS = frozenset().union(*(index.stops for index in _LATIN.values()), _RUSSIAN.stops)
+_LANGUAGES = tuple(PhraseIndex(module.PHRASES) for module in (en, de, fr, es, pt, ru))
+_ENGLISH, _RUSSIAN = 0, 5
+_LATIN = range(_RUSSIAN)
+STOPS = frozenset().union(*(index.stops for index in _LANGUAGES))
 """The common words of all languages that have spaces."""
-ACKNOWLEDGING = frozenset().union(
-    *(index.acknowledgements for index in _LATIN.values()), _RUSSIAN.acknowledgements
-)
+ACKNOWLEDGING = frozenset().union(*(index.acknowledgements for index in _LANGUAGES))
 """The words of acknowledgements in these languages."""
 _UPDATE_WORDS = frozenset(
     word
@@ -116,15 +118,44 @@ _UNSPACED_PHRASES: Mapping[Marker, re.Pattern[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a sentence: `text` in lower case, and its stem, None where it names no subject.
+
+    `common_in` are the languages of Latin letters in which it is a common word. `phrases` begin
+    with it, by language.
+    """
+
+    text: str
+    stem: str | None
+    common_in: tuple[int, ...]
+    phrases: Mapping[int, _Phrases]
+
+
+_NO_PHRASES: Mapping[int, _Phrases] = {}
+
+
+def _word_of(text: str) -> Word:
+    """Return what is known of a word as it stands in a text."""
+    word = text.lower().replace("\u2019", "'")
+    common_in = tuple(language for language in _LATIN if word in _LANGUAGES[language].stops)
+    found = ((language, index.beginning_with(word)) for language, index in enumerate(_LANGUAGES))
+    phrases = {language: phrases for language, phrases in found if phrases is not None}
+    return Word(word, _stem_of(word), common_in, phrases or _NO_PHRASES)
+
+
+_known_word = lru_cache(MAX_KNOWN_WORDS)(_word_of)
+
+
+@dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence as it is read: its words in lower case, and its markers.
+    """A sentence as it is read: its words, and its markers.
 
     `spans` are the places of the words. `copula` is the place in the text behind which its value
     is expected, None without one.
     """
 
     text: str
-    words: tuple[str, ...]
+    words: tuple[Word, ...]
     spans: tuple[tuple[int, int], ...]
     markers: frozenset[Marker]
     is_unspaced: bool
@@ -139,11 +170,11 @@ class Sentence:
 def read_sentence(text: str) -> Sentence:
     """Return a sentence with its words and markers."""
     matches = list(WORD.finditer(text))
-    words = tuple(match[0].lower().replace("\u2019", "'") for match in matches)
-    spans = tuple(match.span() for match in matches)
+    words = tuple([_read_word(match[0]) for match in matches])
+    spans = tuple([match.span() for match in matches])
     found: set[Marker] = set()
     copulas: list[int] = []
-    is_unspaced = UNSPACED.search(text) is not None
+    is_unspaced = not text.isascii() and UNSPACED.search(text) is not None
     if is_unspaced:
         for marker, pattern in _UNSPACED_PHRASES.items():
             match = pattern.search(text)
@@ -152,9 +183,8 @@ def read_sentence(text: str) -> Sentence:
                 if marker is Marker.COPULA:
                     copulas.append(match.end())
         _add_unspaced_habit(text, found)
-    for index in _languages(text, words):
-        starts = _clause_starts(text, spans, words, index.fillers)
-        matched = list(index.markers(words, starts))
+    for language in _languages_of(text, words):
+        matched = list(_markers(text, spans, words, language))
         standing = [
             (at, end) for marker, at, end in matched if marker is Marker.STANDING and end > at + 1
         ]
@@ -174,15 +204,39 @@ def read_sentence(text: str) -> Sentence:
     return Sentence(text, words, spans, frozenset(found), is_unspaced, min(copulas, default=None))
 
 
-def is_acknowledgement(text: str, words: Sequence[str]) -> bool:
+def _read_word(text: str) -> Word:
+    return _known_word(text) if len(text) <= MAX_KNOWN_CHARS else _word_of(text)
+
+
+def _markers(
+    text: str, spans: Sequence[tuple[int, int]], words: Sequence[Word], language: int
+) -> Iterator[tuple[Marker, int, int]]:
+    """Yield the markers of a sentence with the indices of their first word and behind the last."""
+    starts: list[bool] = []
+    texts = tuple([word.text for word in words])
+    for at, word in enumerate(words, 1):
+        if language not in word.phrases:
+            continue
+        phrases, longer = word.phrases[language]
+        following = longer.get(texts[at], ()) if longer and at < len(texts) else ()
+        for others, marker, anchored in (*phrases, *following):
+            if others and not _follow(others, texts, at):
+                continue
+            if anchored:
+                starts = starts or _clause_starts(text, spans, texts, _LANGUAGES[language].fillers)
+                if not starts[at - 1]:
+                    continue
+            yield marker, at - 1, at + len(others)
+
+
+def is_acknowledgement(text: str, words: Sequence[Word]) -> bool:
     """Whether a message or sentence states nothing: `ok, thanks`, `好的`."""
     stripped = text.strip(_EDGES)
     if not stripped or stripped in unspaced.ACKNOWLEDGEMENTS:
         return True
     if len(words) > 12 or UNSPACED.search(text):
         return False
-    indexes = (*_LATIN.values(), _RUSSIAN)
-    return any(all(word in index.acknowledgements for word in words) for index in indexes)
+    return any(all(word.text in index.acknowledgements for word in words) for index in _LANGUAGES)
 
 
 def _add_unspaced_habit(text: str, found: set[Marker]) -> None:
@@ -192,13 +246,13 @@ def _add_unspaced_habit(text: str, found: set[Marker]) -> None:
         found.add(Marker.HABIT)
 
 
-def _languages(text: str, words: Sequence[str]) -> Sequence[PhraseIndex]:
-    """Return the phrases of the likeliest languages: several where their common words tie."""
-    if _CYRILLIC.search(text):
-        return (_RUSSIAN, _LATIN["en"])
-    counts = {name: sum(word in index.stops for word in words) for name, index in _LATIN.items()}
-    most = max(counts.values())
-    return [_LATIN[name] for name, count in counts.items() if count == most]
+def _languages_of(text: str, words: Sequence[Word]) -> Iterable[int]:
+    """Return the likeliest languages: several where their common words tie."""
+    if not text.isascii() and _CYRILLIC.search(text):
+        return _RUSSIAN, _ENGLISH
+    counts = Counter(chain.from_iterable([word.common_in for word in words]))
+    most = max(counts.values(), default=0)
+    return [language for language in _LATIN if counts[language] == most]
 
 
 def _clause_starts(
@@ -220,19 +274,21 @@ def is_common(word: str) -> bool:
     return word in STOPS or word in _UPDATE_WORDS
 
 
-def stems(sentence: Sentence, start: int, end: int) -> Iterator[str]:
-    """Yield the stems of the words between two places of a sentence, common words left out."""
-    if sentence.is_unspaced:
-        for match in _UNSPACED_WORD.finditer(sentence.text, start, end):
-            run = match[0].lower()
-            if UNSPACED.match(run):
-                yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
-            elif not is_common(run):
-                yield run
-        return
-    for word, (first, last) in zip(sentence.words, sentence.spans, strict=True):
-        if first >= start and last <= end and (stem := stem_of(word)) is not None:
-            yield stem
+def stems(sentence: Sentence, start: int, end: int) -> list[str]:
+    """Return the stems of the words between two places of a sentence, common words left out."""
+    if not sentence.is_unspaced:
+        spans = sentence.spans
+        first = bisect_left(spans, start, key=_start_of)
+        last = bisect_right(spans, end, first, key=_end_of)
+        return [word.stem for word in sentence.words[first:last] if word.stem is not None]
+    found: list[str] = []
+    for match in _UNSPACED_WORD.finditer(sentence.text, start, end):
+        run = match[0].lower()
+        if UNSPACED.match(run):
+            found += (run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        elif not is_common(run):
+            found.append(run)
+    return found
 
 
 def unspaced_frame(sentence: Sentence) -> frozenset[str]:
@@ -257,8 +313,7 @@ def unspaced_frame(sentence: Sentence) -> frozenset[str]:
     return frozenset(found - starts)
 
 
-def stem_of(word: str) -> str | None:
-    """Return the stem of a word in lower case, None of one that names no subject."""
+def _stem_of(word: str) -> str | None:
     if is_common(word):
         return None
     stem = word.removesuffix("'s")

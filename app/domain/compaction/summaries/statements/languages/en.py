@@ -109,7 +109,9 @@ PHRASES: Phrases = {
     ),
     Marker.PROCESS: (
         "^let me|^let's explore|^let's look|^let's check|^let's see|^let's start|^let's try"
-        "|^let's take|^i'll check|^i'll look|^i'll start|^i'll now|^i will now|^i'm going to"
+        "|^let's take|^let's run|^let's verify|^let's test|^let's read|^let's examine|^let's commit"
+        "|^now let's|^next let's|^first let's"
+        "|^i'll check|^i'll look|^i'll start|^i'll now|^i will now|^i'm going to"
         "|^i need to|^now i|^now let|^now i'll|^first i|^next i'll|^i'll help|^here is|^here's"
         "|^here are|^would you like|^do you want|^shall i|^should i|^feel free|^let me know"
         "|^i can help|^happy to|^i'd be|^looking at|^i see|^to assist|^could you|^can you"

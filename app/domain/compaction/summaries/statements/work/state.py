@@ -94,7 +94,9 @@ class WorkState:
     def _read_result(self, message: Message) -> None:
         call = self._pending.pop(message.tool_call_id or "", None)
         text = message.text
-        for reference in _REFERENCE.findall(text[:4096] + text[-1024:])[:3]:
+        ends = text[:4096] + text[-1024:]
+        has_reference = "ref=" in ends or "ref_id=" in ends
+        for reference in _REFERENCE.findall(ends)[:3] if has_reference else ():
             _put(self.references, reference.rstrip("."), None, MAX_ENTRIES)
         if call is None:
             return
