@@ -62,7 +62,7 @@ def outcome(make: Any, *arguments: Any) -> list[Draft] | str:
 @example({"role": ["user"], "content": "a"}, FormatName.OPENAI_CHAT)
 def test_the_short_way_makes_the_same_drafts(message: Any, format: FormatName) -> None:
     """Every field of each draft is equal, and so is every error."""
-    arguments = (message, format, count, "/messages/3", DEFAULT_RULES, {})
+    arguments: tuple[Any, ...] = (message, format, count, "/messages/3", DEFAULT_RULES, {})
     assert outcome(make_drafts, *arguments) == outcome(drafts_of_any, *arguments)
 
 

@@ -179,7 +179,9 @@ async def test_gemini_responses_without_ids_may_be_contents_of_their_own(
 ) -> None:
     """However responses of one name are sent, the nth answers the nth call. [log.pairing]"""
     cid = await harness.conversation()
-    calls = [{"functionCall": {"name": name, "args": {}}} for name in ("f", "f", "g", "f")]
+    calls: list[Any] = [
+        {"functionCall": {"name": name, "args": {}}} for name in ("f", "f", "g", "f")
+    ]
     await harness.append(
         cid,
         {"role": "user", "parts": [{"text": "hi"}]},
