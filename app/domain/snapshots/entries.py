@@ -103,6 +103,7 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
     imported: list[ImportedMessage] = []
     ids: set[tuple[str, str]] = set()
     drafts: dict[str, list[Draft]] = {}
+    answered: dict[str, dict[str, int]] = {}
     for index, value in enumerate(entries):
         pointer = f"/messages/{index}"
         entry = json_fields.object_at(value, pointer)
@@ -115,7 +116,9 @@ def parse_import(entries: Sequence[Any], session_id: str) -> list[ImportedMessag
         ids.add((source_id, own["id"]))
         message = without_ref(message_of(entry), format)
         drafts.setdefault(source_id, []).extend(
-            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
+            make_drafts(
+                message, format, len, pointer, _NO_OFFLOADING, answered.setdefault(source_id, {})
+            )
         )
         imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
     for conversation in drafts.values():

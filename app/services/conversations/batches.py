@@ -21,6 +21,7 @@ from app.domain.conversations.log.draft import (
     plain_text,
 )
 from app.domain.formats import FORMATS, group_items, with_request_pointers
+from app.domain.formats.gemini import answered_before, lacks_ids
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
 from app.domain.tool_output.preview import has_long_line, should_offload
@@ -149,6 +150,7 @@ class Batches:
         drafts: list[Draft] = []
         index_by_id: dict[str, int] = {}
         tool_names: dict[str, str] | None = None
+        answered: dict[str, int] = {}
         chars_since_yield = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
@@ -162,17 +164,25 @@ class Batches:
                 continue
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
-            if tool_names is None and is_result and _may_offload(message, size, rules.policy):
+            is_placed = is_result and request.format is FormatName.GEMINI and lacks_ids(message)
+            if (
+                tool_names is None
+                and is_result
+                and (is_placed or _may_offload(message, size, rules.policy))
+            ):
                 only_results_so_far = all(draft.role is Role.TOOL for draft in drafts)
                 tool_names = await self._open_calls(conversation_id) if only_results_so_far else {}
                 rules = replace(rules, tool_names=tool_names)
+                answered = answered_before(tool_names)
             try:
                 if size > _THREAD_CHARS:
                     message_drafts = await asyncio.to_thread(
-                        make_drafts, message, request.format, count, pointer, rules
+                        make_drafts, message, request.format, count, pointer, rules, answered
                     )
                 else:
-                    message_drafts = make_drafts(message, request.format, count, pointer, rules)
+                    message_drafts = make_drafts(
+                        message, request.format, count, pointer, rules, answered
+                    )
                     chars_since_yield += size
             except ValidationError as error:
                 if message is request.messages[index]:

@@ -93,7 +93,7 @@ class LogRepository(Protocol):
         """Return the tool of each result in `[start, end)` by seq."""
 
     async def open_calls(self, conversation_id: str) -> Mapping[str, str]:
-        """Return the tools that the newest message without results calls, by call id."""
+        """Return the tools of the calls that have no result yet, by call id."""
 
     async def last_used(self, conversation_id: str) -> Mapping[str, int]:
         """Return the seq at which each tool was last called, within the newest messages."""

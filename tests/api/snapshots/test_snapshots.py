@@ -692,6 +692,31 @@ async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) 
     assert log[0]["agent_id"] == agent
 
 
+async def test_a_download_with_results_without_ids_is_imported(client: httpx.AsyncClient) -> None:
+    """Responses of one name stay those of their calls of Gemini. [snapshots.download]"""
+    path = await new_conversation(client)
+    calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in range(2)]
+    answers = [{"functionResponse": {"name": "f", "response": {"n": n}}} for n in range(2)]
+    contents = [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": calls},
+        {"role": "user", "parts": answers},
+    ]
+    body = {"messages": contents, "format": "gemini"}
+    assert (await client.post(f"{path}/messages", json=body)).status_code == 201
+    saved = await save(client, path)
+    at = f"/v1/snapshots/{saved['session_id']}"
+    file = (await client.get(f"{at}?download=true")).json()
+    await client.delete(path)
+    await client.delete(at)
+    assert (await imported(client, file)).status_code == 201
+    done = await restore(client, saved["session_id"])
+    restored = f"/v1/conversations/{done['conversations'][0]['conversation_id']}"
+    asked = {"format": "gemini", "model": "gemini-2.5-flash"}
+    built = (await client.post(f"{restored}/context", json=asked)).json()
+    assert built["payload"]["contents"][2]["parts"] == answers
+
+
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"message_count": 4}, "/message_count"),
     ({"messages": []}, "/messages"),

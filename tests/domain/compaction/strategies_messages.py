@@ -193,7 +193,8 @@ def assistant_opaques() -> st.SearchStrategy[Opaque]:
     """Parts of an assistant message that one format alone understands."""
     refusal = {"type": "refusal", "refusal": "No."}
     server = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-    hosted: dict[str, Any] = {"type": "tool_search_call", "execution": "server", "arguments": {}}
+    hosted: dict[str, Any] = {"type": "tool_search_call", "execution": "server"}
+    hosted |= {"call_id": None, "arguments": {}}
     action = {"type": "search", "query": "q"}
     web = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "c2ln"}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -170,6 +171,44 @@ async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> No
     assert (await harness.stored(cid)).state.open_calls == ()
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, {"role": "user", "parts": [answers[0]]}, format=FormatName.GEMINI)
+
+
+@pytest.mark.parametrize("batches", [[3], [1, 1, 1], [1, 2], [2, 1]])
+async def test_gemini_responses_without_ids_may_be_contents_of_their_own(
+    harness: Harness, batches: list[int]
+) -> None:
+    """However responses of one name are sent, the nth answers the nth call. [log.pairing]"""
+    cid = await harness.conversation()
+    calls: list[Any] = [
+        {"functionCall": {"name": name, "args": {}}} for name in ("f", "f", "g", "f")
+    ]
+    await harness.append(
+        cid,
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": calls},
+        format=FormatName.GEMINI,
+    )
+    answers: list[Any] = [
+        {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"n": n}}}]}
+        for n in range(3)
+    ]
+    sent = iter(answers)
+    for size in batches:
+        await harness.append(cid, *islice(sent, size), format=FormatName.GEMINI)
+    assert (await harness.stored(cid)).state.open_calls == ("g",)
+    again = {**answers[0], "id": "r1"}
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, again, format=FormatName.GEMINI)
+    await harness.append(
+        cid,
+        {"role": "model", "parts": calls},
+        again,
+        {**answers[1], "id": "r2"},
+        format=FormatName.GEMINI,
+    )
+    head = (await harness.stored(cid)).state.head_seq
+    await harness.append(cid, {**answers[1], "id": "r2"}, format=FormatName.GEMINI)
+    assert (await harness.stored(cid)).state.head_seq == head
 
 
 async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:

@@ -291,7 +291,10 @@ class LogRepository:
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
         row = await self._session.first(OPEN_CALLS, conversation_id=conversation_id)
-        return named_calls(row["call_ids"], row["call_names"]) if row is not None else {}
+        if row is None:
+            return {}
+        calls = named_calls(row["call_ids"], row["call_names"])
+        return {call_id: name for call_id, name in calls.items() if call_id in row["open_calls"]}
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
         rows = await self._session.all(LAST_USED, conversation_id=conversation_id)

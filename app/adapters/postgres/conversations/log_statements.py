@@ -109,9 +109,10 @@ TOOL_NAMES = Statement("""
     ORDER BY seq
 """)
 OPEN_CALLS = Statement("""
-    SELECT call_ids, call_names FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid) AND role <> 'tool'
-    ORDER BY seq DESC LIMIT 1
+    SELECT m.call_ids, m.call_names, h.open_calls
+    FROM messages m JOIN heads h ON h.conversation_id = m.conversation_id
+    WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.role <> 'tool'
+    ORDER BY m.seq DESC LIMIT 1
 """)
 MAX_MESSAGES_READ = 5_000
 """Newest messages that are searched for the last use of tools: a bound of the cost."""

@@ -35,7 +35,14 @@ from app.domain.common.messages import (
 )
 from app.domain.conversations.active_window import time_from
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.domain.formats import FORMATS, block_types, compactions, openai_chat, openai_responses
+from app.domain.formats import (
+    FORMATS,
+    block_types,
+    compactions,
+    gemini,
+    openai_chat,
+    openai_responses,
+)
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -113,16 +120,20 @@ def make_drafts(
     count: CountText,
     pointer: str,
     rules: OffloadRules = DEFAULT_RULES,
+    answered: dict[str, int] | None = None,
 ) -> list[Draft]:
     """Return the drafts of one message of a request: checked, normalised, offloaded and counted.
 
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
-    drafts. Raises ValidationError with the pointer of the invalid field.
+    drafts. `answered` counts the results without an id right before, by tool, and is changed as
+    this message says. Raises ValidationError with the pointer of the invalid field.
     """
+    answered = {} if answered is None else answered
     text = plain_text(raw, format)
     if text is not None:
+        answered.clear()
         return [plain_draft(raw, text, count, pointer)]
-    return drafts_of_any(raw, format, count, pointer, rules)
+    return drafts_of_any(raw, format, count, pointer, rules, answered)
 
 
 def plain_text(raw: Any, format: FormatName) -> str | None:
@@ -159,7 +170,12 @@ def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: st
 
 
 def drafts_of_any(
-    raw: Any, format: FormatName, count: CountText, pointer: str, rules: OffloadRules
+    raw: Any,
+    format: FormatName,
+    count: CountText,
+    pointer: str,
+    rules: OffloadRules,
+    answered: dict[str, int],
 ) -> list[Draft]:
     """Return the drafts of a message of any form, as `make_drafts`."""
     if not isinstance(raw, Mapping):
@@ -169,6 +185,10 @@ def drafts_of_any(
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
         raise block_types.with_format_hint(error, raw, format) from error
+    if format is FormatName.GEMINI:
+        messages = gemini.numbered(messages, raw, answered)
+    if any(message.role is not Role.TOOL for message in messages):
+        answered.clear()
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
         block_types.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)

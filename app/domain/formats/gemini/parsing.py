@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common.errors import ValidationError
@@ -80,6 +81,24 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         if key and isinstance(part.get(key), Mapping):
             responses.append((f"/parts/{index}/{key}", part[key]))
     return responses
+
+
+def numbered(
+    messages: Sequence[Message], raw: Mapping[str, Any], answered: dict[str, int]
+) -> tuple[Message, ...]:
+    """Count responses without an id on from those that were `answered` before, by name (rule 3)."""
+    responses = (response for _, response in results(raw))
+    return tuple(
+        replace(message, tool_call_id=derived_id(message.name or "", answered))
+        if message.role is Role.TOOL and not next(responses).get("id")
+        else message
+        for message in messages
+    )
+
+
+def lacks_ids(raw: Mapping[str, Any]) -> bool:
+    """Return whether a content has a response without an id."""
+    return any(not response.get("id") for _, response in results(raw))
 
 
 def _parse_user(parts: Sequence[Fields]) -> tuple[Message, ...]:
