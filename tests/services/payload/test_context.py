@@ -539,6 +539,26 @@ async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: H
     assert harness.gateway.calls == []
 
 
+@pytest.mark.parametrize("strategy", ["sandwich", "tree_summary"])
+async def test_a_summary_that_a_smaller_window_cannot_hold(harness: Harness, strategy: str) -> None:
+    """The active summaries are summarised again for this window; the conversation keeps them."""
+    cid = await harness.conversation(policy(50_000, 100, strategy=strategy))
+    for number in range(200):
+        await harness.append(
+            cid, user(f"From now on, call host{number} by oak-{number}."), says("Ok")
+        )
+    assert (await harness.compact(cid)).compacted
+    assert (await harness.build(cid))["budget"].summary > 800
+    small = RequestSettings(max_context_tokens=900)
+    first = await harness.build(cid, small)
+    check(first, exact=True)
+    assert first["summary_used"]
+    assert "extractive_summary" in first["degraded"]
+    assert b"call host" in first.text and first["budget"].summary < 400
+    assert (await harness.build(cid, small, harness.cold())).text == first.text
+    assert (await harness.build(cid))["budget"].summary > 800
+
+
 async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> None:
     """The last N messages are shown after a note where they start with an assistant."""
     own = policy(50_000, 100, strategy="sliding_window", sliding_window={"keep_last_n": 4})

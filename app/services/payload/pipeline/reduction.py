@@ -29,7 +29,6 @@ from app.domain.compaction.views import (
 )
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import (
-    SectionCount,
     Span,
     Summary,
     View,
@@ -50,6 +49,8 @@ from app.services.payload.pipeline.shortening import (
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.payload.pipeline.view import read_entries
 
+EXTRACTIVE_SUMMARY = "extractive_summary"
+"""In `degraded`: the summary was made for this payload alone, without a model."""
 _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
 MAX_PREVIEWED = 1_000
@@ -109,9 +110,13 @@ async def _reduce(
 ) -> BuildState:
     """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning.
 
-    The message with a provider's compaction item stays as long as the rest can give way.
+    Summaries that are longer than this window allows are summarised again, as the last step but for
+    the message with a provider's compaction item: that stays as long as the rest can give way.
     """
     reduced, too_large = await _reduce_view(deps, state, overshoot)
+    if too_large is not None and state.view.summarised is not None:
+        state = await _summarise_again(deps, state, state.view.summarised)
+        reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is not None and state.view.provider_item is not None:
         released = replace(state.without_rendered(), view=without_item(state.view))
         reduced, too_large = await _reduce_view(deps, released, overshoot)
@@ -204,20 +209,14 @@ def _entries_fit(state: BuildState, overshoot: int) -> bool:
 
 async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
     """Compact this payload stream as planned; its extractive summary is stored with its epoch."""
-    view, resolved = state.view, state.resolved
+    view = state.view
     summaries = view.summaries
     if plan.hidden is not None and plan.summarises:
         span = plan.hidden
-        text, sections = await _summary_text(deps, state, plan, span)
-        summaries = (
-            Summary(
-                span,
-                text,
-                summary_message_tokens(text, resolved.count),
-                sections=sections,
-            ),
-        )
-        state = state.degrade("extractive_summary")
+        spans = unsummarised_spans(span, view.summarised, plan.released_seqs, view.window)
+        verbatim_seqs = frozenset(plan.unhidden_seqs)
+        summaries = (await _summary(deps, state, span, spans, verbatim_seqs),)
+        state = state.degrade(EXTRACTIVE_SUMMARY)
         if plan.hides_preserved:
             state = state.degrade("preserved_ranges_summarised")
     if plan.results_cleared_through > view.results_cleared_through:
@@ -227,14 +226,28 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
     )
 
 
-async def _summary_text(
-    deps: BuildDependencies, state: BuildState, plan: CompactionPlan, span: Span
-) -> tuple[str, tuple[SectionCount, ...]]:
-    """Return the extractive summary of a span; a preview has a line in place of a long one."""
-    view = state.view
-    spans = unsummarised_spans(span, view.summarised, plan.released_seqs, view.window)
+async def _summarise_again(deps: BuildDependencies, state: BuildState, span: Span) -> BuildState:
+    """Replace the summaries by one of them that is as long as this window allows."""
+    summary = await _summary(deps, state, span, ())
+    view = replace(state.view, summaries=(summary,), retain=None)
+    return replace(state.degrade(EXTRACTIVE_SUMMARY).without_rendered(), view=view)
+
+
+async def _summary(
+    deps: BuildDependencies,
+    state: BuildState,
+    span: Span,
+    spans: Sequence[Span],
+    verbatim_seqs: frozenset[int] = frozenset(),
+) -> Summary:
+    """Return the extractive summary of a range: of its summaries, and of the messages in `spans`.
+
+    A preview has a line in place of a long one.
+    """
+    view, count = state.view, state.resolved.count
     if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
-        return f"[A build would summarise messages {span.start} to {span.end - 1} here.]", ()
+        text = f"[A build would summarise messages {span.start} to {span.end - 1} here.]"
+        return Summary(span, text, summary_message_tokens(text, count))
     result = await summarise_paged(
         deps.database,
         deps.summariser,
@@ -246,9 +259,10 @@ async def _summary_text(
         summary_text_limit(state.limits),
         deps.summariser.start_run(state.attempt.tenant_id),
         _scope(state, span),
-        verbatim_seqs=frozenset(plan.unhidden_seqs),
+        verbatim_seqs=verbatim_seqs,
     )
-    return result.text, result.sections
+    tokens = summary_message_tokens(result.text, count)
+    return Summary(span, result.text, tokens, sections=result.sections)
 
 
 def _scope(state: BuildState, span: Span) -> SummaryScope:
