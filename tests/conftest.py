@@ -41,7 +41,7 @@ from app.adapters.postgres.common.connections import Pooler, Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.migrate import migrate
-from app.logs import JsonLines
+from app.logs import OURS, JsonLines, LineHandler
 from app.main import create_app
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
@@ -105,6 +105,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Show the data and the whole error of log lines in the report of a failed test."""
     plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
     plugin.report_handler.setFormatter(Whole())
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """Undo what a command that the test runs in this process does to the loggers."""
+    yield
+    ours, root = logging.getLogger(OURS), logging.getLogger()
+    ours.handlers, ours.propagate = [], True
+    ours.setLevel(logging.NOTSET)
+    root.handlers = [each for each in root.handlers if not isinstance(each, LineHandler)]
 
 
 @pytest.fixture(scope="session", autouse=True)

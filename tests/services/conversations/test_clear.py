@@ -812,7 +812,8 @@ async def test_any_log_is_cleared_as_the_policy_requires(
     view = (await harness.receipt(cid)).view if state.compaction_id else None
     if view is None or output["exclude_tools"] == ["read_file"] or output["clear_at_least"] != 0:
         return
-    last = [group for group in call_groups(entries) if group[1] - group[0] > 1][-1][0]
+    groups = [start for start, end in call_groups(entries) if end - start > 1]
+    last = groups[-1] if groups else 0
     left = sum(tool_output_tokens(item, view) for item in entries)
     may_go = [
         item
