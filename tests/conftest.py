@@ -108,9 +108,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loggers() -> Iterator[None]:
-    """Undo what a command that the test runs in this process does to the loggers."""
+def commands_undone() -> Iterator[None]:
+    """Undo what a command that the test runs in this process does to loggers and environment."""
+    url = os.environ.get("CONTEXT_DATABASE_URL")
     yield
+    if url is None:
+        os.environ.pop("CONTEXT_DATABASE_URL", None)
     ours, root = logging.getLogger(OURS), logging.getLogger()
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
