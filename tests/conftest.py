@@ -27,6 +27,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -109,11 +110,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def commands_undone() -> Iterator[None]:
-    """Undo what a command that the test runs in this process does to loggers and environment."""
-    url = os.environ.get("CONTEXT_DATABASE_URL")
-    yield
-    if url is None:
-        os.environ.pop("CONTEXT_DATABASE_URL", None)
+    """Undo what a command that the test runs in this process does to environment and loggers."""
+    with mock.patch.dict(os.environ):
+        yield
     ours, root = logging.getLogger(OURS), logging.getLogger()
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
