@@ -56,7 +56,7 @@ class CachedPayload:
         return self.assembler.size_bytes + _ROW_BYTES * len(self.entries)
 
     def show(self, view: View) -> None:
-        """Be the history of another view, which is rendered alike."""
+        """Take another view, of which every item is the same."""
         self.view = self.assembler.view = view
 
     def with_cleared(self, view: View) -> CachedPayload | None:

@@ -1,4 +1,4 @@
-"""Whatever the types of an SDK allow in a request is read, and can be sent again.
+"""Messages that the types of an SDK allow in a request are read, and can be sent again.
 
 [formats.malformed-refused, payload.valid]
 """

@@ -29,7 +29,7 @@ STRONG = re.compile(
     r"|は|是|为|為|改成|改为|(?<=[\uac00-\ud7af])[은는](?=\s)",
     re.IGNORECASE,
 )
-_OTHERSTRONG = re.compile("['’=]")
+_OTHER_STRONG = re.compile("['’=]")
 """In a text with spaces and without one of these, `STRONG` finds its words only."""
 _RUN = re.compile(r"\w+")
 _COLON = re.compile(r"(?<=[\w)]): |：")
@@ -169,7 +169,7 @@ def _places(pattern: re.Pattern[str], sentence: Sentence, start: int) -> Iterato
 def strong_verbs(sentence: Sentence, start: int) -> Iterable[int]:
     """Return the places, from one on, of the verbs and signs of `STRONG`."""
     text = sentence.text
-    if sentence.is_unspaced or _OTHERSTRONG.search(text):
+    if sentence.is_unspaced or _OTHER_STRONG.search(text):
         return _places(STRONG, sentence, start)
     runs = _RUN.finditer(text, start)
     return [run.start() for run in runs if run[0].lower() in _STRONG_WORDS]
