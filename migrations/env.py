@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import asyncpg
 from alembic import context
@@ -22,14 +20,6 @@ from sqlalchemy.pool import NullPool
 from app.adapters.postgres.migrate import TIMEOUTS, migration_lock
 from app.adapters.postgres.tables import metadata
 
-UNUSED_TABLES = ("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics")
-"""Of the queue before; a release after the one with 0011 drops them."""
-
-
-def is_ours(name: str | None, kind: str, _parents: Mapping[Any, str | None]) -> bool:
-    """Tell whether the service uses a thing in the database."""
-    return kind != "table" or name not in UNUSED_TABLES
-
 
 def run(connection: Connection) -> None:
     """Run the migrations, each in a transaction of its own."""
@@ -37,7 +27,6 @@ def run(connection: Connection) -> None:
         connection=connection,
         target_metadata=metadata,
         transaction_per_migration=True,
-        include_name=is_ours,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.direct
 
 TABLES = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
-        AND relname !~ '^pgqueuer'
 """
 
 

@@ -24,7 +24,6 @@ SELECT create_reference_table('agents');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
 SELECT create_reference_table('calibrations');
-SELECT create_reference_table('summariser_calls');
 SELECT create_reference_table('snapshots');
 SELECT create_reference_table('snapshot_messages');
 

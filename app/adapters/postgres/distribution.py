@@ -18,7 +18,7 @@ BY_TENANT = ("allowances", "audit", "creations", "tenant_usage")
 EVERYWHERE = (
     *("tenants", "api_keys", "key_uses", "agents", "agent_versions", "models", "calibrations"),
     "settings_versions",
-    *("summariser_calls", "snapshots", "snapshot_messages"),
+    *("snapshots", "snapshot_messages"),
 )
 
 PLACEMENTS = Statement(

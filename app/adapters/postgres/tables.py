@@ -3,7 +3,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`settings_versions`, `creations`, `summariser_calls`, `snapshots`, `snapshot_messages`, `tenants`,
+`settings_versions`, `creations`, `snapshots`, `snapshot_messages`, `tenants`,
 `tenant_usage`, `api_keys`, `key_uses` and `allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
@@ -585,15 +585,6 @@ jobs = sa.Table(
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
     ),
-)
-
-# Counts of summariser calls, replaced by `allowances`; the previous release still writes it.
-summariser_calls = sa.Table(
-    "summariser_calls",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("window_start", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("calls", sa.BigInteger, nullable=False),
 )
 
 epochs = sa.Table(

@@ -21,7 +21,6 @@ class RetainedKind(StrEnum):
     KEY_USES = "key_uses"
     AUDIT = "audit"
     USED_QUOTAS = "allowances"
-    SUMMARISER_CALLS = "summariser_calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,5 @@ class Retention:
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),
             RetainedKind.USED_QUOTAS: timedelta(days=2),
-            RetainedKind.SUMMARISER_CALLS: timedelta(days=2),
         }
         return {kind: age for kind, age in chosen.items() if age is not None}

@@ -6,24 +6,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
 
 import asyncpg
 import click
 import pytest
-from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import (
     MIGRATIONS,
@@ -231,86 +226,6 @@ def test_a_waiting_process_blocks_nothing(url: str, migrations: Path) -> None:
     assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
 
 
-# PgQueuer's tables are unused, and stay as they are until a later release drops them.
-COLUMNS = """
-    SELECT c.table_name, c.column_name, c.data_type, c.is_generated
-    FROM information_schema.columns c
-    JOIN information_schema.tables t USING (table_schema, table_name)
-    WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE'
-        AND c.table_name <> 'alembic_version' AND c.table_name NOT LIKE 'pgqueuer%'
-    ORDER BY c.table_name, c.ordinal_position
-"""
-VALUES = {
-    "ARRAY": "'{{}}'",
-    "bigint": "{row}",
-    "boolean": "false",
-    "bytea": "''",
-    "date": "now()",
-    "double precision": "0.5",
-    "integer": "{row}",
-    "text": "'{row}'",
-    "timestamp with time zone": "now()",
-    "tsvector": "''",
-    "USER-DEFINED": "'[{row}]'",
-    "uuid": "gen_random_uuid()",
-}
-
-
-def columns_of(url: str) -> dict[str, dict[str, str]]:
-    """Return the type of each column, by table."""
-
-    async def ask() -> dict[str, dict[str, str]]:
-        connection = await asyncpg.connect(url)
-        found: dict[str, dict[str, str]] = {}
-        for row in await connection.fetch(COLUMNS):
-            found.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
-        await connection.close()
-        return found
-
-    return asyncio.run(ask())
-
-
-def test_the_release_before_works_on_the_next_schema(url: str, tmp_path: Path) -> None:
-    """Migrations only add: rows are written, read and changed with the columns of before."""
-    folder = tmp_path / "migrations"
-    shutil.copytree(MIGRATIONS, folder, ignore=lambda _, names: {"__pycache__"} & set(names))
-    revisions = sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))
-    for file in revisions[1:]:
-        (folder / "versions" / file.name).unlink()
-    migrate(url, folder)
-    for number, file in enumerate(revisions[1:], start=1):
-        before = columns_of(url)
-        shutil.copy(file, folder / "versions")
-        migrate(url, folder)
-        after = columns_of(url)
-        statements = []
-        for table, columns in before.items():
-            kept = {name: after[table].get(name) for name in columns}
-            assert kept == columns, f"{file.name} changes {table}"
-            values = [VALUES[kind].format(row=number) for kind in columns.values()]
-            names = ", ".join(f'"{name}"' for name in columns)
-            statements += [
-                # Triggers may have added the row already.
-                f"INSERT INTO {table} ({names}) VALUES ({', '.join(values)})"
-                " ON CONFLICT DO NOTHING",
-                f"SELECT {names} FROM {table}",
-                f"UPDATE {table} SET ({names}) = ROW({names})",
-            ]
-        run(url, "; ".join(statements))
-
-
-def test_migrations_block_nothing_for_long() -> None:
-    """An index on a table that is there is built concurrently, unless the table is new (rule 4).
-
-    Those before the first release are exempt: nobody has rows that they would meet.
-    """
-    for file in sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py"))[6:]:
-        text = file.read_text(encoding="utf-8")
-        made = set(re.findall(r"CREATE TABLE (\w+)", text))
-        for index in re.finditer(r"CREATE (UNIQUE )?INDEX (CONCURRENTLY )?\w+\s+ON (\w+)", text):
-            assert index[2] or index[3] in made, f"{file.name} blocks {index[3]}"
-
-
 def test_database_that_does_not_answer() -> None:
     """A database that is not there is one sentence."""
     with pytest.raises(MigrationError, match="does not answer"):
@@ -339,6 +254,13 @@ SHAPE = """
     ) AS parts(part)
 """
 """What a schema consists of."""
+EMPTY = "\n".join(
+    (
+        "CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree"
+        " (version_num)",
+        "alembic_version version_num character varying",
+    )
+)
 
 
 def alembic(url: str, *arguments: str) -> str:
@@ -355,30 +277,14 @@ def alembic(url: str, *arguments: str) -> str:
     return done.stdout
 
 
-def move(url: str, revision: str, *, down: bool = False) -> None:
-    """Upgrade or downgrade to a revision in this process, which is faster than a new one."""
-    config = Config(str(MIGRATIONS.parent / "alembic.ini"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("CONTEXT_DIRECT_DATABASE_URL", raising=False)
-        patch.setenv("CONTEXT_DATABASE_URL", url)
-        (command.downgrade if down else command.upgrade)(config, revision)
-
-
-def test_every_version_can_be_left_and_reached_again(url: str) -> None:
-    """Each revision goes down to what the one before it had, and up again to what it had."""
-    shapes: dict[str, object] = {}
-    revisions = [f"{number:04}" for number in range(1, newest_revision() + 1)]
-    for revision in revisions:
-        move(url, revision)
-        shapes[revision] = value(url, SHAPE)
-    for before in [*revisions[-2::-1], "base"]:
-        move(url, before, down=True)
-        if before == "base":
-            assert value(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 1
-        else:
-            assert value(url, SHAPE) == shapes[before], before
-    move(url, "head")
-    assert value(url, SHAPE) == shapes[revisions[-1]]
+def test_the_schema_can_be_left_and_reached_again(url: str) -> None:
+    """The revisions go down to an empty database, and up again to what they had made."""
+    migrate(url)
+    made = value(url, SHAPE)
+    alembic(url, "downgrade", "base")
+    assert value(url, SHAPE) == EMPTY
+    alembic(url, "upgrade", "head")
+    assert value(url, SHAPE) == made
 
 
 HAS_EMBEDDINGS = """
@@ -420,96 +326,6 @@ def test_a_database_gets_pgvector_later(url: str, server: str) -> None:
 
 
 def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
-    """`alembic check` finds nothing to change, and leaves PgQueuer's tables alone."""
+    """`alembic check` finds nothing to change."""
     migrate(url)
     assert "No new upgrade operations" in alembic(url, "check")
-
-
-AT_0010 = """
-    INSERT INTO conversations (conversation_id, tenant_id)
-    SELECT CAST(lpad(n::text, 32, '0') AS uuid), 't' FROM generate_series(1, 6) AS n;
-    INSERT INTO heads (conversation_id, counter, due_at)
-    SELECT conversation_id, 'bytes_4', NULL FROM conversations;
-    UPDATE heads SET due_at = now() WHERE right(conversation_id::text, 1) = '1';
-    UPDATE heads SET due_at = now() + interval '1 h', failures = 1
-    WHERE right(conversation_id::text, 1) = '5';
-    INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, status)
-    SELECT conversation_id, conversation_id, 't', 'compact', 'running' FROM conversations
-    WHERE right(conversation_id::text, 1) = '3';
-    INSERT INTO pgqueuer (priority, status, entrypoint, dedupe_key)
-    SELECT 0, CAST(status AS pgqueuer_status), 'compact',
-        kind || ':' || CAST(lpad(n, 32, '0') AS uuid)
-    FROM (VALUES
-        ('1', 'compact', 'queued'), ('2', 'compact', 'picked'), ('3', 'job', 'picked'),
-        ('4', 'compact', 'successful'), ('5', 'compact', 'queued'), ('7', 'compact', 'queued')
-    ) AS entry (n, kind, status)
-"""
-"""Work as the release with PgQueuer leaves it.
-
-1 waits, 2 is worked on, 3 has a job that is worked on, 4 is done, 5 rests after a failure, 6 was
-never due, and 7 was deleted.
-"""
-GIVEN_BACK = """
-    INSERT INTO pgqueuer (priority, status, entrypoint, dedupe_key) VALUES
-        (0, 'picked', 'compact', 'compact:00000000-0000-0000-0000-000000000006');
-    UPDATE pgqueuer SET status = 'queued' WHERE dedupe_key LIKE '%6'
-"""
-
-
-def test_work_in_pgqueuers_tables_is_claimed_after_the_upgrade(url: str) -> None:
-    """0011: what waits and what is worked on is due, and so is what an old worker gives back."""
-
-    async def claimed() -> set[tuple[str, bool]]:
-        store, found = Store(url), set()
-        async with PostgresDatabase(store).session() as session:
-            while claim := await session.jobs.claim(str(uuid4()), 60):
-                found.add((claim.conversation_id[-1], claim.job_id is not None))
-        await store.close()
-        return found
-
-    move(url, "0010")
-    run(url, AT_0010)
-    move(url, "head")
-    assert asyncio.run(claimed()) == {("1", False), ("2", False), ("3", True)}
-    run(url, GIVEN_BACK)
-    assert asyncio.run(claimed()) == {("6", False)}
-
-
-AT_0011 = """
-    INSERT INTO conversations (conversation_id, tenant_id, metadata, created_at)
-    SELECT CAST(lpad(n::text, 32, '0') AS uuid), 't',
-        CASE n WHEN 1 THEN '{"a":"x","b":[1],"c":1.50,"d":null,"e":"\\u0000","f":"\\ud83d"}'
-            WHEN 2 THEN '{"' || repeat('k', 65) || '":1,"v":"' || repeat('v', 513) || '"}'
-            WHEN 3 THEN '[1]' ELSE '{"n":' || n || '}' END,
-        TIMESTAMPTZ '2026-01-01Z' + n * interval '1 s'
-    FROM generate_series(1, 1500) AS n;
-    INSERT INTO heads (conversation_id, counter) SELECT conversation_id, 'b' FROM conversations;
-    INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,
-        reasoning_tokens, total_tokens, has_media, continues, body, created_at)
-    SELECT CAST(lpad('7', 32, '0') AS uuid), n, n::text, 1, 'user', 'f', 1, 0, 1, false, false, '',
-        TIMESTAMPTZ '2026-02-01Z' + n * interval '1 s'
-    FROM generate_series(1, 2) AS n
-"""
-"""Conversations of the release before lists had filters; the seventh has messages."""
-LABELS = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM conversation_labels"
-OLD_APPEND = "UPDATE heads SET head_seq = head_seq + 1 WHERE right(conversation_id::text, 1) = '5'"
-OLD_PATCH = """
-    UPDATE conversations SET metadata = '{"a":true}' WHERE conversation_id::text LIKE '%0001'
-"""
-
-
-def test_earlier_conversations_are_in_filtered_lists(url: str) -> None:
-    """0013: they get labels and a time of activity, and what the release before writes does too."""
-    move(url, "0011")
-    run(url, AT_0011)
-    move(url, "head")
-    first = f"{LABELS} WHERE conversation_id = CAST(lpad('1', 32, '0') AS uuid)"
-    assert value(url, first) == "a=x c=1.50"
-    assert value(url, "SELECT count(*) FROM conversation_labels") == 2 + 1497
-    active = "SELECT count(*) FROM conversation_activity a JOIN conversations c"
-    active += " USING (conversation_id) WHERE a.active_at"
-    assert value(url, f"{active} = c.created_at") == 1499
-    assert value(url, f"{active} = TIMESTAMPTZ '2026-02-01 00:00:02Z'") == 1
-    run(url, f"{OLD_PATCH}; {OLD_APPEND}")
-    assert value(url, first) == "a=true"
-    assert value(url, f"{active} > TIMESTAMPTZ '2026-03-01Z'") == 150

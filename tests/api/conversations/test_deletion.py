@@ -16,7 +16,6 @@ KEPT = {
     "calibrations",
     "settings_versions",
     "creations",
-    "summariser_calls",
     "tenants",
     "api_keys",
     "key_uses",

@@ -208,8 +208,6 @@ FILL = {
     RetainedKind.AUDIT: "INSERT INTO audit"
     " SELECT 'x', gen_random_uuid(), t, 'key_created', 'k', NULL, NULL, '{{}}' FROM {times} AS t",
     RetainedKind.USED_QUOTAS: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
-    RetainedKind.SUMMARISER_CALLS: "INSERT INTO summariser_calls"
-    " SELECT 'x', t, 5 FROM {times} AS t",
 }
 TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
 EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY, 50 * DAY)

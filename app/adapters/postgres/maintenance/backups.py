@@ -44,15 +44,13 @@ _TABLES = """
     SELECT c.relname AS name, array_agg(a.attname::text ORDER BY a.attnum) AS columns
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
-        AND c.relname <> 'alembic_version' AND c.relname !~ '^pgqueuer'
+        AND c.relname <> 'alembic_version'
         AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
     GROUP BY c.relname ORDER BY c.relname
 """
-"""The tables of the service; those of the queue before it (`pgqueuer`) are not used any more."""
 _SEQUENCES = """
     SELECT sequencename::text AS name, last_value FROM pg_sequences
     WHERE schemaname = current_schema() AND last_value IS NOT NULL
-        AND sequencename !~ '^pgqueuer'
 """
 _OBJECTS = {
     "blobs": """

@@ -123,7 +123,7 @@ _OF_CONVERSATIONS = """
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
         AND a.attname = 'conversation_id' AND NOT a.attisdropped
         AND c.relname NOT IN ('conversations', 'heads', 'snapshot_parts')
-        AND c.relname !~ '^pgqueuer'
+       
     ORDER BY 1
 """
 _OBJECTS = """

@@ -11,7 +11,7 @@ _TABLES = """
         pg_table_size(c.oid) AS table_bytes, pg_indexes_size(c.oid) AS index_bytes
     FROM pg_class c
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
-        AND c.relname !~ '^pgqueuer'
+       
     ORDER BY pg_total_relation_size(c.oid) DESC
 """
 _CONVERSATIONS = """

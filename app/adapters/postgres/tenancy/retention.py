@@ -16,7 +16,6 @@ _AGES = {
     RetainedKind.KEY_USES: ("key_id, hour, address", "hour"),
     RetainedKind.AUDIT: ("tenant_id, audit_id", "at"),
     RetainedKind.USED_QUOTAS: ("tenant_id, kind, window_start", "window_start"),
-    RetainedKind.SUMMARISER_CALLS: ("tenant_id, window_start", "window_start"),
 }
 """The primary key and the column of the age; the name of the kind is that of its table."""
 _ENDED = "AND status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)"

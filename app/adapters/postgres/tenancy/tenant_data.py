@@ -62,7 +62,6 @@ _DELETED: Mapping[str, str] = {
     "models": "tenant_id, model",
     "calibrations": "tenant_id, model, counter",
     "creations": "tenant_id, key",
-    "summariser_calls": "tenant_id, window_start",
     "allowances": "tenant_id, kind, window_start",
     "tenant_usage": "tenant_id, agent_id, day, model, purpose",
     "events": "conversation_id, event_seq",
