@@ -9,17 +9,16 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from app.api.compaction import job_schemas as schemas
 from app.api.http import cursors, errors
 from app.api.http.bodies import Json
-from app.api.http.dependencies import Cursor, Limit, services, tenant_of
+from app.api.http.dependencies import Cursor, Limit, page_bound, services, tenant_of
 from app.api.http.fields import UUID, AgentId, ConversationId
-from app.api.http.pacing import read_of
 from app.api.http.pages import page_by_id
-from app.api.http.routing import PageRoute, WireRoute
+from app.api.http.routing import HeavyRoute, WireRoute
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.job import Job, JobFilter, JobStatus
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
-page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["compactions"])
 
 JobPath = Annotated[
     str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
@@ -59,7 +58,7 @@ async def list_jobs(
     wanted = JobFilter(status, agent_id, key)
     before = cursors.decode_id(cursor, "jobs")
     page = await services(request).jobs.page(
-        tenant_of(request), wanted, limit, before, read_of(request)
+        tenant_of(request), wanted, limit, before, page_bound(request)
     )
     return page_by_id("jobs", "job_id", page, job_json)
 

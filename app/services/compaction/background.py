@@ -25,7 +25,6 @@ from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.events import EventType
 from app.domain.conversations.job import Job, JobCancelled, JobFilter, JobStatus
 from app.services.common.lookup import get_conversation
-from app.services.common.read_permits import ReadPermit
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, request_from
 from app.services.ports import Database
@@ -174,15 +173,11 @@ class JobService:
         wanted: JobFilter,
         limit: int,
         before: str | None,
-        read: ReadPermit,
+        bound: Bound,
     ) -> Page[Job]:
         """Return a page of jobs that were created before another one, newest first."""
-
-        async def find(bound: Bound) -> Page[Job]:
-            async with self._database.session() as session:
-                return await session.jobs.page(tenant_id, wanted, limit, before, bound)
-
-        return await read.page(find)
+        async with self._database.session() as session:
+            return await session.jobs.page(tenant_id, wanted, limit, before, bound)
 
     async def cancel(self, tenant_id: str, job_id: str) -> Job:
         """Cancel a job and return it; a job that is cancelled already stays so.

@@ -27,7 +27,7 @@ from app.domain.conversations.tenant_events import (
     TenantCursor,
     TenantEventPage,
 )
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.conversations.tenant_events import TenantEventStream
 from app.services.ports import Database
 
@@ -48,7 +48,7 @@ class EventService:
         now: Callable[[], datetime],
         *,
         poll_seconds: float,
-        shares: TenantShares,
+        slots: Slots,
         restore: Restore,
         page_rows: int = 500,
     ) -> None:
@@ -56,7 +56,7 @@ class EventService:
         self.now = now
         self._restore = restore
         self._poll_seconds = poll_seconds
-        self._shares = shares
+        self._slots = slots
         self._page_rows = page_rows
         self._streams: set[EventStream | TenantEventStream] = set()
         self._watch_task: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class EventService:
             raise ValidationError(
                 f"No event of this conversation has the id {after}", {"newest_id": str(newest)}
             )
-        self._shares.check_limits(tenant_id)
+        self._slots.check(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
     async def open_of_tenant(
@@ -109,14 +109,14 @@ class EventService:
                 " one of this stream",
                 {"newest_id": str(position.newest)},
             )
-        self._shares.check_limits(tenant_id)
+        self._slots.check(tenant_id)
         return TenantEventStream(self, tenant_id, after or position.newest, wanted, follow)
 
     @contextmanager
     def watched(self, stream: EventStream | TenantEventStream) -> Iterator[None]:
         """Wake the stream when there may be new events, until the end of the block."""
         self._streams.add(stream)
-        self._shares.take(stream.tenant_id)
+        self._slots.take(stream.tenant_id)
         if self._watch_task is None or self._watch_task.done():
             # An empty context: the task does not belong to the request that starts it.
             self._watch_task = asyncio.create_task(
@@ -126,7 +126,7 @@ class EventService:
             yield
         finally:
             self._streams.discard(stream)
-            self._shares.release(stream.tenant_id)
+            self._slots.release(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
         """Return the page after a cursor, None for a deleted conversation.

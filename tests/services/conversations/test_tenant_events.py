@@ -29,7 +29,7 @@ from app.domain.conversations.tenant_events import (
     TenantCursor,
     tenant_cursor_from,
 )
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.conversations.events import EventService
 from app.services.conversations.tenant_events import TenantEvent
 from tests.conftest import execute
@@ -48,14 +48,14 @@ def harness(database: PostgresDatabase) -> Harness:
 
 def events_of(database: Any, page_rows: int = 500) -> EventService:
     """Return the event service of another process."""
-    shares = TenantShares("event_streams", "event streams", 10, 10)
+    slots = Slots("event_streams", "event streams", 10, 10)
     now = datetime(2026, 1, 5, tzinfo=UTC)
     return EventService(
         database,
         lambda: now,
         restore=nothing_is_archived,
         poll_seconds=0.01,
-        shares=shares,
+        slots=slots,
         page_rows=page_rows,
     )
 
