@@ -538,8 +538,7 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
-# they are null in rows of a release before them.
+# Appends are in the log, not here.
 events = sa.Table(
     "events",
     metadata,
@@ -548,19 +547,8 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
-    sa.Column("tenant_id", sa.Text),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("server_id", sa.BigInteger),
-    sa.Column("transaction_id", sa.BigInteger),
-    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
-    sa.Index(
-        "events_by_tenant",
-        *("tenant_id", "server_id", "transaction_id", "event_id"),
-        postgresql_where=sa.text("transaction_id IS NOT NULL"),
-    ),
 )
-event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",

@@ -386,7 +386,6 @@ class CompactionRunner:
                 cause,
                 resume_at,
                 (*started, compacted),
-                run.source.conversation.agent_id,
             )
             async with self.database.session() as session:
                 created_at = await session.contexts.store_inline(

@@ -48,12 +48,6 @@ parameters = { follow = false }
 checks.response_schema_conformance.enabled = false
 checks.positive_data_acceptance.expected-statuses = ["2xx", 403, 404, 409, 410, 422]
 
-[[operations]]
-include-path = "/v1/events"
-parameters = { follow = false }
-checks.response_schema_conformance.enabled = false
-checks.positive_data_acceptance.expected-statuses = ["2xx", 422]
-
 # It writes no lines of JSON; test_exports.py does.
 [[operations]]
 include-operation-id = "import_conversation"
