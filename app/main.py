@@ -103,7 +103,6 @@ ROUTERS = (
     forks.router,
     events.router,
     jobs.router,
-    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,

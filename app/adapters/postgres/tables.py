@@ -563,12 +563,7 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
-    # The agent of the conversation when the job was added.
-    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
-    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
-    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
-    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")

@@ -188,8 +188,6 @@ SPREAD = {
     "forks.COPY_MARKS": "a fork: two conversations",
     "forks.COPY_MESSAGES": "a fork: two conversations",
     "jobs.WAITING": "a worker's claim: the work of all conversations that waits longest",
-    "job_lists.LIST_OF_AGENT": "a tenant's list, a page at a time",
-    "job_lists.LIST_OF_TENANT": "a tenant's list, a page at a time",
     "jobs.FIND_JOB": "a job is asked for by its id alone",
     "redactions.COPIES": "a message that is redacted, in all forks that have it",
     "retention.DELETE": "what is old, of all tenants, a batch at a time",

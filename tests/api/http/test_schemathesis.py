@@ -63,7 +63,7 @@ UNSAID = {
     "a cursor is what a page has given": (
         *("list_agents", "list_agent_messages", "list_agent_snapshots", "list_conversations"),
         *("list_blobs", "list_compactions", "list_messages", "list_conversation_snapshots"),
-        *("list_models", "list_snapshots", "expand_compaction", "list_jobs", "search_messages"),
+        *("list_models", "list_snapshots", "expand_compaction", "search_messages"),
         *("list_epochs", "list_usage_reports"),
     ),
     "settings have to work together, and no name may stand twice in a list": (
