@@ -28,8 +28,6 @@ CONVERSATION_TABLES = (
     "conversation_usage",
     "offloaded_totals",
     "message_words",
-    "message_vectors",
-    "embedding_progress",
     "redactions",
     "snapshot_parts",
     "conversation_labels",
@@ -48,7 +46,6 @@ ARCHIVED_TABLES = {
     "usage_reports": "report_id",
     "offloaded_totals": "seq",
     "message_words": "seq",
-    "message_vectors": "seq",
 }
 """The tables whose rows are in the object of an archived conversation, with their order in it.
 
