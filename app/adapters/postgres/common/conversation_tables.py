@@ -26,7 +26,6 @@ CONVERSATION_TABLES = (
     "conversation_versions",
     "usage_reports",
     "conversation_usage",
-    "offloaded_totals",
     "message_words",
     "redactions",
     "snapshot_parts",
@@ -44,7 +43,6 @@ ARCHIVED_TABLES = {
     "blob_chunks": "content_id, number",
     "conversation_versions": "kind, version",
     "usage_reports": "report_id",
-    "offloaded_totals": "seq",
     "message_words": "seq",
 }
 """The tables whose rows are in the object of an archived conversation, with their order in it.
