@@ -209,7 +209,6 @@ SPREAD = {
     "tenant_search.BY_TIME": "a search in an agent's conversations, given as a list",
     "tenant_search.NEWEST": "a search in conversations that are given as a list",
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
-    "vectors.DUE": "a worker's claim: the messages of all conversations that wait longest",
     "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
     "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
