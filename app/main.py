@@ -20,7 +20,6 @@ from app.api.conversations import (
     events,
     messages,
     single_messages,
-    tenant_events,
 )
 from app.api.conversations import search as message_search
 from app.api.http import errors
@@ -101,9 +100,7 @@ ROUTERS = (
     exports.stream_router,
     forks.router,
     events.router,
-    tenant_events.router,
     jobs.router,
-    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,
@@ -214,7 +211,6 @@ def create_app(
     )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.metrics = parts.telemetry
-    app.state.inspector = pages.INSPECTOR
     app.state.services = _services(settings, parts)
     return app
 

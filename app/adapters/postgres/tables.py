@@ -12,22 +12,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSVECTOR
-from sqlalchemy.dialects.postgresql.base import ischema_names
 
 metadata = sa.MetaData()
-
-
-class HalfVector(sa.types.UserDefinedType[object]):
-    """pgvector's `halfvec`, of any number of dimensions."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_options: object) -> str:
-        """Return the name of the type."""
-        return "halfvec"
-
-
-ischema_names["halfvec"] = HalfVector
 
 NOW = sa.text("now()")
 
@@ -51,7 +37,6 @@ tenants = sa.Table(
     sa.Column("summarizer_calls_per_hour", sa.BigInteger),
     _time("created_at"),
     sa.Column("storage_bytes", sa.BigInteger),
-    sa.Column("embedding_tokens_per_day", sa.BigInteger),
     # Since then its keys are refused.
     sa.Column("disabled_at", sa.DateTime(timezone=True)),
 )
@@ -373,28 +358,6 @@ message_words = sa.Table(
     ),
 )
 
-# The embeddings of messages. The column exists only where the database has pgvector.
-message_vectors = sa.Table(
-    "message_vectors",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("embedding", HalfVector),
-)
-
-# How far conversations are embedded, by which model, and which of them wait for a worker.
-embedding_progress = sa.Table(
-    "embedding_progress",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("requested_seq", sa.BigInteger, nullable=False),
-    sa.Column("due_at", sa.DateTime(timezone=True)),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Index("embedding_progress_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
-)
-
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 blobs = sa.Table(
     "blobs",
@@ -538,8 +501,7 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
-# they are null in rows of a release before them.
+# Appends are in the log, not here.
 events = sa.Table(
     "events",
     metadata,
@@ -548,19 +510,8 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
-    sa.Column("tenant_id", sa.Text),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("server_id", sa.BigInteger),
-    sa.Column("transaction_id", sa.BigInteger),
-    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
-    sa.Index(
-        "events_by_tenant",
-        *("tenant_id", "server_id", "transaction_id", "event_id"),
-        postgresql_where=sa.text("transaction_id IS NOT NULL"),
-    ),
 )
-event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",
@@ -575,12 +526,7 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
-    # The agent of the conversation when the job was added.
-    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
-    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
-    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
-    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
@@ -678,8 +624,7 @@ def _usage_totals() -> list[sa.Column[object]]:
         sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
         sa.Column("cost_usd", DOUBLE_PRECISION, nullable=False),
         sa.Column("unpriced_calls", sa.BigInteger, nullable=False),
-        sa.Column("compacted_tokens", sa.BigInteger, nullable=False),
-        sa.Column("offloaded_tokens", sa.BigInteger, nullable=False),
+        sa.Column("saved_tokens", sa.BigInteger, nullable=False),
         sa.Column("saved_usd", DOUBLE_PRECISION, nullable=False),
     ]
 
@@ -701,15 +646,6 @@ tenant_usage = sa.Table(
     *_usage_totals(),
     # Every report updates a row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
-)
-
-# Running sums of the tokens that previews of results leave out, up to a seq.
-offloaded_totals = sa.Table(
-    "offloaded_totals",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
 # The ratio of reported to counted tokens of a model, with exponential decay.

@@ -26,10 +26,7 @@ CONVERSATION_TABLES = (
     "conversation_versions",
     "usage_reports",
     "conversation_usage",
-    "offloaded_totals",
     "message_words",
-    "message_vectors",
-    "embedding_progress",
     "redactions",
     "snapshot_parts",
     "conversation_labels",
@@ -46,9 +43,7 @@ ARCHIVED_TABLES = {
     "blob_chunks": "content_id, number",
     "conversation_versions": "kind, version",
     "usage_reports": "report_id",
-    "offloaded_totals": "seq",
     "message_words": "seq",
-    "message_vectors": "seq",
 }
 """The tables whose rows are in the object of an archived conversation, with their order in it.
 
