@@ -9,25 +9,14 @@ from fastapi import APIRouter, Path, Request, Response
 from app.api.compaction import job_schemas as schemas
 from app.api.http import errors
 from app.api.http.bodies import Json
-<<<<<<< HEAD
-from app.api.http.dependencies import Cursor, Limit, page_bound, services, tenant_of
-from app.api.http.fields import UUID, AgentId, ConversationId
-from app.api.http.pages import page_by_id
-from app.api.http.routing import HeavyRoute, WireRoute
-=======
 from app.api.http.dependencies import services, tenant_of
 from app.api.http.fields import UUID
 from app.api.http.routing import WireRoute
->>>>>>> main
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.conversations.job import Job
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
-<<<<<<< HEAD
-page_router = APIRouter(route_class=HeavyRoute, tags=["compactions"])
-=======
->>>>>>> main
 
 JobPath = Annotated[
     str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
@@ -36,45 +25,6 @@ JobPath = Annotated[
 _STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
 
 
-<<<<<<< HEAD
-@page_router.get(
-    "/v1/jobs",
-    operation_id="list_jobs",
-    summary="List jobs",
-    response_model=schemas.JobPage,
-    responses=errors.problems_of(ValidationError, ServiceUnavailable),
-)
-async def list_jobs(
-    request: Request,
-    status: Annotated[JobStatus | None, Query(description="Only jobs of this status.")] = None,
-    agent_id: Annotated[
-        AgentId | None,
-        Query(description="Only jobs of conversations that had this agent when the job was added."),
-    ] = None,
-    conversation_id: Annotated[
-        ConversationId | None, Query(description="Only jobs of this conversation.")
-    ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Response:
-    """Return the tenant's jobs, newest first; of an agent or of a conversation, but not of both."""
-    if agent_id is not None and conversation_id is not None:
-        raise ValidationError.at("/query/agent_id", "cannot be used with conversation_id")
-    key = None
-    if conversation_id is not None:
-        tenant_id, keys = tenant_of(request), services(request).conversation_keys
-        key = keys.likeliest(tenant_id, conversation_id)
-        key = await keys.find_other(tenant_id, conversation_id, key) or key
-    wanted = JobFilter(status, agent_id, key)
-    before = cursors.decode_id(cursor, "jobs")
-    page = await services(request).jobs.page(
-        tenant_of(request), wanted, limit, before, page_bound(request)
-    )
-    return page_by_id("jobs", "job_id", page, job_json)
-
-
-=======
->>>>>>> main
 @router.get(
     "/v1/jobs/{job_id}",
     operation_id="get_job",

@@ -123,36 +123,6 @@ class JobService:
             raise NotFound.conversation(conversation_id)
         return job
 
-<<<<<<< HEAD
-    async def page(
-        self,
-        tenant_id: str,
-        wanted: JobFilter,
-        limit: int,
-        before: str | None,
-        bound: Bound,
-    ) -> Page[Job]:
-        """Return a page of jobs that were created before another one, newest first."""
-        async with self._database.session() as session:
-            return await session.jobs.page(tenant_id, wanted, limit, before, bound)
-
-    async def cancel(self, tenant_id: str, job_id: str) -> Job:
-        """Cancel a job and return it; a job that is cancelled already stays so.
-
-        A queued job never runs. A running one is stopped by its worker, and its result is dropped.
-        Raises NotFound, and Conflict for a job that has ended otherwise.
-        """
-        job = await self.get(tenant_id, job_id)
-        async with self._database.session() as session:
-            await session.jobs.change(job.conversation_id, job_id, JobStatus.CANCELLED)
-        job = await self.get(tenant_id, job_id)
-        if job.status != JobStatus.CANCELLED:
-            facts = {"job_id": job_id, "job_status": job.status, "reason": "job_ended"}
-            raise Conflict(f"The job has ended already: its status is {job.status}", facts)
-        return job
-
-=======
->>>>>>> main
     async def get(self, tenant_id: str, job_id: str) -> Job:
         """Return a job; raises NotFound for what this tenant does not have."""
         async with self._database.session() as session:

@@ -20,19 +20,7 @@ from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
-<<<<<<< HEAD
-from app.domain.conversations.tenant_events import (
-    ALL_EVENTS,
-    BEGINNING,
-    EventFilter,
-    TenantCursor,
-    TenantEventPage,
-)
 from app.services.common.limiter import Slots
-from app.services.conversations.tenant_events import TenantEventStream
-=======
-from app.services.common.tenant_shares import TenantShares
->>>>>>> main
 from app.services.ports import Database
 
 Restore = Callable[[str, str], Awaitable[bool]]
@@ -91,34 +79,6 @@ class EventService:
         self._slots.check(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
-<<<<<<< HEAD
-    async def open_of_tenant(
-        self,
-        tenant_id: str,
-        after: TenantCursor | None = None,
-        wanted: EventFilter = ALL_EVENTS,
-        *,
-        follow: bool = True,
-    ) -> TenantEventStream:
-        """Return the stream of events of all conversations of a tenant, as `open` does.
-
-        Raises ValidationError for a cursor that the database has not given or reached.
-        """
-        async with self._reads, self._database.session() as session:
-            position = await session.events.find_position(tenant_id)
-        if after == BEGINNING:
-            after = replace(BEGINNING, server_id=position.newest.server_id)
-        if after is not None and not position.has_reached(after):
-            raise ValidationError(
-                f"No event of this database has the id {after}: it was restored, or the id is not"
-                " one of this stream",
-                {"newest_id": str(position.newest)},
-            )
-        self._slots.check(tenant_id)
-        return TenantEventStream(self, tenant_id, after or position.newest, wanted, follow)
-
-=======
->>>>>>> main
     @contextmanager
     def watched(self, stream: EventStream) -> Iterator[None]:
         """Wake the stream when there may be new events, until the end of the block."""

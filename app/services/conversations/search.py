@@ -20,12 +20,6 @@ from app.domain.conversations.search.recall import RecallPage
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
-<<<<<<< HEAD
-from app.services.common.observers import UNOBSERVED
-from app.services.conversations.meaning import MeaningIndex
-=======
-from app.services.common.read_permits import UNLIMITED, ReadPermit
->>>>>>> main
 from app.services.conversations.recall import Recall
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
