@@ -36,9 +36,7 @@ async def _opened(settings: Settings) -> AsyncIterator[TenantDataService]:
     await parts.store.open()
     try:
         exports = ExportService(parts.database, parts.outputs, utc_now)
-        yield TenantDataService(
-            parts.database, parts.conversations, exports, parts.archives, actor()
-        )
+        yield TenantDataService(parts.database, parts.conversations, exports, actor())
     finally:
         await parts.store.close()
         await parts.gateway.close()

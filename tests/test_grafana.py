@@ -136,7 +136,6 @@ def test_the_page_has_its_headings() -> None:
         "Database outages",
         "Recall by meaning",
         "Retention",
-        "Archive",
         "Redaction",
         "Check and usage",
         "New releases",

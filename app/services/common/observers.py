@@ -20,9 +20,6 @@ class NoObserver:
     def recalled(self, ranking: str, reason: str) -> None:
         """Ignore an answer of `recall`."""
 
-    def archived(self, operation: str, outcome: str, seconds: float) -> None:
-        """Ignore an archived or restored conversation."""
-
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:

@@ -20,7 +20,6 @@ from app.domain.conversations.log.tombstones import Tombstone, tombstone_of
 from app.domain.snapshots.entries import redacted_entry
 from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.due_compactions import make_compaction_due
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.own_ids import public_ids_of
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -41,16 +40,11 @@ class RedactionService:
     """Redacts messages."""
 
     def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        outputs: StoredResults,
-        archives: ArchiveService,
+        self, database: Database, resolver: SettingsResolver, outputs: StoredResults
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._outputs = outputs
-        self._archives = archives
 
     async def redact(
         self,
@@ -75,7 +69,6 @@ class RedactionService:
         count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
         while copies := await self._copies(conversation_id, new):
             for copy_id in copies:
-                await self._archives.restore(tenant_id, copy_id)
                 count += await self._redact_one(tenant_id, copy_id, new, tombstone)
         async with self._database.session() as session:
             redaction = await session.redactions.find(conversation_id, seq)

@@ -14,10 +14,7 @@ class RedactionRepository(Protocol):
     async def copies(
         self, conversation_id: str, seq: int, message_id: str, limit: int
     ) -> list[str]:
-        """Return conversations in which this message, or its copy by a fork, is not redacted.
-
-        Also archived ones in which it may be.
-        """
+        """Return conversations in which this message, or its copy by a fork, is not redacted."""
         ...
 
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:

@@ -43,7 +43,6 @@ from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.common.read_permits import BATCH_BYTES, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
@@ -112,7 +111,6 @@ class RestoreService:
         active: ActiveWindows,
         log: LogService,
         conversations: ConversationService,
-        archives: ArchiveService,
         storage: StorageQuota,
         default_model: str | None,
         max_messages: int,
@@ -122,7 +120,6 @@ class RestoreService:
         self._active = active
         self._log = log
         self._conversations = conversations
-        self._archives = archives
         self._storage = storage
         self._default_model = default_model
         self._max_messages = max_messages
@@ -223,10 +220,7 @@ class RestoreService:
 
     async def _find_key(self, tenant_id: str, public_id: str) -> str | None:
         async with self._database.session() as session:
-            key = await find_key(session, tenant_id, public_id)
-        if key is not None:
-            await self._archives.restore(tenant_id, key)
-        return key
+            return await find_key(session, tenant_id, public_id)
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]

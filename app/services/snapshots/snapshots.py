@@ -27,7 +27,6 @@ from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import get_agent
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.own_ids import find_key
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -76,7 +75,6 @@ class SnapshotService:
         restores: RestoreService,
         outputs: StoredResults,
         active: ActiveWindows,
-        archives: ArchiveService,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
@@ -85,7 +83,6 @@ class SnapshotService:
         self._restores = restores
         self._outputs = outputs
         self._active = active
-        self._archives = archives
         self._new_id = new_id
 
     # --- saving ---------------------------------------------------------------------------
@@ -121,13 +118,6 @@ class SnapshotService:
         async with self._database.session() as session:
             agent = await get_agent(session, tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
-            listed = await session.conversation_list.by_ids(
-                tenant_id, ids, self._resolver.default_model
-            )
-        now = self._active.now()
-        shown = [item.conversation_id for item in listed if item.may_show_archived(now)]
-        await self._archives.restore_all(tenant_id, shown)
-        async with self._database.session() as session:
             stored = [
                 await session.conversations.find(tenant_id, each, self._resolver.default_model)
                 for each in ids
@@ -182,8 +172,6 @@ class SnapshotService:
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, model or default_model
         )
-        # A model may have taken a minute for the summary.
-        await self._archives.restore_all(tenant_id, [item.part.conversation_id for item in windows])
         async with self._database.transaction() as session:
             # The lock orders this transaction and a deletion of the agent.
             if lock_agent and agent_id is not None:
@@ -332,7 +320,6 @@ class SnapshotService:
             if snapshot is None:
                 raise _no_snapshot(session_id)
             parts = await session.snapshots.parts(tenant_id, session_id)
-        await self._archives.restore_all(tenant_id, [part.conversation_id for part in parts])
         return snapshot, parts
 
 

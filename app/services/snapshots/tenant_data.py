@@ -21,7 +21,6 @@ from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.snapshots.exports import VERSION
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.ports import Database
 from app.services.snapshots.exports import ExportService
@@ -49,13 +48,11 @@ class TenantDataService:
         database: Database,
         conversations: ConversationService,
         exports: ExportService,
-        archives: ArchiveService,
         actor: Actor = NO_ACTOR,
     ) -> None:
         self._database = database
         self._conversations = conversations
         self._exports = exports
-        self._archives = archives
         self._actor = actor
 
     async def export(self, tenant_id: str) -> AsyncGenerator[bytes]:
@@ -80,7 +77,6 @@ class TenantDataService:
         while conversations := await self._page(tenant_id, last):
             last = conversations[-1]
             for _, conversation_id in conversations:
-                await self._archives.restore(tenant_id, conversation_id)
                 async with aclosing(self._exports.export(tenant_id, conversation_id)) as lines:
                     try:
                         async for piece in lines:

@@ -556,9 +556,7 @@ async def test_the_work_of_a_dead_worker_is_done_by_another(
 async def redact(process: Process, cid: str, seq: int) -> None:
     """Redact the message with this seq."""
     harness = process.harness
-    service = RedactionService(
-        harness.database, harness.resolver, harness.outputs, harness.archives
-    )
+    service = RedactionService(harness.database, harness.resolver, harness.outputs)
     await service.redact(TENANT, cid, await harness._id_of(cid, seq), None, None)
 
 

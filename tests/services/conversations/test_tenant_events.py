@@ -34,7 +34,7 @@ from app.services.conversations.events import EventService
 from app.services.conversations.tenant_events import TenantEvent
 from tests.conftest import execute
 from tests.plans import plan_of
-from tests.services.fakes import TENANT, Harness, WatchedDatabase, nothing_is_archived
+from tests.services.fakes import TENANT, Harness, WatchedDatabase
 
 SECONDS = 30
 WRITERS = 3
@@ -53,7 +53,6 @@ def events_of(database: Any, page_rows: int = 500) -> EventService:
     return EventService(
         database,
         lambda: now,
-        restore=nothing_is_archived,
         poll_seconds=0.01,
         shares=shares,
         page_rows=page_rows,

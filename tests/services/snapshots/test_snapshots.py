@@ -90,7 +90,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         harness.active,
         cast(LogService, appends),
         harness.conversations,
-        harness.archives,
         unlimited_storage(harness.database),
         MODEL,
         10,
@@ -103,7 +102,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         restores,
         harness.outputs,
         harness.active,
-        harness.archives,
         new_id,
     )
 

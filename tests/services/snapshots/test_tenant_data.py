@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 
 import asyncpg
 from click.testing import CliRunner
 
-from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.cli import cli
 from app.domain.conversations.settings import SettingsList
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.tenant_data import TenantDataService
-from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user
 from tests.services.snapshots.test_exports import after_first, bring_in, export
 
@@ -33,7 +30,7 @@ async def test_a_tenant_is_exported_and_deleted(
         TENANT, second, SettingsList.SECTIONS, [{"name": "base", "content": "Else."}]
     )
     exports = ExportService(harness.database, harness.outputs, harness.clock.utc)
-    service = TenantDataService(harness.database, harness.conversations, exports, harness.archives)
+    service = TenantDataService(harness.database, harness.conversations, exports)
     body = b"".join([lines async for lines in service.export(TENANT)])
     lines = [json.loads(line) for line in body.splitlines()]
     assert lines[0]["tenant_id"] == TENANT
@@ -52,33 +49,6 @@ async def test_a_tenant_is_exported_and_deleted(
     await connection.close()
     copy = await bring_in(harness, own)
     assert (await harness.stored(copy)).state.head_seq == 1
-
-
-async def test_archived_conversations_are_exported_and_deleted(
-    database: PostgresDatabase, database_url: str
-) -> None:
-    """An export has archived conversations whole; a deletion leaves neither rows nor objects."""
-    objects = ObjectStore("memory:///")
-    harness = Harness(WatchedDatabase(database), objects=objects)
-    for _ in range(3):
-        await harness.append(await harness.conversation(), user("hi"))
-    exports = ExportService(harness.database, harness.outputs, harness.clock.utc)
-    service = TenantDataService(harness.database, harness.conversations, exports, harness.archives)
-    before = b"".join([lines async for lines in service.export(TENANT)])
-    assert await harness.archives.archive_all() == 3
-    assert b"".join([lines async for lines in service.export(TENANT)]) == before
-    assert await harness.archives.archive_all() == 3
-    await execute(
-        database_url,
-        "UPDATE conversations SET expires_at = now() WHERE conversation_id ="
-        " (SELECT conversation_id FROM archived_heads LIMIT 1)",
-    )
-    counts = await service.delete(TENANT)
-    assert (counts["archives"], counts["archived_heads"]) == (2, 2)  # and one that has expired
-    assert await execute(database_url, "SELECT FROM conversations") == []
-    assert await execute(database_url, "SELECT FROM archives") == []
-    later = datetime.now(UTC) + timedelta(hours=1)
-    assert [key async for key, _, _ in objects.orphans(later)] == []
 
 
 def test_a_deletion_needs_yes(database_url: str) -> None:

@@ -38,32 +38,17 @@ COPIES = Statement(
             SELECT c.conversation_id
             FROM message JOIN conversations c ON c.origin_id = message.origin_id
         )
-        SELECT found.conversation_id
-        FROM (
-            SELECT m.conversation_id
-            FROM message CROSS JOIN family
-            JOIN messages m ON m.conversation_id = family.conversation_id
-                AND m.seq = CAST(:seq AS bigint)
-            WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
-                AND NOT EXISTS (
-                    SELECT FROM redactions done
-                    WHERE done.conversation_id = m.conversation_id
-                        AND done.seq = CAST(:seq AS bigint)
-                )
-            UNION ALL
-            SELECT archived.conversation_id
-            FROM family
-            JOIN archived_heads archived ON archived.conversation_id = family.conversation_id
-            JOIN conversations c ON c.conversation_id = family.conversation_id
-            WHERE archived.head_seq >= CAST(:seq AS bigint)
-                AND (c.expires_at IS NULL OR c.expires_at > now())
-                AND NOT EXISTS (
-                    SELECT FROM redactions done
-                    WHERE done.conversation_id = archived.conversation_id
-                        AND done.seq = CAST(:seq AS bigint)
-                )
-        ) found
-        ORDER BY found.conversation_id
+        SELECT m.conversation_id
+        FROM message CROSS JOIN family
+        JOIN messages m ON m.conversation_id = family.conversation_id
+            AND m.seq = CAST(:seq AS bigint)
+        WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
+            AND NOT EXISTS (
+                SELECT FROM redactions done
+                WHERE done.conversation_id = m.conversation_id
+                    AND done.seq = CAST(:seq AS bigint)
+            )
+        ORDER BY m.conversation_id
         LIMIT CAST(:limit AS bigint)
         """
 )
