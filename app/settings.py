@@ -32,6 +32,7 @@ from app.environment import (
     POLICY_VARIABLE,
     PREFIX,
     SettingsError,
+    missing,
     policy_from_env,
     policy_variables,
     split,
@@ -514,8 +515,18 @@ class Settings(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
                 " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
             )
+        self._check_extras()
         self._check_policy()
         return self
+
+    def _check_extras(self) -> None:
+        """Raise for a setting whose libraries are not installed."""
+        for name, module, extra in (
+            ("blob_store_url", "obstore", "objects"),
+            ("otlp_endpoint", "opentelemetry.sdk", "traces"),
+        ):
+            if getattr(self, name) is not None and (needed := missing(module, extra)):
+                raise ValueError(f"{variable(name)} needs {needed}")
 
     def _check_policy(self) -> None:
         try:

@@ -15,6 +15,7 @@ import orjson
 from uuid_utils import uuid7
 
 from app.adapters.blobs.chunks import RowStore
+from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Store
@@ -284,6 +285,7 @@ class Harness:
     model: str | None = None
     service_policy: Mapping[str, Any] = field(default_factory=dict)
     window_bytes: int = 64 << 20
+    objects: ObjectStore | None = None
 
     def __post_init__(self) -> None:
         allowed = (self.model,) if self.model else ()
@@ -299,7 +301,7 @@ class Harness:
                 takes_payload=_takes_payload,
             )
         )
-        self.outputs = StoredResults(self.database, RowStore(), new_id)
+        self.outputs = StoredResults(self.database, self.objects or RowStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)
         self.conversations = ConversationService(

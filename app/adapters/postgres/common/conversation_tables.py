@@ -24,7 +24,6 @@ CONVERSATION_TABLES = (
     "conversation_versions",
     "usage_reports",
     "conversation_usage",
-    "offloaded_totals",
     "message_words",
     "message_vectors",
     "embedding_progress",

@@ -108,7 +108,7 @@ CHECKS: Mapping[str, str] = {
     """,
 }
 """What is checked, and the statement that returns what is wrong."""
-_OF_MESSAGES = ("message_words", "pins", "blob_uses", "redactions", "offloaded_totals")
+_OF_MESSAGES = ("message_words", "pins", "blob_uses", "redactions")
 _OF_CONVERSATIONS = """
     SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
