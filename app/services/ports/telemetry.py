@@ -20,10 +20,6 @@ class Observer(Protocol):
         """Hear of a payload."""
         ...
 
-    def recalled(self, ranking: str, reason: str) -> None:
-        """Hear of an answer of `recall`: what ranked it, and why there was no other ranking."""
-        ...
-
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:

@@ -25,8 +25,6 @@ CONVERSATION_TABLES = (
     "usage_reports",
     "conversation_usage",
     "message_words",
-    "message_vectors",
-    "embedding_progress",
     "redactions",
     "snapshot_parts",
     "conversation_labels",
