@@ -38,7 +38,6 @@ _COMPRESSION_LEVEL = 1
 _PIECE = 1_048_576
 """Bytes that are read at once."""
 _OBJECT_FOLDER = "objects/"
-_VECTORS = "message_vectors"
 
 _TABLES = """
     SELECT c.relname AS name, array_agg(a.attname::text ORDER BY a.attnum) AS columns
@@ -240,8 +239,6 @@ async def _load_tables(
         if not table.rows:
             continue
         if not existing.get(name, set()) >= set(table.columns):
-            if name == _VECTORS:
-                continue  # the new database has no pgvector: a worker embeds again
             raise BackupError(f"The schema {name} ({', '.join(table.columns)}) is unknown")
         await connection.execute(f'ALTER TABLE "{name}" DISABLE TRIGGER USER')
         with archive.open(_table_entry(name)) as entry:
