@@ -106,7 +106,7 @@ def test_every_log_can_be_imported(log: RawLog) -> None:
 )
 def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> None:
     """The refusal points at the first result that answers no open call [snapshots.import]."""
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "u": {"role": "user", "content": "x"},
         "a": {"role": "assistant", "content": None, "tool_calls": [call("c")]},
         "t": {"role": "tool", "tool_call_id": "c", "content": "x"},
