@@ -20,7 +20,6 @@ from app.api.conversations import (
     events,
     messages,
     single_messages,
-    tenant_events,
 )
 from app.api.conversations import search as message_search
 from app.api.http import errors
@@ -103,9 +102,7 @@ ROUTERS = (
     exports.stream_router,
     forks.router,
     events.router,
-    tenant_events.router,
     jobs.router,
-    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,

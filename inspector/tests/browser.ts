@@ -85,7 +85,6 @@ async function views(): Promise<void> {
     [`#/conversations?q=${encodeURIComponent("harbour")}`, "Messages with"],
     ["#/agents", "Rolling window"],
     ["#/snapshots", "Restore"],
-    ["#/events", "Events of all conversations"],
     [`#/c/${id}/window`, "stable prefix:"],
     [`#/c/${id}/messages?seq=3`, "#3"],
     [`#/c/${id}/messages?q=harbour`, "hidden messages included"],

@@ -501,8 +501,7 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
-# they are null in rows of a release before them.
+# Appends are in the log, not here.
 events = sa.Table(
     "events",
     metadata,
@@ -511,19 +510,8 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
-    sa.Column("tenant_id", sa.Text),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("server_id", sa.BigInteger),
-    sa.Column("transaction_id", sa.BigInteger),
-    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
-    sa.Index(
-        "events_by_tenant",
-        *("tenant_id", "server_id", "transaction_id", "event_id"),
-        postgresql_where=sa.text("transaction_id IS NOT NULL"),
-    ),
 )
-event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",
@@ -538,12 +526,7 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
-    # The agent of the conversation when the job was added.
-    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
-    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
-    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
-    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")

@@ -26,17 +26,11 @@ KEPT = {
 
 
 async def rows(url: str) -> dict[str, int]:
-    """Return the number of rows in each table with data of agents.
-
-    The event that a conversation was deleted is not counted: it stays.
-    """
+    """Return the number of rows in each table with data of agents."""
     connection = await asyncpg.connect(url)
     try:
         return {
-            name: await connection.fetchval(
-                f"SELECT count(*) FROM {name}"
-                + (" WHERE type <> 'deleted'" if name == "events" else "")
-            )
+            name: await connection.fetchval(f"SELECT count(*) FROM {name}")
             for name in sorted(metadata.tables)
             if name not in KEPT
         }

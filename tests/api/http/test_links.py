@@ -26,7 +26,6 @@ AT = {operation["operationId"]: operation for _, _, operation in OPERATIONS}
 REST = {
     "grep_blob": {"pattern": "one"},
     "stream_events": {"follow": "false"},
-    "stream_tenant_events": {"follow": "false"},
     "get_context": {"as_of": "1"},
 }
 """Parameters that a reader chooses."""

@@ -8,7 +8,6 @@ from datetime import datetime
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
-from app.adapters.postgres.conversations.tenant_events import POSITION_COLUMNS, POSITION_VALUES
 from app.domain.conversations.active_window import OUT_OF_DATE
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.status import Activity
@@ -181,21 +180,17 @@ _CLEAR = """
         promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
         event_seq = h.event_seq + 1
 """
-_ADD_EVENTS = f"""
-    INSERT INTO events (
-        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
-    )
+_ADD_EVENTS = """
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
     SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
-        clock_timestamp(), cleared.tenant_id, cleared.agent_id, {POSITION_VALUES}
+        clock_timestamp()
     FROM cleared
 """
 CLEAR = Statement(f"""
     WITH cleared AS (
         UPDATE heads h {_CLEAR}
-        FROM conversations c
         WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING h.conversation_id, h.event_seq, c.tenant_id, c.agent_id
+        RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENTS}
 """)
@@ -216,7 +211,7 @@ def _clear_all(table: str, also: str = "", condition: str = "true") -> Statement
             WHERE h.conversation_id = c.conversation_id
                 AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
                 AND {condition}
-            RETURNING h.conversation_id, h.event_seq, c.tenant_id, c.agent_id
+            RETURNING h.conversation_id, h.event_seq
         )
         {_ADD_EVENTS}
     """)
