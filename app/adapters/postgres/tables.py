@@ -656,7 +656,7 @@ snapshots = sa.Table(
     sa.Column("window_start", sa.DateTime(timezone=True), nullable=False),
     sa.Column("window_end", sa.DateTime(timezone=True), nullable=False),
     sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("models", sa.Text),
+    sa.Column("models", sa.Text, nullable=False),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
     sa.Index("snapshots_by_time", "tenant_id", "created_at", "session_id"),
     sa.Index("snapshots_by_agent", "tenant_id", "agent_id", "created_at", "session_id"),

@@ -43,18 +43,6 @@ class RedactionRepository(Protocol):
         """Delete the summaries from the starts of all epochs."""
         ...
 
-    async def imported(
-        self, tenant_id: str, source_id: str, after: tuple[str, int]
-    ) -> list[tuple[str, int, str]]:
-        """Return the next imported entries of a conversation: snapshot, position and JSON."""
-        ...
-
-    async def replace_imported(
-        self, tenant_id: str, session_id: str, position: int, body: str
-    ) -> None:
-        """Replace an imported entry, and the summary of its snapshot."""
-        ...
-
     async def record(self, conversation_id: str, new: NewRedaction) -> None:
         """Store the record of a redaction."""
         ...

@@ -36,7 +36,6 @@ from app.domain.snapshots.copies import (
     pending_calls,
     renamed_calls,
     split_ids,
-    substitute_id,
 )
 from app.domain.snapshots.entries import source_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
@@ -194,11 +193,9 @@ class RestoreService:
 
     async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
         """Return the key of the conversation of an import, created if missing (rule 5)."""
-        # Earlier releases used the substitute if another tenant had the id.
-        for public_id in (source_id, substitute_id(tenant_id, source_id)):
-            known_id = await self._find_key(tenant_id, public_id)
-            if known_id is not None:
-                return known_id
+        known_id = await self._find_key(tenant_id, source_id)
+        if known_id is not None:
+            return known_id
         agent, model = None, snapshot.model_of(source_id)
         if snapshot.agent_id is not None:
             async with self._database.session() as session:
