@@ -252,7 +252,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
-        archives=parts.archives,
         conversations=parts.conversations,
         conversation_keys=ConversationKeys(database),
         log=log,
@@ -270,12 +269,11 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs, parts.archives),
+        redactions=RedactionService(database, resolver, parts.outputs),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,
-            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
             slots=Slots(
                 "streams",
@@ -319,7 +317,6 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
-        parts.archives,
         parts.storage,
         resolver.default_model,
         settings.max_batch,
@@ -332,6 +329,5 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         restores,
         parts.outputs,
         parts.active,
-        parts.archives,
         new_id,
     )

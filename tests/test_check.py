@@ -29,7 +29,6 @@ DAMAGE = {
     "the tokens of a log are the sum of its messages": "UPDATE heads SET tokens = tokens + 1",
     "running totals of tokens": "UPDATE messages SET tokens = tokens + 1 WHERE seq = 1",
     "each conversation has a state": "DELETE FROM heads",
-    "an archived conversation has an object": "INSERT INTO archived_heads SELECT * FROM heads",
     "the active compaction has a receipt": "DELETE FROM compactions",
     "the receipt before a receipt": "UPDATE compactions SET parent_id = gen_random_uuid()",
     "uses of blobs": "DELETE FROM blobs",

@@ -91,8 +91,6 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
             page = await session.contexts.compactions(conversation_id, limit, before, bound)
-            if not page:  # it may have been archived since it was read
-                await self._resolver.find_conversation(session, tenant_id, conversation_id)
         return Page(
             (_with_status(conversation, receipt) for receipt in page), has_more=page.has_more
         )

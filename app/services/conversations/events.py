@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -22,9 +22,6 @@ from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationErr
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
 from app.services.common.limiter import Slots
 from app.services.ports import Database
-
-Restore = Callable[[str, str], Awaitable[bool]]
-"""Restores a tenant's conversation if it is archived; returns whether to read it again."""
 
 _READS_AT_ONCE = 2
 """Database connections that all streams together use at once."""
@@ -41,12 +38,10 @@ class EventService:
         *,
         poll_seconds: float,
         slots: Slots,
-        restore: Restore,
         page_rows: int = 500,
     ) -> None:
         self._database = database
         self.now = now
-        self._restore = restore
         self._poll_seconds = poll_seconds
         self._slots = slots
         self._page_rows = page_rows
@@ -96,16 +91,7 @@ class EventService:
             self._slots.release(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
-        """Return the page after a cursor, None for a deleted conversation.
-
-        A conversation that was archived while it was followed is restored.
-        """
-        page = await self._page(tenant_id, conversation_id, after)
-        if page is None and await self._restore(tenant_id, conversation_id):
-            page = await self._page(tenant_id, conversation_id, after)
-        return page
-
-    async def _page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
+        """Return the page after a cursor, None for a deleted conversation."""
         async with self._reads, self._database.session() as session:
             return await session.events.page(tenant_id, conversation_id, after, self._page_rows)
 

@@ -155,8 +155,6 @@ class LogService:
             page = await session.log.page(
                 conversation_id, after_seq, before_seq, order, limit, bound
             )
-        if not page:  # it may have been archived since it was read
-            conversation = await self._find(tenant_id, conversation_id)
         return conversation, page
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:

@@ -167,8 +167,6 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 
 
 SPREAD = {
-    "archives.AMONG": "a snapshot of an agent has a part for each conversation",
-    "archives.CANDIDATES": "what is idle, of all tenants, a batch at a time",
     "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",

@@ -56,7 +56,6 @@ _OBJECTS = {
         SELECT DISTINCT object_key FROM blobs
         WHERE object_key IS NOT NULL AND collected_at IS NULL
     """,
-    "archives": "SELECT object_key FROM archives WHERE object_key IS NOT NULL",
 }
 """The objects that rows name, by table; a schema of an earlier release may lack one."""
 

@@ -50,17 +50,8 @@ CHECKS: Mapping[str, str] = {
     """,
     "each conversation has a state": """
         SELECT conversation_id::text || coalesce(' of tenant ' || c.tenant_id, ': no conversation')
-        FROM conversations c FULL JOIN (
-            SELECT conversation_id FROM heads
-            UNION ALL SELECT conversation_id FROM archived_heads
-        ) h USING (conversation_id)
+        FROM conversations c FULL JOIN heads h USING (conversation_id)
         WHERE c.conversation_id IS NULL OR h.conversation_id IS NULL
-    """,
-    "an archived conversation has an object": """
-        SELECT h.conversation_id::text FROM archived_heads h WHERE NOT EXISTS (
-            SELECT FROM archives a
-            WHERE a.conversation_id = h.conversation_id AND a.object_key IS NOT NULL
-        )
     """,
     "the active compaction has a receipt": """
         SELECT h.conversation_id || ': ' || h.compaction_id FROM heads h
@@ -127,8 +118,6 @@ _OF_CONVERSATIONS = """
     ORDER BY 1
 """
 _OBJECTS = """
-    SELECT object_key, object_bytes AS size FROM archives WHERE object_key IS NOT NULL
-    UNION ALL
     SELECT object_key, max(c.object_start + c.object_size)::bigint AS size
     FROM blobs b JOIN blob_chunks c USING (conversation_id, content_id)
     WHERE b.object_key IS NOT NULL AND b.collected_at IS NULL

@@ -28,10 +28,7 @@ _CONVERSATIONS = """
     SELECT c.tenant_id, c.conversation_id, c.own_id, h.head_seq, h.tokens,
         coalesce(message_bytes, 0) AS message_bytes, coalesce(output_bytes, 0) AS output_bytes,
         coalesce(receipt_bytes, 0) AS receipt_bytes
-    FROM conversations c JOIN (
-        SELECT conversation_id, head_seq, tokens FROM heads
-        UNION ALL SELECT conversation_id, head_seq, tokens FROM archived_heads
-    ) h USING (conversation_id)
+    FROM conversations c JOIN heads h USING (conversation_id)
     LEFT JOIN logs USING (conversation_id) LEFT JOIN outputs USING (conversation_id)
     LEFT JOIN receipts USING (conversation_id)
 """
