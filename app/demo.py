@@ -227,7 +227,7 @@ def report(
 ) -> list[str]:
     """Return the lines to print: a table, its totals, and what was refused."""
     rows = [COLUMNS, *map(_row, outcomes), _totals(outcomes)]
-    lines = aligned(rows)
+    lines = _aligned(rows)
     rule = "-" * len(lines[0])
     lines[1:1] = [rule]
     lines[-1:-1] = [rule]
@@ -347,7 +347,7 @@ def _milliseconds(seconds: Iterable[float]) -> str:
     return f"{1000 * median(values):.1f} ms" if values else "-"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -368,24 +368,24 @@ def _trace(line: str, place: str, name: str) -> Trace:
     messages = raw.get("messages") if isinstance(raw, dict) else None
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
         raise click.ClickException(f"{place}: no conversation, `messages` is missing.")
-    sections, messages = leading_sections(messages)
+    sections, messages = _leading_sections(messages)
     return Trace(str(raw.get("id") or name), sections, raw.get("tools") or [], messages)
 
 
-def leading_sections(
+def _leading_sections(
     messages: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the system and developer messages at the start as sections, and the others."""
     sections: list[dict[str, Any]] = []
     while messages and messages[0].get("role") in ("system", "developer"):
         number = f"-{len(sections) + 1}" if sections else ""
-        content = text_of(messages[0].get("content"))
+        content = _text_of(messages[0].get("content"))
         sections.append({"name": f"system{number}", "content": content})
         messages = messages[1:]
     return sections, messages
 
 
-def text_of(content: object) -> str:
+def _text_of(content: object) -> str:
     """Return a system message's text, whose content may be a list of text parts."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""

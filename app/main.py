@@ -213,7 +213,6 @@ def create_app(
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
     app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
-    app.state.inspector = pages.INSPECTOR
     app.state.services = _services(settings, parts)
     return app
 

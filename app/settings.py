@@ -32,6 +32,7 @@ from app.environment import (
     POLICY_VARIABLE,
     PREFIX,
     SettingsError,
+    missing,
     policy_from_env,
     policy_variables,
     split,
@@ -522,8 +523,18 @@ class Settings(
             )
         if self.archive_after_days is not None and self.blob_store_url is None:
             raise ValueError("CONTEXT_ARCHIVE_AFTER_DAYS needs CONTEXT_BLOB_STORE_URL")
+        self._check_extras()
         self._check_policy()
         return self
+
+    def _check_extras(self) -> None:
+        """Raise for a setting whose libraries are not installed."""
+        for name, module, extra in (
+            ("blob_store_url", "obstore", "objects"),
+            ("otlp_endpoint", "opentelemetry.sdk", "traces"),
+        ):
+            if getattr(self, name) is not None and (needed := missing(module, extra)):
+                raise ValueError(f"{variable(name)} needs {needed}")
 
     def _check_policy(self) -> None:
         try:

@@ -99,9 +99,7 @@ def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
     assert not [event for event in events if re.search(r"%[-#0-9.]*[a-z(]", event)]
 
 
-@pytest.mark.parametrize(
-    "command", ["serve", "migrate", "demo", "compare", "openapi", "keys", "tenants"]
-)
+@pytest.mark.parametrize("command", ["serve", "migrate", "demo", "openapi", "keys", "tenants"])
 def test_help_explains_every_command(command: str) -> None:
     """--help lists the commands and explains each one's flags."""
     assert command in CliRunner().invoke(cli, ["--help"]).output

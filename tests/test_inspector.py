@@ -41,8 +41,8 @@ QUESTION = f"Where is the harbour? {MARKUP} " + "Tell me about the ships and the
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The built inspector, with the browser installed."""
-    command = [sys.executable, str(HERE / "build.py"), "--tests"]
+    """The built inspector, equal to its sources, with the browser installed."""
+    command = [sys.executable, str(HERE / "build.py"), "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return INSPECTOR

@@ -13,7 +13,6 @@ import click
 
 from app.cli.audit import audit
 from app.cli.backup import backup, restore
-from app.cli.compare import compare
 from app.cli.documents import openapi, settings
 from app.cli.migrate import migrate
 from app.cli.replay import demo
@@ -35,7 +34,7 @@ def cli() -> None:
 
 for command in (
     *(serve, worker, migrate, backup, restore, keys, tenants, audit),
-    *(upgrade_database, demo, compare, openapi, settings),
+    *(upgrade_database, demo, openapi, settings),
 ):
     cli.add_command(command)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import BinaryIO
 
 import click
 
@@ -191,21 +190,6 @@ def enable_tenant(tenant: str) -> None:
     click.echo(f"Enabled tenant {tenant}.")
 
 
-@tenants.command("export")
-@click.argument("tenant")
-@click.argument("file", type=click.File("wb", lazy=False))
-@on_database
-def export_tenant(tenant: str, file: BinaryIO) -> None:
-    """Write all data of TENANT to FILE as lines of JSON; `-` is stdout.
-
-    Without a last line of the type `tenant_end`, the export is cut off.
-    """
-    from app.tenant_data import export
-
-    size = run_migrated(existing_settings(), partial(export, tenant, file))
-    click.echo(f"Exported {size:,} bytes of tenant {tenant}.", err=True)
-
-
 @tenants.command("delete")
 @click.argument("tenant")
 @click.option("--yes", is_flag=True, help="Delete without a question; needed.")
@@ -216,7 +200,7 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
 
     The keys and the counts of their uses stay. Repeat it after an interruption.
     """
-    from app.tenant_data import delete
+    from app.tenant_deletion import delete
 
     if not yes:
         raise click.ClickException(

@@ -56,7 +56,6 @@ SELECT create_distributed_table('epochs', 'conversation_id', colocate_with => 'c
 SELECT create_distributed_table('prompt_texts', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('usage_reports', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('conversation_usage', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('offloaded_totals', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('events', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('jobs', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('blobs', 'conversation_id', colocate_with => 'conversations');

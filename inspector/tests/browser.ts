@@ -90,7 +90,7 @@ async function views(): Promise<void> {
     [`#/c/${id}/messages?seq=3`, "#3"],
     [`#/c/${id}/messages?q=harbour`, "hidden messages included"],
     [`#/c/${id}/compactions`, "After: what stands for them"],
-    [`#/c/${id}/time`, "Saved against full history"],
+    [`#/c/${id}/time`, "Saved against the whole log"],
     [`#/c/${id}/compare`, "First difference"],
     [`#/c/${id}/live`, "Connected"],
     ["#/c/nobody/window", "There is no such conversation"],

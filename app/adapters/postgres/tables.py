@@ -678,8 +678,7 @@ def _usage_totals() -> list[sa.Column[object]]:
         sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
         sa.Column("cost_usd", DOUBLE_PRECISION, nullable=False),
         sa.Column("unpriced_calls", sa.BigInteger, nullable=False),
-        sa.Column("compacted_tokens", sa.BigInteger, nullable=False),
-        sa.Column("offloaded_tokens", sa.BigInteger, nullable=False),
+        sa.Column("saved_tokens", sa.BigInteger, nullable=False),
         sa.Column("saved_usd", DOUBLE_PRECISION, nullable=False),
     ]
 
@@ -701,15 +700,6 @@ tenant_usage = sa.Table(
     *_usage_totals(),
     # Every report updates a row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
-)
-
-# Running sums of the tokens that previews of results leave out, up to a seq.
-offloaded_totals = sa.Table(
-    "offloaded_totals",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
 # The ratio of reported to counted tokens of a model, with exponential decay.

@@ -168,7 +168,7 @@ class ConversationUsage(ResponseSchema):
         description=f"Price of its calls of the last {MAX_DAYS} days; null where none has a price."
     )
     saved_tokens: int = Field(
-        description="Tokens that compactions and previews of results saved in these days."
+        description="Tokens of the log that its calls of these days did not send."
     )
     last_compaction: LastCompaction | None = Field(
         description="Its newest compaction, undone or not; null without one."

@@ -26,7 +26,6 @@ CONVERSATION_TABLES = (
     "conversation_versions",
     "usage_reports",
     "conversation_usage",
-    "offloaded_totals",
     "message_words",
     "message_vectors",
     "embedding_progress",
@@ -46,7 +45,6 @@ ARCHIVED_TABLES = {
     "blob_chunks": "content_id, number",
     "conversation_versions": "kind, version",
     "usage_reports": "report_id",
-    "offloaded_totals": "seq",
     "message_words": "seq",
     "message_vectors": "seq",
 }

@@ -172,7 +172,7 @@ BY_IDS_WITH_USAGE = _by_ids(
                 SELECT coalesce(sum(u.calls), 0) AS calls,
                     coalesce(sum(u.unpriced_calls), 0) AS unpriced_calls,
                     coalesce(sum(u.cost_usd), 0) AS cost_usd,
-                    coalesce(sum(u.compacted_tokens + u.offloaded_tokens), 0) AS saved_tokens
+                    coalesce(sum(u.saved_tokens), 0) AS saved_tokens
                 FROM conversation_usage u
                 WHERE u.conversation_id = c.conversation_id
                     AND u.day > CAST(now() AT TIME ZONE 'UTC' AS date) - {MAX_DAYS}

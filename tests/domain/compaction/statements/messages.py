@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from app.domain.common.messages import Message, Role, Text, ToolCall
 from app.domain.compaction.summaries.statements.fitting import FittedSummary, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
+from app.domain.compaction.summaries.statements.statement import Kind, Statement
 from app.domain.compaction.summaries.statements.summary_text import Closing, read_into
 
 PLENTY = 6000
@@ -64,6 +65,15 @@ def summarised(
     for message in messages:
         ledger.add_message(message)
     return fit(ledger, tokens, count, closing or Closing())
+
+
+def statements_of(messages: Sequence[Message]) -> list[Statement]:
+    """Return what messages state, oldest mention first, replaced statements left out."""
+    ledger = StatementLedger()
+    for message in messages:
+        ledger.add_message(message)
+    found = [entry.statement for entry in ledger.entries()]
+    return [statement for statement in found if statement.kind is not Kind.REPLACED]
 
 
 def sections(text: str) -> dict[str, list[str]]:

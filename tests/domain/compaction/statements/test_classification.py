@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.compaction.summaries.statements.ledger import statements_of
 from app.domain.compaction.summaries.statements.segments import Form, segments
 from app.domain.compaction.summaries.statements.statement import Author, Kind
-from tests.domain.compaction.statements.messages import assistant, result, user
+from tests.domain.compaction.statements.messages import assistant, result, statements_of, user
 
 STANDING = [
     "From now on, answer in German.",

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from app.domain.common.messages import Message
 from app.domain.compaction.summaries.statements.fitting import REMEMBERED, fit
-from app.domain.compaction.summaries.statements.ledger import StatementLedger, statements_of
-from app.domain.compaction.summaries.statements.statement import Kind
+from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.summary_text import (
     HEADING,
     LEFT_OUT,
@@ -179,17 +178,6 @@ def test_nothing_gives_one_line() -> None:
     closing = Closing(1, 9, names_recall=True)
     assert summarised(WORK, tokens=5, closing=closing).text == closing.text
     assert summarised([], NOTHING).text == NOTHING
-    assert statements_of([]) == []
-
-
-def test_statements_are_offered_to_others() -> None:
-    """One function returns what holds, also after statements from before."""
-    earlier = statements_of([user("The port is 80 here."), user("Never drop a table.")])
-    later = statements_of([user("Correction: the port is 81 here.")], earlier)
-    assert [(item.kind, item.text) for item in later] == [
-        (Kind.STANDING, "Never drop a table."),
-        (Kind.FACT, "Correction: the port is 81 here."),
-    ]
 
 
 # --- bounds ---------------------------------------------------------------------------------

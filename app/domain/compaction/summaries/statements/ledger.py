@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from app.domain.common.messages import File, Message, Role, Text
@@ -262,33 +262,6 @@ class StatementLedger:
         )
         found += (Entry(Statement(Kind.REPLACED, text)) for text in self._replaced)
         return found
-
-
-def statements_of(
-    messages: Sequence[Message], earlier: Sequence[Statement] = ()
-) -> list[Statement]:
-    """Return what messages state, oldest mention first, replaced statements left out.
-
-    `earlier` are statements from before the messages.
-    """
-    ledger = StatementLedger()
-    for statement in earlier:
-        ledger.add_earlier(
-            statement.kind,
-            statement.text,
-            statement.author,
-            statement.mentions,
-            statement.earlier,
-        )
-    for message in messages:
-        ledger.add_message(message)
-    return list(_holding(ledger.entries()))
-
-
-def _holding(entries: Sequence[Entry]) -> Iterator[Statement]:
-    for entry in entries:
-        if entry.statement.kind is not Kind.REPLACED:
-            yield entry.statement
 
 
 def _merged(old: Statement, new: Statement, *, repeats: bool) -> Statement:

@@ -1,1 +1,0 @@
-"""Tests of `context-service compare`."""
