@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
@@ -19,14 +18,14 @@ from uuid_utils import uuid7
 from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.models.circuit_breaker import CircuitBreaker, EmbeddingCircuitBreaker
+from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.database import FREQUENT, PostgresDatabase
-from app.adapters.telemetry.recorder import MeasuredEmbeddings, MeasuredGateway, Telemetry
+from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
@@ -43,8 +42,6 @@ from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
-from app.services.conversations.embedding_model import EmbeddingModel, EmbeddingSettings
-from app.services.conversations.meaning import MeaningIndex
 from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
@@ -52,7 +49,6 @@ from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.imports import StaleImports
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.embedding_quota import EmbeddingQuota
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
 from app.services.tenancy.storage_quota import StorageQuota
@@ -96,7 +92,6 @@ class Parts:
     uploads: BlobUploads
     blob_collector: BlobCollector
     search: SearchService
-    meaning: MeaningIndex | None
     conversations: ConversationService
     archives: ArchiveService
     retention: RetentionService
@@ -110,8 +105,6 @@ class Parts:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
-        if self.meaning is not None:  # the first `recall` has no time to import LiteLLM
-            Thread(target=self.gateway.load, name="warm-up", daemon=True).start()
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
@@ -148,7 +141,6 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     quotas = quotas_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    meaning = _meaning(settings, database, quotas, telemetry, tokenizer, registry)
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The circuit breaker is outside of the quota: a call that it stops is not counted.
@@ -228,8 +220,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             utc_now,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
-        search=SearchService(database, resolver, meaning, telemetry),
-        meaning=meaning,
+        search=SearchService(database, resolver),
         conversations=conversations,
         archives=ArchiveService(
             database,
@@ -301,7 +292,6 @@ def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
         settings.bytes_per_day,
         settings.summarizer_calls_per_hour,
         settings.storage_bytes,
-        settings.embedding_tokens_per_day,
     )
     return QuotaService(database, limits, utc_now, time.monotonic)
 
@@ -335,36 +325,6 @@ def _tracing(settings: Settings) -> Tracing | None:
 
 def _days(days: int | None) -> timedelta | None:
     return timedelta(days=days) if days is not None else None
-
-
-def _meaning(
-    settings: Settings,
-    database: PostgresDatabase,
-    quotas: QuotaService,
-    telemetry: Telemetry,
-    tokenizer: TiktokenTokenizer,
-    registry: ModelRegistry,
-) -> MeaningIndex | None:
-    """Return the index of vectors, None without an embedding model."""
-    if settings.embedding_model is None:
-        return None
-    gateway = LiteLLMGateway(settings.embedding_api_base, settings.embedding_api_key)
-    guarded = EmbeddingCircuitBreaker(
-        EmbeddingQuota(MeasuredEmbeddings(gateway, telemetry), database, quotas.limits_of, utc_now),
-        settings.summarizer_breaker_failures,
-        settings.summarizer_breaker_seconds,
-    )
-    embedding = EmbeddingSettings(
-        settings.embedding_model,
-        settings.embedding_dimensions,
-        settings.embedding_max_tokens,
-        settings.embedding_batch,
-        settings.embedding_timeout_seconds,
-        settings.embedding_question_seconds,
-        settings.embedding_trust,
-        _secret_patterns(settings),
-    )
-    return MeaningIndex(database, EmbeddingModel(guarded, registry, tokenizer, embedding))
 
 
 def _secret_patterns(settings: Settings) -> tuple[str, ...]:

@@ -361,8 +361,7 @@ class ModelSettings(BaseModel):
     )
     summarizer_breaker_failures: Positive = Field(
         5,
-        description="Consecutive failures that open the circuit breaker of a summarizer or an"
-        " embedding model.",
+        description="Consecutive failures that open the circuit breaker of a summarizer.",
     )
     summarizer_breaker_seconds: Seconds = Field(
         30.0, description="How long an open circuit breaker stays open before one trial call."
@@ -370,65 +369,11 @@ class ModelSettings(BaseModel):
     summarizer_calls_per_hour: int = Field(
         1000, ge=0, description="Maximum summarizer calls per tenant and clock hour."
     )
-    secret_masking: bool = Field(
-        True, description="Mask secrets in texts for a summarizer or an embedding model."
-    )
+    secret_masking: bool = Field(True, description="Mask secrets in texts for a summarizer.")
     secret_patterns: Patterns | None = Field(
         None,
         description="JSON list of regular expressions (RE2) that match secrets; if a pattern has a"
         " group, its first group is masked; unset: common formats of keys, tokens and passwords.",
-    )
-
-
-class EmbeddingSettings(BaseModel):
-    """Embeddings for `recall`."""
-
-    embedding_model: str | None = Field(
-        None,
-        description="LiteLLM name of the model that embeds messages and questions for `recall`,"
-        " where the database has pgvector; unset: `recall` ranks by words alone.",
-    )
-    embedding_api_base: str | None = Field(
-        None, description="Base URL of the embedding model's API."
-    )
-    embedding_api_key: str | None = Field(
-        None,
-        repr=False,
-        description="Key of the embedding model's API; unset: the provider's own variable.",
-    )
-    embedding_dimensions: int | None = Field(
-        None,
-        ge=1,
-        le=16_000,
-        description="Dimensions to request from a model that can shorten its vectors; unset: the"
-        " model's own number. A change embeds all messages again.",
-    )
-    embedding_max_tokens: Positive = Field(
-        1_000, description="Tokens to which a longer message is cut before it is embedded."
-    )
-    embedding_batch: int = Field(
-        32, ge=1, le=2048, description="Maximum messages per call of the embedding model."
-    )
-    embedding_timeout_seconds: Seconds = Field(
-        30.0, description="Timeout of a call that embeds messages."
-    )
-    embedding_question_seconds: Seconds = Field(
-        1.0,
-        description="How long an answer of `recall` waits for the ranking by meaning; after that it"
-        " is ranked by words alone.",
-    )
-    embedding_trust: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Weight of the ranking by meaning where a message has all words of a question,"
-        " relative to that of words; the fewer words it has, the more meaning counts anyway.",
-    )
-    embedding_tokens_per_day: int | None = Field(
-        None,
-        ge=0,
-        description="Tokens per tenant and day that are sent to the embedding model; unset: no"
-        " limit.",
     )
 
 
@@ -440,7 +385,6 @@ GROUPS: tuple[type[BaseModel], ...] = (
     LimitSettings,
     StorageSettings,
     ModelSettings,
-    EmbeddingSettings,
 )
 """The settings in the order of the documentation."""
 
@@ -480,7 +424,6 @@ class Settings(
     LimitSettings,
     StorageSettings,
     ModelSettings,
-    EmbeddingSettings,
     BaseSettings,
 ):
     """All settings. `Settings()` reads the environment; arguments override it."""

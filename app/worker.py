@@ -7,8 +7,7 @@
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
 4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention,
    and archives conversations; two workers may do so at once.
-5. Messages are embedded in batches beside that, by one task, whose work has a queue of its own.
-6. When it is stopped, it claims nothing more, lets running work end within its grace period, and
+5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
 
@@ -59,10 +58,6 @@ _log = logging.getLogger("app.worker")
 async def _index_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
 
 
-async def _embed_nothing() -> bool:
-    return False
-
-
 async def _collect_nothing() -> int:
     return 0
 
@@ -80,7 +75,6 @@ class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
     - `index_hidden` indexes messages that `work` has hidden, for searches.
-    - `embed` embeds a batch of messages, and returns whether there may be more.
     - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
     - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
     - `delete_expired_conversations` deletes conversations whose own expiry has passed.
@@ -95,7 +89,6 @@ class Worker:
     concurrency: int = 4
     poll_seconds: float = 5.0
     index_hidden: Callable[[str, str], Awaitable[None]] = _index_nothing
-    embed: Callable[[], Awaitable[bool]] = _embed_nothing
     collect_blobs: Callable[[], Awaitable[int]] = _collect_nothing
     collect_blobs_seconds: float = 3600.0
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
@@ -117,7 +110,6 @@ class Worker:
             asyncio.create_task(task)
             for task in (
                 self._claim_and_run(),
-                self._repeat("embed", self._embed, self.poll_seconds),
                 self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
                 self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
                 self._repeat(
@@ -266,11 +258,6 @@ class Worker:
                 _log_failed(name, error)
             await _is_set_within(self._stopping, seconds)
 
-    async def _embed(self) -> None:
-        """Embed batch after batch while messages wait for it."""
-        while not self._stopping.is_set() and await self.embed():
-            pass
-
     async def _collect_blobs(self) -> None:
         if blobs := await self.collect_blobs():
             _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
@@ -310,7 +297,6 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         index_hidden=parts.search.index_hidden,
-        embed=parts.meaning.work if parts.meaning is not None else _embed_nothing,
         collect_blobs=parts.blob_collector.collect_all,
         collect_blobs_seconds=settings.blob_gc_seconds,
         delete_expired=parts.retention.delete_expired,

@@ -259,7 +259,6 @@ async def test_an_older_server_is_restored_to_by_the_documented_commands(
     client: httpx.AsyncClient, database_url: str, other: str, tmp_path: Path
 ) -> None:
     """`restore` refuses it, and names the document."""
-    await execute(database_url, "DROP EXTENSION IF EXISTS vector CASCADE")
     await append(client, await new_conversation(client), *talk(3))
     file = tmp_path / "context.dump"
     await succeed("backup", file, url=database_url)

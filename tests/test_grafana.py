@@ -134,7 +134,6 @@ def test_the_page_has_its_headings() -> None:
         "Several processes",
         "Health and shutdown",
         "Database outages",
-        "Recall by meaning",
         "Retention",
         "Archive",
         "Redaction",

@@ -154,9 +154,6 @@ def list_tenants(is_json: bool) -> None:
 @click.option("--bytes-per-day", type=click.IntRange(1), help="Of request bodies.")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
 @click.option("--storage-bytes", type=click.IntRange(1), help="Of messages and tool outputs.")
-@click.option(
-    "--embedding-tokens-per-day", type=click.IntRange(0), help="Of messages for `recall`."
-)
 @click.option("--create", is_flag=True, help="Create TENANT if it does not exist.")
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:

@@ -22,7 +22,6 @@ from app.adapters.postgres.conversations.redactions import RedactionRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
-from app.adapters.postgres.conversations.vectors import VectorRepository
 from app.adapters.postgres.payload import build_reads, inline_compactions
 from app.adapters.postgres.payload.contexts import ADD_EPOCH, ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
@@ -127,10 +126,6 @@ class PostgresRepositories:
     @property
     def search(self) -> SearchRepository:
         return SearchRepository(self._session)
-
-    @property
-    def vectors(self) -> VectorRepository:
-        return VectorRepository(self._session)
 
     @property
     def tenant_search(self) -> TenantSearchRepository:

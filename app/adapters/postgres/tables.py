@@ -12,22 +12,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSVECTOR
-from sqlalchemy.dialects.postgresql.base import ischema_names
 
 metadata = sa.MetaData()
-
-
-class HalfVector(sa.types.UserDefinedType[object]):
-    """pgvector's `halfvec`, of any number of dimensions."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_options: object) -> str:
-        """Return the name of the type."""
-        return "halfvec"
-
-
-ischema_names["halfvec"] = HalfVector
 
 NOW = sa.text("now()")
 
@@ -51,7 +37,6 @@ tenants = sa.Table(
     sa.Column("summarizer_calls_per_hour", sa.BigInteger),
     _time("created_at"),
     sa.Column("storage_bytes", sa.BigInteger),
-    sa.Column("embedding_tokens_per_day", sa.BigInteger),
     # Since then its keys are refused.
     sa.Column("disabled_at", sa.DateTime(timezone=True)),
 )
@@ -371,28 +356,6 @@ message_words = sa.Table(
         postgresql_using="gin",
         postgresql_with={"gin_pending_list_limit": 128},
     ),
-)
-
-# The embeddings of messages. The column exists only where the database has pgvector.
-message_vectors = sa.Table(
-    "message_vectors",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("embedding", HalfVector),
-)
-
-# How far conversations are embedded, by which model, and which of them wait for a worker.
-embedding_progress = sa.Table(
-    "embedding_progress",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("requested_seq", sa.BigInteger, nullable=False),
-    sa.Column("due_at", sa.DateTime(timezone=True)),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Index("embedding_progress_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
 )
 
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.

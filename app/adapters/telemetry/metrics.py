@@ -84,9 +84,6 @@ class Metrics:
         self.call_cost = counter(
             "llm_cost_usd", "Cost of answered calls whose price is known, in USD", "model"
         )
-        self.recalls = counter(
-            "recalls", "Answers of `recall`, by what ranked the messages", "ranking", "reason"
-        )
         self.refused_keys = counter("refused_keys", "Refused API keys, by reason", "reason")
         self.jobs = counter("jobs", "Background work, by outcome", "kind", "outcome")
         self.job_seconds = histogram("job_duration_seconds", "Duration of background work", "kind")

@@ -39,7 +39,7 @@ class ArchiveCandidate:
     """What decides whether a conversation is archived.
 
     `is_idle` is whether nothing was appended or changed since a time. `is_busy` is whether there is
-    open work: a due compaction, a job, an upload, messages to embed. `restored_at` is when it was
+    open work: a due compaction, a job or an upload. `restored_at` is when it was
     last restored from an archive.
     """
 

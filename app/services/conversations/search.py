@@ -16,17 +16,14 @@ from typing import Any
 
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.search.embedding import last_hidden_seq
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.recall import RecallPage
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.common.observers import UNOBSERVED
 from app.services.common.read_permits import UNLIMITED, ReadPermit
-from app.services.conversations.meaning import MeaningIndex
 from app.services.conversations.recall import Recall
-from app.services.ports import Database, Observer
+from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH_MESSAGES = 200
@@ -39,17 +36,10 @@ MAX_CHECKED = 200
 class SearchService:
     """Indexes messages, and finds them by their words."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        meaning: MeaningIndex | None = None,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
         self._resolver = resolver
-        self._meaning = meaning
-        self._recall = Recall(database, meaning, observer)
+        self._recall = Recall(database)
 
     async def page(
         self,
@@ -109,15 +99,13 @@ class SearchService:
         """Return the messages that answer a question best, best first; raises NotFound."""
         conversation = await self._find(tenant_id, conversation_id)
         await self._index(conversation_id, conversation.state.head_seq)
-        return await self._recall.page(tenant_id, conversation, question, offset)
+        return await self._recall.page(conversation, question, offset)
 
     async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
         if state.hidden_span is not None:
             await self._index(conversation_id, min(state.head_seq, state.hidden_span.end - 1))
-            if self._meaning is not None:
-                await self._meaning.request(conversation_id, last_hidden_seq(state))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:

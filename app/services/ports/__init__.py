@@ -10,11 +10,10 @@ from app.services.ports.conversations import (
     SearchRepository,
     TenantSearchRepository,
     TranscriptRepository,
-    VectorRepository,
 )
 from app.services.ports.database import Database, Repositories
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
-from app.services.ports.models import EmbeddingGateway, Gateway, Models, Ranking, Tokenizer
+from app.services.ports.models import Gateway, Models, Ranking, Tokenizer
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
 from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
@@ -42,7 +41,6 @@ __all__ = [
     "ConversationListRepository",
     "ConversationRepository",
     "Database",
-    "EmbeddingGateway",
     "EventRepository",
     "ForkRepository",
     "Gateway",
@@ -63,5 +61,4 @@ __all__ = [
     "TranscriptRepository",
     "UsageRepository",
     "UsageTotalRepository",
-    "VectorRepository",
 ]

@@ -16,7 +16,6 @@ from app.services.ports.conversations import (
     SearchRepository,
     TenantSearchRepository,
     TranscriptRepository,
-    VectorRepository,
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
@@ -105,11 +104,6 @@ class Repositories(Protocol):
     @property
     def search(self) -> SearchRepository:
         """The search index of messages."""
-        ...
-
-    @property
-    def vectors(self) -> VectorRepository:
-        """The embeddings of messages."""
         ...
 
     @property

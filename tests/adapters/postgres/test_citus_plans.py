@@ -64,7 +64,7 @@ VALUES: dict[str, Any] = {
     "float8": 1.0,
     "interval": timedelta(days=1),
 }
-OTHER_VALUES = {"vectors.NEAREST": {"vector": "[1]"}, "archives.COLUMNS": {"table": "heads"}}
+OTHER_VALUES = {"archives.COLUMNS": {"table": "heads"}}
 
 
 @dataclass

@@ -213,7 +213,6 @@ SPREAD = {
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
     "tenant_events.NEWEST": "one look for all streams of a tenant that a process holds",
     "tenant_events.PAGE_OF_TENANT": "a page of a tenant's events",
-    "vectors.DUE": "a worker's claim: the messages of all conversations that wait longest",
     "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
     "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",

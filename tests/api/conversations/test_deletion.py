@@ -54,12 +54,6 @@ async def test_deleting_an_agent_leaves_no_row(
     await execute(
         database_url, "INSERT INTO log_sizes SELECT conversation_id, head_seq, 1 FROM heads"
     )
-    # Only what a compaction hides is embedded, and only with a model.
-    for statement in (
-        "INSERT INTO message_vectors SELECT conversation_id, head_seq FROM heads",
-        "INSERT INTO embedding_progress SELECT conversation_id, 'm', 1, 1 FROM heads",
-    ):
-        await execute(database_url, statement)
     before = await rows(database_url)
     empty = {name for name, count in before.items() if not count}
     archived = {"archives", "archived_heads"}  # a test of its own deletes those

@@ -286,8 +286,6 @@ async def test_another_tenant_restores_nothing(
         "INSERT INTO blob_uploads (conversation_id, content_id, tenant_id)"
         " SELECT conversation_id, gen_random_uuid(), 'default' FROM heads",
         "UPDATE blobs SET attached = false",
-        "INSERT INTO embedding_progress (conversation_id, model, requested_seq, due_at)"
-        " SELECT conversation_id, 'm', 1, now() FROM heads",
         "UPDATE conversations SET updated_at = now() + interval '30 days'",
         "UPDATE conversations SET expires_at = now()",
         "INSERT INTO archives (conversation_id, tenant_id, messages, text_bytes, object_bytes,"

@@ -27,8 +27,6 @@ CONVERSATION_TABLES = (
     "usage_reports",
     "conversation_usage",
     "message_words",
-    "message_vectors",
-    "embedding_progress",
     "redactions",
     "snapshot_parts",
     "conversation_labels",
@@ -46,7 +44,6 @@ ARCHIVED_TABLES = {
     "conversation_versions": "kind, version",
     "usage_reports": "report_id",
     "message_words": "seq",
-    "message_vectors": "seq",
 }
 """The tables whose rows are in the object of an archived conversation, with their order in it.
 

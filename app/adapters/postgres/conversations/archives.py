@@ -52,7 +52,6 @@ def _candidates(of: str) -> str:
             ("compaction_leases", "x.expires_at > now()"),
             ("blob_uploads", "true"),
             ("blobs", "NOT x.attached AND x.collected_at IS NULL"),
-            ("embedding_progress", "x.due_at IS NOT NULL"),
         )
     )
     return f"""

@@ -94,7 +94,6 @@ REPLACE = Statement(
 )
 # A message without a row is not indexed yet, and will be as its tombstone.
 CLEAR_WORDS = Statement(f"UPDATE message_words SET words = '' WHERE {_MESSAGE}")
-REMOVE_VECTOR = Statement(f"DELETE FROM message_vectors WHERE {_MESSAGE}")
 # A blob that another message refers to as well stays with that one.
 REMOVE_BLOBS = Statement(
     f"""
@@ -270,7 +269,6 @@ class RedactionRepository:
         )
         if replaced:
             await self._session.run(CLEAR_WORDS, **key)
-            await self._session.run(REMOVE_VECTOR, **key)
         return replaced == 1
 
     async def remove_blobs(self, conversation_id: str, seq: int) -> list[str]:
