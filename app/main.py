@@ -20,7 +20,6 @@ from app.api.conversations import (
     events,
     messages,
     single_messages,
-    tenant_events,
 )
 from app.api.conversations import search as message_search
 from app.api.http import errors
@@ -103,9 +102,7 @@ ROUTERS = (
     exports.stream_router,
     forks.router,
     events.router,
-    tenant_events.router,
     jobs.router,
-    jobs.page_router,
     agents.router,
     agents.page_router,
     snapshots.router,
@@ -254,7 +251,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
-        archives=parts.archives,
         conversations=parts.conversations,
         conversation_keys=ConversationKeys(database),
         log=log,
@@ -272,12 +268,11 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs, parts.archives),
+        redactions=RedactionService(database, resolver, parts.outputs),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,
-            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
             shares=TenantShares(
                 "streams",
@@ -322,7 +317,6 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
-        parts.archives,
         parts.storage,
         resolver.default_model,
         settings.max_batch,
@@ -335,6 +329,5 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         restores,
         parts.outputs,
         parts.active,
-        parts.archives,
         new_id,
     )

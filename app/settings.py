@@ -280,7 +280,7 @@ class LimitSettings(BaseModel):
 
 
 class StorageSettings(BaseModel):
-    """Tool outputs, archive and retention."""
+    """Tool outputs and retention."""
 
     max_blob_bytes: Positive = Field(2 * 2**30, description="Maximum size of a tool output upload.")
     blob_store_url: str | None = Field(
@@ -299,12 +299,6 @@ class StorageSettings(BaseModel):
         None,
         description="Conversations without an append or change for this many days are deleted with"
         " all their data, unless a snapshot holds them; unset: kept forever.",
-    )
-    archive_after_days: Days | None = Field(
-        None,
-        description="Conversations without an append or change for this many days move from"
-        " PostgreSQL to the object store, and return when they are used; unset: none do. Needs"
-        " `CONTEXT_BLOB_STORE_URL`.",
     )
     retention_event_days: Days | None = Field(
         None, description="How long events can be read; unset: forever."
@@ -464,8 +458,6 @@ class Settings(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
                 " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
             )
-        if self.archive_after_days is not None and self.blob_store_url is None:
-            raise ValueError("CONTEXT_ARCHIVE_AFTER_DAYS needs CONTEXT_BLOB_STORE_URL")
         self._check_extras()
         self._check_policy()
         return self

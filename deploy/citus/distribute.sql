@@ -39,8 +39,6 @@ SELECT create_distributed_table('conversation_activity', 'conversation_id', colo
 SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversation_activity');
 SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'conversation_activity');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('archived_heads', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('archives', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('message_words', 'conversation_id', colocate_with => 'conversations');

@@ -7,7 +7,7 @@ Revision ID: 0001
 """
 
 from alembic import op
-from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable, DropSequence, DropTable
+from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from app.adapters.postgres.tables import metadata
 
@@ -144,8 +144,6 @@ TRIGGERS = (
 
 def upgrade() -> None:
     """Make the tables, and what SQLAlchemy has no words for."""
-    for sequence in metadata._sequences.values():
-        op.execute(CreateSequence(sequence))
     for table in metadata.sorted_tables:
         op.execute(CreateTable(table))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
@@ -162,7 +160,5 @@ def downgrade() -> None:
     """Remove all of it."""
     for table in reversed(metadata.sorted_tables):
         op.execute(DropTable(table))
-    for sequence in metadata._sequences.values():
-        op.execute(DropSequence(sequence))
     for function in FUNCTIONS:
         op.execute(f"DROP FUNCTION {function}")

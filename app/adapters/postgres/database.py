@@ -12,7 +12,6 @@ from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations import append_statements, group_commit
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
-from app.adapters.postgres.conversations.archives import ArchiveRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.group_commit import GroupCommit
@@ -146,10 +145,6 @@ class PostgresRepositories:
     @property
     def exports(self) -> ExportRepository:
         return ExportRepository(self._session)
-
-    @property
-    def archives(self) -> ArchiveRepository:
-        return ArchiveRepository(self._session)
 
     @property
     def tenant_data(self) -> TenantDataRepository:

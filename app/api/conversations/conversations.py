@@ -236,7 +236,6 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "last_cleared_at": state.cleared_at,
         "last_message_at": conversation.last_message_at,
         "expires_at": conversation.expires_at,
-        "archived": conversation.is_archived,
         **listed_settings(conversation),
     }
 

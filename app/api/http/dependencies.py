@@ -18,7 +18,6 @@ from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
@@ -56,7 +55,6 @@ class Services:
     """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
 
     agents: AgentService
-    archives: ArchiveService
     blobs: BlobReader
     uploads: BlobUploads
     blob_collector: BlobCollector

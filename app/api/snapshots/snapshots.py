@@ -48,7 +48,6 @@ from app.domain.common.errors import (
     ValidationError,
 )
 from app.domain.snapshots import snapshots
-from app.services.snapshots import snapshots as service
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
@@ -170,16 +169,15 @@ async def list_snapshots(
 )
 @heavy
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
-    """Store a downloaded snapshot, or one of another source in the same format.
+    """Store a downloaded snapshot.
 
     Its messages are validated like those of an append. It keeps its `session_id`: `409` if that
     id is used.
     """
     await require_small_messages(request, body.messages)
     await services(request).storage.take(tenant_of(request), len(await request.body()))
-    new = service.SnapshotImport(
-        messages=body.messages,
-        session_id=body.session_id.lower() if body.session_id is not None else None,
+    file = snapshots.Snapshot(
+        session_id=body.session_id.lower(),
         timestamp=body.timestamp,
         description=body.description,
         summary=body.summary,
@@ -187,9 +185,13 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
         window_start=body.window_start,
         window_end=body.window_end,
         agent_id=body.agent_id,
-        models=[(item.conversation_id, item.model) for item in body.models or ()],
+        conversation_ids=tuple(body.conversation_ids),
+        models=tuple(
+            snapshots.SnapshotModel(item.conversation_id, item.model) for item in body.models
+        ),
     )
-    return _created(await services(request).snapshots.add_import(tenant_of(request), new))
+    stored = await services(request).snapshots.add_import(tenant_of(request), file, body.messages)
+    return _created(stored)
 
 
 @stream_router.get(

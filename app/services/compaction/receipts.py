@@ -94,8 +94,6 @@ class ReceiptService:
             page = await session.contexts.compactions(
                 conversation_id, limit, before, Bound(read.max_bytes)
             )
-            if not page:  # it may have been archived since it was read
-                await self._resolver.find_conversation(session, tenant_id, conversation_id)
         return Page(
             (_with_status(conversation, receipt) for receipt in page), has_more=page.has_more
         )

@@ -20,7 +20,6 @@ from app.domain.conversations.rolling_window import (
     agent_window,
 )
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
-from app.services.common.lookup import lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -114,7 +113,7 @@ class AgentService(ConfigurableService[Agent]):
             await self._get(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                found = await lock_to_remove(repositories, tenant_id, conversation_id)
+                found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
                     if not await repositories.retention.lock_expired(conversation_id):
                         continue  # deleted since the ids were read

@@ -155,8 +155,6 @@ class LogService:
         page = await read.page(
             lambda bound: self._page(conversation_id, after_seq, before_seq, order, limit, bound)
         )
-        if not page:  # it may have been archived since it was read
-            conversation = await self._find(tenant_id, conversation_id)
         return conversation, page
 
     async def _page(self, *arguments: Any) -> Page[StoredMessage]:

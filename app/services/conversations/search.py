@@ -77,8 +77,6 @@ class SearchService:
                 after_seq = matches[-1].seq
             elif matches:
                 before_seq = matches[-1].seq
-        if not page:  # it may have been archived since it was read
-            conversation = await self._find(tenant_id, conversation_id)
         shown = _within(page[:limit], read.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
 

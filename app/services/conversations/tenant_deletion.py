@@ -18,7 +18,7 @@ from app.services.ports import Database
 
 _DELETED = (
     *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-    *("creations", "allowances", "tenant_usage", "events"),
+    *("creations", "allowances", "tenant_usage"),
     # Deleting agents and models counts a version.
     *("settings_versions", "tenants"),
 )

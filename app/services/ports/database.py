@@ -7,7 +7,6 @@ from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.state_change import KnownAppend
-from app.services.ports.archives import ArchiveRepository
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -129,11 +128,6 @@ class Repositories(Protocol):
     @property
     def exports(self) -> ExportRepository:
         """Records of exports and imports."""
-        ...
-
-    @property
-    def archives(self) -> ArchiveRepository:
-        """Conversations whose rows are in objects."""
         ...
 
     @property

@@ -19,6 +19,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import started
+from tests.snapshot_files import entries, snapshot_file
 
 HEADERS = {"content-type": "application/json"}
 UNKNOWN_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -75,11 +76,11 @@ async def test_every_route_bounds_values_keys_and_depth(
 async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> None:
     """A message over the limit of values is refused by append and import."""
     path = await new_conversation(tight)
-    for count, status in ((MESSAGE_VALUES - 10, 201), (MESSAGE_VALUES, 413)):
+    for count, status in ((MESSAGE_VALUES - 20, 201), (MESSAGE_VALUES, 413)):
         message = user("hi", extra=[[]] * count)
         for target, ask in (
             (f"{path}/messages", {"messages": [user("a"), message]}),
-            ("/v1/snapshots", {"messages": [user("a"), message], "summary": "s"}),
+            ("/v1/snapshots", snapshot_file(entries(user("a"), message))),
         ):
             answer = await tight.post(target, json=ask)
             assert answer.status_code == status, answer.text

@@ -18,6 +18,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import serving, started
+from tests.snapshot_files import entries, snapshot_file
 
 
 @asynccontextmanager
@@ -138,12 +139,12 @@ async def test_a_tenant_stores_up_to_its_limit(settings: Settings) -> None:
         path = await new_conversation(client)
         batch = {"messages": [user("x" * 60_000)]}
         assert (await client.post(f"{path}/messages", json=batch)).status_code == 201
-        entries = {"messages": [user("x" * 60_000)], "summary": "s"}
+        file = snapshot_file(entries(user("x" * 60_000)))
         refusals = [
             await client.post(f"{path}/messages", json=batch),
             await client.post(f"{path}/blobs", content=b"x" * 60_000),
             await client.post(f"{path}/fork"),
-            await client.post("/v1/snapshots", json=entries),
+            await client.post("/v1/snapshots", json=file),
         ]
         for refused in refusals:
             assert assert_problem(refused, 413, "STORAGE_LIMIT")["limit"] == 100_000

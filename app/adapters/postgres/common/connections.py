@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -194,41 +194,6 @@ class Session:
             async with self._connection.transaction():
                 yield
 
-    async def at_one_moment(self) -> None:
-        """Let the rest of a transaction read what was committed before its next statement.
-
-        Call it before the first one.
-        """
-        await self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-
-    async def copy_out(self, query: str, write: Callable[[bytes], Awaitable[None]]) -> int:
-        """Write the rows of a query in the text format of COPY; return their number.
-
-        In a transaction, with the longer timeout.
-        """
-        return await self._copied(self._connection.copy_from_query, query, output=write)
-
-    async def copy_in(self, table: str, columns: Sequence[str], rows: bytes) -> int:
-        """Add rows in the text format of COPY to a table; return their number.
-
-        In a transaction, with the longer timeout.
-        """
-        copy = self._connection.copy_to_table
-        # To asyncpg, bytes would be the path of a file.
-        return await self._copied(copy, table, columns=columns, source=memoryview(rows))
-
-    async def _copied(self, copy: Any, subject: str, **options: Any) -> int:
-        await self._set_long_timeout()
-        limit = self._timeouts.long_statement + self._timeouts.grace
-        try:
-            status: str = await copy(subject, timeout=limit, **options)
-        except asyncpg.InternalServerError as error:
-            raise _translated(error) from error
-        except (TimeoutError, asyncpg.InternalClientError):
-            self._connection.terminate()
-            raise
-        return int(status.rsplit(" ", 1)[-1])
-
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
         try:
@@ -274,13 +239,10 @@ class Session:
             async with self._connection.transaction():
                 await self._set_timeout(limit)
                 return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-        await self._set_long_timeout()
-        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-
-    async def _set_long_timeout(self) -> None:
         if not self._has_long_timeout:
-            await self._set_timeout(self._timeouts.long_statement)
+            await self._set_timeout(limit)
             self._has_long_timeout = True
+        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
 
     async def _set_timeout(self, seconds: float) -> None:
         await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")
