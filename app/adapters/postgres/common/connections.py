@@ -26,12 +26,6 @@ from typing import Any, assert_never
 
 import asyncpg
 
-from app.adapters.postgres.common.sliced_parameters import (
-    SEND_SLICE,
-    long_items,
-    sliced_sql,
-    text_slices,
-)
 from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
 
 _UNAVAILABLE = (
@@ -134,18 +128,15 @@ class Statement:
     """A statement with named parameters, which become PostgreSQL's numbered ones.
 
     `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
-    `sliced` names the parameters of type `bytea[]` whose long items are sent before it, in slices.
     """
 
-    __slots__ = ("is_long", "names", "sliced", "sliced_sql", "sql")
+    __slots__ = ("is_long", "names", "sql")
 
-    def __init__(self, text: str, *, is_long: bool = False, sliced: Sequence[str] = ()) -> None:
+    def __init__(self, text: str, *, is_long: bool = False) -> None:
         self.is_long = is_long
-        self.sliced = tuple(sliced)
         self.names = tuple(dict.fromkeys(_NAME.findall(text)))
         numbers = {name: str(number) for number, name in enumerate(self.names, start=1)}
         self.sql = _NAME.sub(lambda match: "$" + numbers[match[1]], text)
-        self.sliced_sql = sliced_sql(self.sql, [int(numbers[name]) for name in self.sliced])
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Return the values in the order of the placeholders."""
@@ -197,8 +188,6 @@ class Session:
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
         try:
-            if any(long_items(values[name]) for name in statement.sliced):
-                return await self._execute_sliced(execute, statement, values)
             if not statement.is_long:
                 limit = self._timeouts.statement + self._timeouts.grace
                 return await execute(statement.sql, *arguments, timeout=limit)
@@ -208,29 +197,6 @@ class Session:
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
-
-    async def _execute_sliced(
-        self, execute: Any, statement: Statement, values: dict[str, Any]
-    ) -> Any:
-        """Run in a transaction, after its long items; see `sliced_parameters`."""
-        limit = self._timeouts.statement + self._timeouts.grace
-        async with self._connection.transaction():
-            places: list[Any] = []
-            number = 0
-            for name in statement.sliced:
-                items = list(values[name])
-                starts, counts = [0] * len(items), [0] * len(items)
-                for index in long_items(items):
-                    starts[index] = number
-                    for piece in text_slices(items[index]):
-                        await self._connection.execute(SEND_SLICE, number, piece, timeout=limit)
-                        number += 1
-                    counts[index] = number - starts[index]
-                    items[index] = None
-                values = values | {name: items}
-                places += [starts, counts]
-            arguments = statement.arguments(values)
-            return await execute(statement.sliced_sql, *arguments, *places, timeout=limit)
 
     async def _execute_long(self, execute: Any, sql: str, arguments: Sequence[Any]) -> Any:
         """Run with the longer timeout, which applies to the rest of the transaction."""
