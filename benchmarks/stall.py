@@ -184,7 +184,6 @@ def _taken() -> dict[str, tuple[str, bytes]]:
         {"role": "tool", "tool_call_id": "call_1", "content": of(most - 500)},
     ]
     many = [{"role": "user", "content": of(most // 1000 - 60)} for _ in range(1000)]
-    small = [{"role": "user", "content": "Hello, how are you?"} for _ in range(500_000)]
     return {
         "one message taken": (
             _APPEND,
@@ -198,10 +197,6 @@ def _taken() -> dict[str, tuple[str, bytes]]:
         "a tool result taken": (_APPEND, orjson.dumps({"messages": result})),
         "text to count": ("/v1/tokens/count", orjson.dumps({"text": of(most)})),
         "1,000 messages to count": ("/v1/tokens/count", orjson.dumps({"messages": many})),
-        "500,000 messages to validate": (
-            "/v1/context/validate",
-            orjson.dumps({"format": "openai_chat", "payload": {"messages": small}}),
-        ),
         "a step": (
             "/v1/conversations/{id}/context",
             orjson.dumps({"append": {"messages": [{"role": "user", "content": of(most)}]}}),
