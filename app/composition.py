@@ -11,22 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
-from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.models.circuit_breaker import CircuitBreaker, EmbeddingCircuitBreaker
+from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
 from app.adapters.postgres.database import FREQUENT, PostgresDatabase
-from app.adapters.telemetry.recorder import MeasuredEmbeddings, MeasuredGateway, Telemetry
+from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
@@ -41,10 +39,7 @@ from app.services.compaction.summaries.model_summary import ModelAccess
 from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
-from app.services.conversations.embedding_model import EmbeddingModel, EmbeddingSettings
-from app.services.conversations.meaning import MeaningIndex
 from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
 from app.services.payload.build_replay import BuildReplayService
@@ -52,7 +47,6 @@ from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.imports import StaleImports
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.embedding_quota import EmbeddingQuota
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.retention import RetentionService
 from app.services.tenancy.storage_quota import StorageQuota
@@ -96,9 +90,7 @@ class Parts:
     uploads: BlobUploads
     blob_collector: BlobCollector
     search: SearchService
-    meaning: MeaningIndex | None
     conversations: ConversationService
-    archives: ArchiveService
     retention: RetentionService
     keys: KeyService
     quotas: QuotaService
@@ -110,8 +102,6 @@ class Parts:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
-        if self.meaning is not None:  # the first `recall` has no time to import LiteLLM
-            Thread(target=self.gateway.load, name="warm-up", daemon=True).start()
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
@@ -124,7 +114,6 @@ class Parts:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
             closing.push_async_callback(self.keys.close)
-            closing.push_async_callback(self.archives.close)
             async with self.telemetry.running():
                 yield
 
@@ -148,7 +137,6 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     quotas = quotas_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    meaning = _meaning(settings, database, quotas, telemetry, tokenizer, registry)
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The circuit breaker is outside of the quota: a call that it stops is not counted.
@@ -169,10 +157,9 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     summariser = Summariser(access)
     leases = Leases(database, new_id)
     active = ActiveWindows(database, resolver, now)
-    object_store = None
+    blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
-        object_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
-    blob_store: BlobStore = object_store or RowStore()
+        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
@@ -228,17 +215,8 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             utc_now,
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         ),
-        search=SearchService(database, resolver, meaning, telemetry),
-        meaning=meaning,
+        search=SearchService(database, resolver),
         conversations=conversations,
-        archives=ArchiveService(
-            database,
-            ArchiveObjects(object_store),
-            new_id,
-            utc_now,
-            _days(settings.archive_after_days),
-            telemetry,
-        ),
         retention=RetentionService(
             database,
             retention,
@@ -301,7 +279,6 @@ def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
         settings.bytes_per_day,
         settings.summarizer_calls_per_hour,
         settings.storage_bytes,
-        settings.embedding_tokens_per_day,
     )
     return QuotaService(database, limits, utc_now, time.monotonic)
 
@@ -335,36 +312,6 @@ def _tracing(settings: Settings) -> Tracing | None:
 
 def _days(days: int | None) -> timedelta | None:
     return timedelta(days=days) if days is not None else None
-
-
-def _meaning(
-    settings: Settings,
-    database: PostgresDatabase,
-    quotas: QuotaService,
-    telemetry: Telemetry,
-    tokenizer: TiktokenTokenizer,
-    registry: ModelRegistry,
-) -> MeaningIndex | None:
-    """Return the index of vectors, None without an embedding model."""
-    if settings.embedding_model is None:
-        return None
-    gateway = LiteLLMGateway(settings.embedding_api_base, settings.embedding_api_key)
-    guarded = EmbeddingCircuitBreaker(
-        EmbeddingQuota(MeasuredEmbeddings(gateway, telemetry), database, quotas.limits_of, utc_now),
-        settings.summarizer_breaker_failures,
-        settings.summarizer_breaker_seconds,
-    )
-    embedding = EmbeddingSettings(
-        settings.embedding_model,
-        settings.embedding_dimensions,
-        settings.embedding_max_tokens,
-        settings.embedding_batch,
-        settings.embedding_timeout_seconds,
-        settings.embedding_question_seconds,
-        settings.embedding_trust,
-        _secret_patterns(settings),
-    )
-    return MeaningIndex(database, EmbeddingModel(guarded, registry, tokenizer, embedding))
 
 
 def _secret_patterns(settings: Settings) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from app.domain.common.policy import merge
@@ -22,6 +23,13 @@ class SettingsError(Exception):
 def variable(name: str) -> str:
     """Return the environment variable of a field of `Settings`."""
     return PREFIX + name.upper()
+
+
+def missing(module: str, extra: str) -> str | None:
+    """Return how the package of an optional module is installed, None if it is."""
+    if find_spec(module) is not None:
+        return None
+    return f"a package that is not installed: pip install 'context-service[{extra}]'"
 
 
 def split(value: object) -> object:

@@ -32,6 +32,7 @@ from app.environment import (
     POLICY_VARIABLE,
     PREFIX,
     SettingsError,
+    missing,
     policy_from_env,
     policy_variables,
     split,
@@ -229,11 +230,6 @@ class LimitSettings(BaseModel):
         " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
-    bodies_bytes: Positive = Field(
-        64 * 2**20,
-        description="Memory per process for bodies of more than 64 KiB while they are received and"
-        " answered; one body more is always received, others wait and then receive 503.",
-    )
     max_json_values: Positive = Field(
         200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
     )
@@ -243,18 +239,16 @@ class LimitSettings(BaseModel):
     max_json_depth: int = Field(
         100, ge=1, le=200, description="Maximum nesting of objects and lists in a JSON body."
     )
-    max_message_values: Positive = Field(
-        10_000, description="Maximum JSON values of one appended or imported message."
-    )
     max_batch: int = Field(1000, ge=1, le=1000, description="Maximum messages per append.")
     page_bytes: Positive = Field(
         8 * 2**20,
         description="Maximum size of a list page; a page always has at least one item.",
     )
     heavy_requests: Positive = Field(
-        64,
-        description="Concurrent uploads, downloads, searches of outputs, forks, imports and"
-        " restores per process; more receive 503.",
+        32,
+        description="Slots per process for uploads, downloads, searches of outputs, forks, imports,"
+        " restores, lists, and bodies of more than 64 KiB, one more for each 4 MiB; others wait"
+        " 10 s and then receive 503.",
     )
     heavy_requests_per_tenant: Positive = Field(
         16, description="The same limit per tenant; more receive 429."
@@ -279,7 +273,7 @@ class LimitSettings(BaseModel):
 
 
 class StorageSettings(BaseModel):
-    """Tool outputs, archive and retention."""
+    """Tool outputs and retention."""
 
     max_blob_bytes: Positive = Field(2 * 2**30, description="Maximum size of a tool output upload.")
     blob_store_url: str | None = Field(
@@ -298,12 +292,6 @@ class StorageSettings(BaseModel):
         None,
         description="Conversations without an append or change for this many days are deleted with"
         " all their data, unless a snapshot holds them; unset: kept forever.",
-    )
-    archive_after_days: Days | None = Field(
-        None,
-        description="Conversations without an append or change for this many days move from"
-        " PostgreSQL to the object store, and return when they are used; unset: none do. Needs"
-        " `CONTEXT_BLOB_STORE_URL`.",
     )
     retention_event_days: Days | None = Field(
         None, description="How long events can be read; unset: forever."
@@ -360,8 +348,7 @@ class ModelSettings(BaseModel):
     )
     summarizer_breaker_failures: Positive = Field(
         5,
-        description="Consecutive failures that open the circuit breaker of a summarizer or an"
-        " embedding model.",
+        description="Consecutive failures that open the circuit breaker of a summarizer.",
     )
     summarizer_breaker_seconds: Seconds = Field(
         30.0, description="How long an open circuit breaker stays open before one trial call."
@@ -369,65 +356,11 @@ class ModelSettings(BaseModel):
     summarizer_calls_per_hour: int = Field(
         1000, ge=0, description="Maximum summarizer calls per tenant and clock hour."
     )
-    secret_masking: bool = Field(
-        True, description="Mask secrets in texts for a summarizer or an embedding model."
-    )
+    secret_masking: bool = Field(True, description="Mask secrets in texts for a summarizer.")
     secret_patterns: Patterns | None = Field(
         None,
         description="JSON list of regular expressions (RE2) that match secrets; if a pattern has a"
         " group, its first group is masked; unset: common formats of keys, tokens and passwords.",
-    )
-
-
-class EmbeddingSettings(BaseModel):
-    """Embeddings for `recall`."""
-
-    embedding_model: str | None = Field(
-        None,
-        description="LiteLLM name of the model that embeds messages and questions for `recall`,"
-        " where the database has pgvector; unset: `recall` ranks by words alone.",
-    )
-    embedding_api_base: str | None = Field(
-        None, description="Base URL of the embedding model's API."
-    )
-    embedding_api_key: str | None = Field(
-        None,
-        repr=False,
-        description="Key of the embedding model's API; unset: the provider's own variable.",
-    )
-    embedding_dimensions: int | None = Field(
-        None,
-        ge=1,
-        le=16_000,
-        description="Dimensions to request from a model that can shorten its vectors; unset: the"
-        " model's own number. A change embeds all messages again.",
-    )
-    embedding_max_tokens: Positive = Field(
-        1_000, description="Tokens to which a longer message is cut before it is embedded."
-    )
-    embedding_batch: int = Field(
-        32, ge=1, le=2048, description="Maximum messages per call of the embedding model."
-    )
-    embedding_timeout_seconds: Seconds = Field(
-        30.0, description="Timeout of a call that embeds messages."
-    )
-    embedding_question_seconds: Seconds = Field(
-        1.0,
-        description="How long an answer of `recall` waits for the ranking by meaning; after that it"
-        " is ranked by words alone.",
-    )
-    embedding_trust: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Weight of the ranking by meaning where a message has all words of a question,"
-        " relative to that of words; the fewer words it has, the more meaning counts anyway.",
-    )
-    embedding_tokens_per_day: int | None = Field(
-        None,
-        ge=0,
-        description="Tokens per tenant and day that are sent to the embedding model; unset: no"
-        " limit.",
     )
 
 
@@ -439,7 +372,6 @@ GROUPS: tuple[type[BaseModel], ...] = (
     LimitSettings,
     StorageSettings,
     ModelSettings,
-    EmbeddingSettings,
 )
 """The settings in the order of the documentation."""
 
@@ -479,7 +411,6 @@ class Settings(
     LimitSettings,
     StorageSettings,
     ModelSettings,
-    EmbeddingSettings,
     BaseSettings,
 ):
     """All settings. `Settings()` reads the environment; arguments override it."""
@@ -520,10 +451,18 @@ class Settings(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
                 " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
             )
-        if self.archive_after_days is not None and self.blob_store_url is None:
-            raise ValueError("CONTEXT_ARCHIVE_AFTER_DAYS needs CONTEXT_BLOB_STORE_URL")
+        self._check_extras()
         self._check_policy()
         return self
+
+    def _check_extras(self) -> None:
+        """Raise for a setting whose libraries are not installed."""
+        for name, module, extra in (
+            ("blob_store_url", "obstore", "objects"),
+            ("otlp_endpoint", "opentelemetry.sdk", "traces"),
+        ):
+            if getattr(self, name) is not None and (needed := missing(module, extra)):
+                raise ValueError(f"{variable(name)} needs {needed}")
 
     def _check_policy(self) -> None:
         try:

@@ -5,10 +5,9 @@
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
-4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention,
-   and archives conversations; two workers may do so at once.
-5. Messages are embedded in batches beside that, by one task, whose work has a queue of its own.
-6. When it is stopped, it claims nothing more, lets running work end within its grace period, and
+4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention;
+   two workers may do so at once.
+5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
 
@@ -48,7 +47,6 @@ _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
 _DELETE_EXPIRED_SECONDS = 3600.0
 _DELETE_CONVERSATIONS_SECONDS = 60.0
-_ARCHIVE_SECONDS = 3600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
@@ -57,10 +55,6 @@ _log = logging.getLogger("app.worker")
 
 
 async def _index_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
-
-
-async def _embed_nothing() -> bool:
-    return False
 
 
 async def _collect_nothing() -> int:
@@ -80,11 +74,9 @@ class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
     - `index_hidden` indexes messages that `work` has hidden, for searches.
-    - `embed` embeds a batch of messages, and returns whether there may be more.
     - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
     - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
     - `delete_expired_conversations` deletes conversations whose own expiry has passed.
-    - `archive` moves conversations without activity to the object store.
     - `measure` records metrics of the work on a conversation, and on a job or None.
     """
 
@@ -95,12 +87,10 @@ class Worker:
     concurrency: int = 4
     poll_seconds: float = 5.0
     index_hidden: Callable[[str, str], Awaitable[None]] = _index_nothing
-    embed: Callable[[], Awaitable[bool]] = _embed_nothing
     collect_blobs: Callable[[], Awaitable[int]] = _collect_nothing
     collect_blobs_seconds: float = 3600.0
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
     delete_expired_conversations: Callable[[], Awaitable[int]] = _collect_nothing
-    archive: Callable[[], Awaitable[int]] = _collect_nothing
     measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
 
     def __post_init__(self) -> None:
@@ -117,7 +107,6 @@ class Worker:
             asyncio.create_task(task)
             for task in (
                 self._claim_and_run(),
-                self._repeat("embed", self._embed, self.poll_seconds),
                 self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
                 self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
                 self._repeat(
@@ -125,7 +114,6 @@ class Worker:
                     self._delete_expired_conversations,
                     _DELETE_CONVERSATIONS_SECONDS,
                 ),
-                self._repeat("archive", self._archive, _ARCHIVE_SECONDS),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
@@ -266,11 +254,6 @@ class Worker:
                 _log_failed(name, error)
             await _is_set_within(self._stopping, seconds)
 
-    async def _embed(self) -> None:
-        """Embed batch after batch while messages wait for it."""
-        while not self._stopping.is_set() and await self.embed():
-            pass
-
     async def _collect_blobs(self) -> None:
         if blobs := await self.collect_blobs():
             _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
@@ -282,10 +265,6 @@ class Worker:
     async def _delete_expired_conversations(self) -> None:
         if deleted := await self.delete_expired_conversations():
             _log.info("expired_data_deleted", extra={"data": {"expired_conversations": deleted}})
-
-    async def _archive(self) -> None:
-        if archived := await self.archive():
-            _log.info("conversations_archived", extra={"data": {"conversations": archived}})
 
 
 def _log_failed(chore: str, error: Exception) -> None:
@@ -310,12 +289,10 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         index_hidden=parts.search.index_hidden,
-        embed=parts.meaning.work if parts.meaning is not None else _embed_nothing,
         collect_blobs=parts.blob_collector.collect_all,
         collect_blobs_seconds=settings.blob_gc_seconds,
         delete_expired=parts.retention.delete_expired,
         delete_expired_conversations=parts.retention.delete_expired_conversations,
-        archive=parts.archives.archive_all,
         measure=parts.telemetry.working,
     )
 

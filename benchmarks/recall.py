@@ -7,8 +7,6 @@
 3. For comparison, BM25 ranks the same messages: alone, and each with its two neighbours.
 4. Latency is measured in logs of three lengths, made of dialogues one after the other, each
    question asked once before.
-5. With `CONTEXT_EMBEDDING_MODEL`, and the other variables of an embedding model, all messages are
-   embedded, and each question is also ranked by words and meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from app.composition import Parts, compose, new_id
 from app.domain.conversations.settings import StoredSettings
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
-from app.services.conversations.search import SearchService
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded
 from benchmarks.figures import Section, ms, p50, p95
@@ -39,7 +36,6 @@ GOAL = (0.40, 0.64, 0.73)
 SEEDS, QUICK_SEEDS = range(101, 106), range(101, 102)
 SIZES, QUICK_SIZES = (1_000, 10_000, 100_000), (1_000,)
 QUESTIONS = 100
-FUSED = "recall, with embeddings"
 BATCH = 500
 _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"\w+")
@@ -87,12 +83,8 @@ async def _measure(url: str, quick: bool) -> Section:
             section.add_text(f"Without LoCoMo: {FOLDER} names no folder with `locomo10.json`.")
         section.add_text(f"{QUESTIONS} questions in logs of dialogues in a row; times in ms.")
         section.add_table(
-            ["messages", "ranking", "p50", "p95", "longest"],
-            [
-                row
-                for size in (QUICK_SIZES if quick else SIZES)
-                for row in await _timed(parts, size)
-            ],
+            ["messages", "p50", "p95", "longest"],
+            [await _timed(parts, size) for size in (QUICK_SIZES if quick else SIZES)],
         )
     return section
 
@@ -101,44 +93,23 @@ async def _by_ranking(
     parts: Parts, dialogues: Sequence[Dialogue], named: bool
 ) -> dict[str, dict[str, _Results]]:
     """Return the results of each ranking, by the name of a dialogue."""
-    recalled: dict[str, dict[str, _Results]] = {}
-    for each in dialogues:
-        for ranking, results in (await _asked(parts, each, named)).items():
-            recalled.setdefault(ranking, {})[each.name] = results
+    recalled = {each.name: await _asked(parts, each, named) for each in dialogues}
     alone, beside = [
         {each.name: _by_bm25(each, named, width) for each in dialogues} for width in (0, 1)
     ]
-    return recalled | {"BM25": alone, "BM25 with neighbours": beside}
+    return {"recall": recalled, "BM25": alone, "BM25 with neighbours": beside}
 
 
-async def _asked(parts: Parts, dialogue: Dialogue, named: bool) -> dict[str, _Results]:
-    """Return the results of a dialogue by ranking."""
+async def _asked(parts: Parts, dialogue: Dialogue, named: bool) -> _Results:
+    """Return what `recall` finds for each question of a dialogue."""
     report(f"recall: {dialogue.name}")
     messages = dialogue.sent(named=named)
     conversation_id = await _appended(parts, messages)
-    await _embedded(parts, conversation_id, len(messages))
-    found: dict[str, _Results] = {}
-    for ranking, search in _searches(parts).items():
-        results = found.setdefault(ranking, [])
-        for asked in dialogue.questions:
-            page = await search.recall(TENANT, conversation_id, asked.text)
-            assert page.by_meaning is (ranking == FUSED)
-            results.append(([item.seq - 1 for item in page.messages], asked))
-    return found
-
-
-def _searches(parts: Parts) -> dict[str, SearchService]:
-    """Return the searches by their ranking, the second one where there is a model (rule 5)."""
-    by_words = {"recall": SearchService(parts.database, parts.resolver)}
-    return by_words | ({FUSED: parts.search} if parts.meaning is not None else {})
-
-
-async def _embedded(parts: Parts, conversation_id: str, through_seq: int) -> None:
-    """Embed all messages, as workers do."""
-    if parts.meaning is not None:
-        await parts.meaning.request(conversation_id, through_seq)
-        while await parts.meaning.work():
-            pass
+    results: _Results = []
+    for asked in dialogue.questions:
+        page = await parts.search.recall(TENANT, conversation_id, asked.text)
+        results.append(([item.seq - 1 for item in page.messages], asked))
+    return results
 
 
 async def _appended(parts: Parts, messages: Sequence[dict[str, object]]) -> str:
@@ -200,24 +171,17 @@ def _row(name: str, ranking: str, results: _Results) -> list[str]:
     return [name, ranking, f"{len(results):,}", *(f"{share:.3f}" for share in _shares(results))]
 
 
-async def _timed(parts: Parts, size: int) -> list[list[str]]:
+async def _timed(parts: Parts, size: int) -> list[str]:
     """Ask questions in a log of this many messages, all kinds of words among them."""
     report(f"recall: {size:,} messages")
     dialogues = (made(seed) for seed in count(1_000))
     messages = [*islice((item for each in dialogues for item in each.sent(named=True)), size)]
     conversation_id = await _appended(parts, messages)
-    begun = perf_counter()
-    await _embedded(parts, conversation_id, size)
-    if parts.meaning is not None:
-        report(f"recall: {size:,} messages embedded in {perf_counter() - begun:.0f} s")
     asked = [question.text for question in made(1_000).questions[:QUESTIONS]]
-    rows = []
-    for ranking, search in _searches(parts).items():
-        await search.recall(TENANT, conversation_id, asked[0])
-        spent = []
-        for text in asked:
-            begun = perf_counter()
-            await search.recall(TENANT, conversation_id, text)
-            spent.append(perf_counter() - begun)
-        rows.append([f"{size:,}", ranking, ms(p50(spent)), ms(p95(spent)), ms(max(spent))])
-    return rows
+    await parts.search.recall(TENANT, conversation_id, asked[0])
+    spent = []
+    for text in asked:
+        begun = perf_counter()
+        await parts.search.recall(TENANT, conversation_id, text)
+        spent.append(perf_counter() - begun)
+    return [f"{size:,}", ms(p50(spent)), ms(p95(spent)), ms(max(spent))]

@@ -1,11 +1,12 @@
-// Bundles the pages into `app/inspector_files`: index.html and docs.html, and files with a hash in
-// their names.
+// Bundles the pages into the folder that is named: index.html and docs.html, and files with a hash
+// in their names.
 
 import { mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { build, type BuildOptions } from "esbuild";
 
-const folder = join(import.meta.dirname, "..", "app", "inspector_files");
+const folder = process.argv[2];
+if (folder === undefined) throw new Error("no folder is named");
 const fresh = `${folder}.new`;
 
 rmSync(fresh, { recursive: true, force: true });

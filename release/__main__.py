@@ -80,6 +80,8 @@ def check_sources(number: str) -> None:
 
 def check_api() -> None:
     """Refuse what breaks clients of the last release (rule 1)."""
+    if not RELEASED.exists():
+        return
     released, current = (json.loads(path.read_text("utf-8")) for path in (RELEASED, CURRENT))
     found = breaks(released, current)
     if found and not is_new_major(released, current):
@@ -92,7 +94,7 @@ def check_wheels() -> None:
         for architecture in ARCHITECTURES:
             platforms = [f"manylinux{name}_{architecture}" for name in GLIBC]
             options = [text for name in platforms for text in ("--platform", name)]
-            hashed = ("--only-binary", ":all:", "--require-hashes", "-r", "requirements.lock")
+            hashed = ("--only-binary", ":all:", "--require-hashes", "-r", "requirements-all.lock")
             target = ("--dry-run", "--ignore-installed", "--target", folder, *hashed)
             pip = (sys.executable, "-m", "pip", "install", "--quiet", "--python-version", "3.11")
             run(*pip, "--implementation", "cp", *options, *target)
@@ -101,7 +103,7 @@ def check_wheels() -> None:
 def build(number: str, epoch: str) -> tuple[Path, Path]:
     """Build wheel and source archive, and return them (rule 2)."""
     shutil.rmtree(DIST, ignore_errors=True)
-    run(sys.executable, "inspector/build.py")
+    run(sys.executable, "inspector/build.py", "--check")
     with tempfile.TemporaryDirectory() as again:
         for folder in (DIST, Path(again)):
             command = (sys.executable, "-m", "hatchling", "build", "-d", folder)

@@ -1,5 +1,4 @@
-"""A real HTTP server on the loopback that speaks the OpenAI protocol and misbehaves on demand: chat
-completions and embeddings.
+"""A real HTTP server on the loopback that speaks the OpenAI protocol and misbehaves on demand.
 
 Script it call by call; when the script is used up, `always` decides (a good answer at first):
 
@@ -7,22 +6,17 @@ Script it call by call; when the script is used up, `always` decides (a good ans
     fake_llm.always(no_tags())
     CONTEXT_SUMMARIZER_API_BASE = fake_llm.api_base, model "openai/anything"
 
-Embeddings have some meaning: words of one line of `SYNONYMS` are the same word to them. The script
-is for both; then `always_embed` decides about embeddings.
-
 As the real protocol, it refuses with 400 a request whose assistant tool calls lack results.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any
@@ -31,15 +25,6 @@ import pytest
 
 GOOD_TEXT = "<summary>The user wants tea. Decided: green tea.</summary>"
 MAX_WAIT_SECONDS = 30.0
-DIMENSIONS = 64
-SYNONYMS = (
-    "car automobile vehicle sedan",
-    "doctor physician medic surgeon",
-    "bought purchased acquired",
-    "port socket endpoint",
-    "dog puppy hound",
-)
-_CLASSES = {word: line for line in SYNONYMS for word in line.split()}
 
 
 @dataclass(frozen=True)
@@ -54,11 +39,6 @@ class Request:
     def text(self) -> str:
         """The last message's content, which carries the instructions."""
         return str(self.body["messages"][-1]["content"])
-
-    @property
-    def inputs(self) -> list[str]:
-        """The texts to embed."""
-        return list(self.body["input"])
 
 
 @dataclass(frozen=True)
@@ -102,27 +82,6 @@ def completion_body(
 def answer(text: str = GOOD_TEXT, finish_reason: str = "stop") -> Behaviour:
     """Answer with this text."""
     return Behaviour(body=completion_body(text, finish_reason))
-
-
-def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    """Return the vector of a text: its words, hashed, those of one meaning to the same place."""
-    vector = [0.0] * dimensions
-    for word in re.findall(r"\w+", text.lower()):
-        digest = blake2b(_CLASSES.get(word, word).encode(), digest_size=8).digest()
-        vector[int.from_bytes(digest[:4]) % dimensions] += 1.0 if digest[4] % 2 else -1.0
-    return vector
-
-
-def embed(request: Request) -> Behaviour:
-    """Answer with a vector for each text."""
-    dimensions = request.body.get("dimensions", DIMENSIONS)
-    data = [
-        {"object": "embedding", "index": index, "embedding": vector_of(text, dimensions)}
-        for index, text in enumerate(request.inputs)
-    ]
-    tokens = sum(len(text.split()) for text in request.inputs)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return Behaviour(body={"object": "list", "data": data[::-1], "model": "fake", "usage": usage})
 
 
 def slow(released: Event, then: Behaviour | None = None, arrived: Event | None = None) -> Behaviour:
@@ -196,7 +155,6 @@ class FakeLLM:
         self.requests: list[Request] = []
         self._script: deque[Answering] = deque()
         self._always: Answering = answer()
-        self._always_embed: Answering = embed
         self._lock = Lock()
         self._stopped = Event()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -215,7 +173,7 @@ class FakeLLM:
 
     def knows(self, path: str) -> bool:
         """Return whether the protocol has this path."""
-        return path in {"/chat/completions", "/v1/chat/completions", "/v1/embeddings"}
+        return path in {"/chat/completions", "/v1/chat/completions"}
 
     def script(self, *behaviours: Answering) -> None:
         """Line up what to do with the next calls, one each."""
@@ -226,19 +184,13 @@ class FakeLLM:
         """Set what to do when the script is used up."""
         self._always = behaviour
 
-    def always_embed(self, behaviour: Answering) -> None:
-        """Set what to do with embeddings when the script is used up."""
-        self._always_embed = behaviour
-
     def take(self, request: Request) -> Behaviour:
         """Record the request and return what to do with it."""
         with self._lock:
             self.requests.append(request)
             if problem := self.complaint(request):
                 return status(400, problem, "invalid_request_error")
-            is_embedding = request.path.endswith("/embeddings")
-            always = self._always_embed if is_embedding else self._always
-            behaviour = self._script.popleft() if self._script else always
+            behaviour = self._script.popleft() if self._script else self._always
         return behaviour(request) if callable(behaviour) else behaviour
 
     def complaint(self, request: Request) -> str | None:

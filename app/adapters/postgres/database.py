@@ -12,7 +12,6 @@ from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations import append_statements, group_commit
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
-from app.adapters.postgres.conversations.archives import ArchiveRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
 from app.adapters.postgres.conversations.group_commit import GroupCommit
@@ -22,7 +21,6 @@ from app.adapters.postgres.conversations.redactions import RedactionRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
-from app.adapters.postgres.conversations.vectors import VectorRepository
 from app.adapters.postgres.payload import build_reads, inline_compactions
 from app.adapters.postgres.payload.contexts import ADD_EPOCH, ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
@@ -129,10 +127,6 @@ class PostgresRepositories:
         return SearchRepository(self._session)
 
     @property
-    def vectors(self) -> VectorRepository:
-        return VectorRepository(self._session)
-
-    @property
     def tenant_search(self) -> TenantSearchRepository:
         return TenantSearchRepository(self._session)
 
@@ -151,10 +145,6 @@ class PostgresRepositories:
     @property
     def exports(self) -> ExportRepository:
         return ExportRepository(self._session)
-
-    @property
-    def archives(self) -> ArchiveRepository:
-        return ArchiveRepository(self._session)
 
     @property
     def tenant_data(self) -> TenantDataRepository:

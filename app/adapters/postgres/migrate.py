@@ -9,9 +9,7 @@
    the service; a longer one raises its limit with `SET LOCAL`. After a lock timeout the migration
    is rolled back and tried again.
 5. The URL must reach PostgreSQL itself or a pooler in session mode [operation.pooler].
-6. A database may get pgvector later. A database that has it and not the column of embeddings is not
-   current, and the column is added without a revision.
-7. Alembic and SQLAlchemy take half a second to import, so they are imported for a migration only.
+6. Alembic and SQLAlchemy take half a second to import, so they are imported for a migration only.
 """
 
 from __future__ import annotations
@@ -34,29 +32,6 @@ TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
 """The maximum number of attempts, when each ends in a lock timeout (rule 4)."""
 
-ADD_VECTORS = """
-    DO $$ BEGIN
-        CREATE EXTENSION IF NOT EXISTS vector;
-        ALTER TABLE message_vectors ADD COLUMN IF NOT EXISTS embedding halfvec;
-        -- In its row: a search reads all vectors of a conversation.
-        ALTER TABLE message_vectors ALTER COLUMN embedding SET STORAGE MAIN;
-        -- What an extension that was dropped has left is not embedded any more.
-        TRUNCATE message_vectors, embedding_progress;
-    EXCEPTION
-        WHEN lock_not_available THEN RAISE;
-        WHEN OTHERS THEN RAISE NOTICE 'Without pgvector: %', SQLERRM;
-    END $$
-"""
-"""Adds the column of embeddings where the database has pgvector, or may create it (rule 6)."""
-
-_LACKS_VECTORS = """
-    SELECT to_regtype('halfvec') IS NOT NULL AND to_regclass('message_vectors') IS NOT NULL
-        AND NOT EXISTS (
-            SELECT FROM pg_attribute
-            WHERE attrelid = to_regclass('message_vectors') AND attname = 'embedding'
-                AND NOT attisdropped
-        )
-"""
 _LOCK = 0x636F_6E74_6578_7400  # "context" in ASCII
 _PAUSE_SECONDS = 0.2
 _CONNECT_SECONDS = 5.0
@@ -86,17 +61,16 @@ def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
     Raises DatabaseUnusable.
     """
     with _translated_errors():
-        revision, lacks_vectors = asyncio.run(_schema(url))
-    return revision >= newest_revision(migrations) and not lacks_vectors
+        return asyncio.run(_revision(url)) >= newest_revision(migrations)
 
 
-def migrate(url: str, migrations: Path = MIGRATIONS, revision: int | None = None) -> None:
-    """Run the missing migrations, up to a revision, in one process at a time (rule 3).
+def migrate(url: str, migrations: Path = MIGRATIONS) -> None:
+    """Run the missing migrations in one process at a time (rule 3).
 
     Raises MigrationError. A failed migration is rolled back; the migrations before it stay.
     """
     with _translated_errors():
-        asyncio.run(_migrate(url, migrations, revision or newest_revision(migrations)))
+        asyncio.run(_migrate(url, migrations, newest_revision(migrations)))
 
 
 @contextmanager
@@ -130,12 +104,10 @@ async def _connect(url: str) -> asyncpg.Connection:
         raise DatabaseUnusable(f"The URL of the database is invalid: {exc}") from exc
 
 
-async def _schema(url: str) -> tuple[int, bool]:
-    """Return the revision, and whether pgvector is there without the column of embeddings."""
+async def _revision(url: str) -> int:
     connection = await _connect(url)
     try:
-        revision = await revision_of(connection)
-        return revision, bool(revision and await connection.fetchval(_LACKS_VECTORS))
+        return await revision_of(connection)
     finally:
         await connection.close(timeout=_ANSWER_SECONDS)
 
@@ -149,19 +121,8 @@ async def revision_of(connection: asyncpg.Connection) -> int:
 
 async def _migrate(url: str, migrations: Path, target: int) -> None:
     async with migration_lock(url):
-        revision, lacks_vectors = await _schema(url)
-        if revision < target:
+        if await _revision(url) < target:
             await _upgrade(url, migrations, target)
-        elif lacks_vectors:
-            await _add_vectors(url)
-
-
-async def _add_vectors(url: str) -> None:
-    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS, server_settings=TIMEOUTS)
-    try:
-        await connection.execute(ADD_VECTORS)
-    finally:
-        await connection.close(timeout=_ANSWER_SECONDS)
 
 
 async def _upgrade(url: str, migrations: Path, target: int) -> None:

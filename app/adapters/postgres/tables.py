@@ -12,22 +12,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSVECTOR
-from sqlalchemy.dialects.postgresql.base import ischema_names
 
 metadata = sa.MetaData()
-
-
-class HalfVector(sa.types.UserDefinedType[object]):
-    """pgvector's `halfvec`, of any number of dimensions."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_options: object) -> str:
-        """Return the name of the type."""
-        return "halfvec"
-
-
-ischema_names["halfvec"] = HalfVector
 
 NOW = sa.text("now()")
 
@@ -51,7 +37,6 @@ tenants = sa.Table(
     sa.Column("summarizer_calls_per_hour", sa.BigInteger),
     _time("created_at"),
     sa.Column("storage_bytes", sa.BigInteger),
-    sa.Column("embedding_tokens_per_day", sa.BigInteger),
     # Since then its keys are refused.
     sa.Column("disabled_at", sa.DateTime(timezone=True)),
 )
@@ -204,72 +189,65 @@ conversation_activity = sa.Table(
 )
 
 
-def _state_columns() -> list[sa.Column[object]]:
-    """Return the columns of a conversation's state."""
-    return [
-        sa.Column("conversation_id", sa.Uuid, primary_key=True),
-        sa.Column("counter", sa.Text, nullable=False),
-        sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("compaction_id", sa.Uuid),
-        sa.Column("span_start", sa.BigInteger),
-        sa.Column("span_end", sa.BigInteger),
-        sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
-        sa.Column("view_cause", sa.Text),
-        sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("due_at", sa.DateTime(timezone=True)),
-        sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
-        # Why the last compaction failed, until one succeeds.
-        sa.Column("last_failure", sa.Text),
-        sa.Column("failed_at", sa.DateTime(timezone=True)),
-        # Tool results up to this seq are cleared, except those that stay.
-        sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
-        # The agent tools that the previews of all results name.
-        sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        # The view version of the last scheduled blob collection.
-        sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
-        # The tools found by a search in this turn.
-        sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
-        # The active window: all from this seq on, with the gaps and restored spans of `parts`.
-        sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
-        sa.Column("parts", sa.Text, nullable=False, server_default=""),
-        sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-        # Whether the open calls are outside the window; their results will be too.
-        sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
-        # The rolling window of the last move.
-        sa.Column("window_seconds", sa.BigInteger),
-        sa.Column("cleared_at", sa.DateTime(timezone=True)),
-        sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
-        # The times of the messages in the window, and of the log before the last batch.
-        sa.Column("oldest_at", sa.DateTime(timezone=True)),
-        sa.Column("newest_at", sa.DateTime(timezone=True)),
-        sa.Column("newest_before", sa.DateTime(timezone=True)),
-        # The view version of the last redaction: no payload of an earlier one is rendered again.
-        sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
-        # Triggers count every change that is not an append. The first one is a time, so that no
-        # process takes a new conversation for a deleted one with the same id.
-        sa.Column(
-            "state_version",
-            sa.BigInteger,
-            nullable=False,
-            server_default=sa.text("(EXTRACT(epoch FROM clock_timestamp()) * 1000000)::bigint"),
-        ),
-    ]
-
-
 heads = sa.Table(
     "heads",
     metadata,
-    *_state_columns(),
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("counter", sa.Text, nullable=False),
+    sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("compaction_id", sa.Uuid),
+    sa.Column("span_start", sa.BigInteger),
+    sa.Column("span_end", sa.BigInteger),
+    sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
+    sa.Column("view_cause", sa.Text),
+    sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("due_at", sa.DateTime(timezone=True)),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Why the last compaction failed, until one succeeds.
+    sa.Column("last_failure", sa.Text),
+    sa.Column("failed_at", sa.DateTime(timezone=True)),
+    # Tool results up to this seq are cleared, except those that stay.
+    sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
+    # The agent tools that the previews of all results name.
+    sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    # The view version of the last scheduled blob collection.
+    sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
+    # The tools found by a search in this turn.
+    sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
+    # The active window: all from this seq on, with the gaps and restored spans of `parts`.
+    sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
+    sa.Column("parts", sa.Text, nullable=False, server_default=""),
+    sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
+    # Whether the open calls are outside the window; their results will be too.
+    sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The rolling window of the last move.
+    sa.Column("window_seconds", sa.BigInteger),
+    sa.Column("cleared_at", sa.DateTime(timezone=True)),
+    sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # The times of the messages in the window, and of the log before the last batch.
+    sa.Column("oldest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_before", sa.DateTime(timezone=True)),
+    # The view version of the last redaction: no payload of an earlier one is rendered again.
+    sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
+    # Triggers count every change that is not an append. The first one is a time, so that no
+    # process takes a new conversation for a deleted one with the same id.
+    sa.Column(
+        "state_version",
+        sa.BigInteger,
+        nullable=False,
+        server_default=sa.text("(EXTRACT(epoch FROM clock_timestamp()) * 1000000)::bigint"),
+    ),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -278,29 +256,6 @@ heads = sa.Table(
     ),
     # Every append updates this row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
-)
-
-# The state of each conversation whose rows are in an object: it has no row in `heads` then, so that
-# no statement finds it, and none has to ask.
-archived_heads = sa.Table("archived_heads", metadata, *_state_columns())
-
-# Conversations that are archived, or were: since `restored_at` if that is set.
-archives = sa.Table(
-    "archives",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    # The object with the rows; null once they were restored.
-    sa.Column("content_id", sa.Uuid),
-    sa.Column("object_key", sa.Text),
-    sa.Column("messages", sa.BigInteger, nullable=False),
-    sa.Column("text_bytes", sa.BigInteger, nullable=False),
-    sa.Column("object_bytes", sa.BigInteger, nullable=False),
-    sa.Column("last_message_at", sa.DateTime(timezone=True)),
-    # The newest time of the rows in the object, for retention.
-    sa.Column("idle_since", sa.DateTime(timezone=True)),
-    _time("archived_at"),
-    sa.Column("restored_at", sa.DateTime(timezone=True)),
 )
 
 messages = sa.Table(
@@ -371,28 +326,6 @@ message_words = sa.Table(
         postgresql_using="gin",
         postgresql_with={"gin_pending_list_limit": 128},
     ),
-)
-
-# The embeddings of messages. The column exists only where the database has pgvector.
-message_vectors = sa.Table(
-    "message_vectors",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("embedding", HalfVector),
-)
-
-# How far conversations are embedded, by which model, and which of them wait for a worker.
-embedding_progress = sa.Table(
-    "embedding_progress",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("requested_seq", sa.BigInteger, nullable=False),
-    sa.Column("due_at", sa.DateTime(timezone=True)),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Index("embedding_progress_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
 )
 
 # A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
@@ -538,8 +471,7 @@ pins = sa.Table(
     _time("created_at"),
 )
 
-# Appends are in the log, not here. The columns from `tenant_id` on order the events of a tenant;
-# they are null in rows of a release before them.
+# Appends are in the log, not here.
 events = sa.Table(
     "events",
     metadata,
@@ -548,19 +480,8 @@ events = sa.Table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False, server_default="{}"),
     _time("created_at"),
-    sa.Column("tenant_id", sa.Text),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("server_id", sa.BigInteger),
-    sa.Column("transaction_id", sa.BigInteger),
-    sa.Column("event_id", sa.BigInteger),
     _by_age("events"),
-    sa.Index(
-        "events_by_tenant",
-        *("tenant_id", "server_id", "transaction_id", "event_id"),
-        postgresql_where=sa.text("transaction_id IS NOT NULL"),
-    ),
 )
-event_ids = sa.Sequence("event_ids", metadata=metadata)
 
 jobs = sa.Table(
     "jobs",
@@ -575,12 +496,7 @@ jobs = sa.Table(
     sa.Column("error", sa.Text),
     _time("created_at"),
     _time("updated_at"),
-    # The agent of the conversation when the job was added.
-    sa.Column("agent_id", sa.Text),
     sa.Index("jobs_by_id", "job_id"),
-    sa.Index("jobs_by_tenant", "tenant_id", "status", "job_id"),
-    sa.Index("jobs_by_agent", "tenant_id", "agent_id", "status", "job_id"),
-    sa.Index("jobs_by_conversation", "conversation_id", "status", "job_id"),
     _by_age("jobs"),
     sa.Index(
         "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
@@ -678,8 +594,7 @@ def _usage_totals() -> list[sa.Column[object]]:
         sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
         sa.Column("cost_usd", DOUBLE_PRECISION, nullable=False),
         sa.Column("unpriced_calls", sa.BigInteger, nullable=False),
-        sa.Column("compacted_tokens", sa.BigInteger, nullable=False),
-        sa.Column("offloaded_tokens", sa.BigInteger, nullable=False),
+        sa.Column("saved_tokens", sa.BigInteger, nullable=False),
         sa.Column("saved_usd", DOUBLE_PRECISION, nullable=False),
     ]
 
@@ -701,15 +616,6 @@ tenant_usage = sa.Table(
     *_usage_totals(),
     # Every report updates a row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
-)
-
-# Running sums of the tokens that previews of results leave out, up to a seq.
-offloaded_totals = sa.Table(
-    "offloaded_totals",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
 # The ratio of reported to counted tokens of a model, with exponential decay.
@@ -750,7 +656,7 @@ snapshots = sa.Table(
     sa.Column("window_start", sa.DateTime(timezone=True), nullable=False),
     sa.Column("window_end", sa.DateTime(timezone=True), nullable=False),
     sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("models", sa.Text),
+    sa.Column("models", sa.Text, nullable=False),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
     sa.Index("snapshots_by_time", "tenant_id", "created_at", "session_id"),
     sa.Index("snapshots_by_agent", "tenant_id", "agent_id", "created_at", "session_id"),

@@ -36,9 +36,8 @@ from app.adapters.telemetry.spans import CompletionRecorder, ResultRecorder, Spa
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
 from app.domain.tenancy.api_keys import bearer_of
-from app.services.ports import EmbeddingGateway, Gateway
+from app.services.ports import Gateway
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
     from app.adapters.telemetry.tracing import Tracing
@@ -117,11 +116,6 @@ class Telemetry:
         degraded = "yes" if is_degraded else "no"
         self._metrics.builds.labels(format, kind, pressure, degraded).inc()
 
-    def archived(self, operation: str, outcome: str, seconds: float) -> None:
-        """Count a conversation that was archived or restored, or could not be."""
-        self._metrics.archives.labels(operation, outcome).inc()
-        self._metrics.archive_seconds.labels(operation).observe(seconds)
-
     @contextmanager
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
@@ -150,10 +144,6 @@ class Telemetry:
             metrics.compactions.labels(trigger, strategy, outcome).inc()
             metrics.compaction_seconds.labels(trigger).observe(perf_counter() - started)
 
-    def recalled(self, ranking: str, reason: str) -> None:
-        """Count an answer of `recall`, by its ranking and why there was no other one."""
-        self._metrics.recalls.labels(ranking, reason).inc()
-
     def key_refused(self, reason: str) -> None:
         """Count a refused API key."""
         self._metrics.refused_keys.labels(reason).inc()
@@ -161,14 +151,14 @@ class Telemetry:
     # --- called by the gateway, the worker and the store ----------------------------------
 
     @contextmanager
-    def calling(self, call: ModelCall | EmbeddingCall) -> Iterator[CompletionRecorder]:
-        """Count and span a model call; the block passes its completion or its embeddings."""
+    def calling(self, call: ModelCall) -> Iterator[CompletionRecorder]:
+        """Count and span a model call; the block passes its completion."""
         metrics, model, started = self._metrics, call.model, perf_counter()
         outcome = "error"
         try:
             with self._spans.calling(call) as record_span:
 
-                def record(answer: Completion | Embeddings) -> None:
+                def record(answer: Completion) -> None:
                     nonlocal outcome
                     outcome = OK_OUTCOME
                     metrics.call_tokens.labels(model, "input").inc(answer.input_tokens)
@@ -302,21 +292,6 @@ class MeasuredGateway:
             completion = await self._gateway.complete(call)
             record(completion)
         return completion
-
-
-class MeasuredEmbeddings:
-    """A gateway that records each call of an embedding model, its tokens and its cost."""
-
-    def __init__(self, gateway: EmbeddingGateway, telemetry: Telemetry) -> None:
-        self._gateway = gateway
-        self._telemetry = telemetry
-
-    async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Return the model's vectors; raises ServiceUnavailable as the gateway does."""
-        with self._telemetry.calling(call) as record:
-            embeddings = await self._gateway.embed(call)
-            record(embeddings)
-        return embeddings
 
 
 async def _backlog_or_none(read_backlog: Callable[[], Awaitable[Waiting]]) -> Waiting | None:

@@ -15,10 +15,9 @@ from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode, 
 from app.domain.common.errors import ContextError
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
 
 ResultRecorder = Callable[[CompactResult], None]
-CompletionRecorder = Callable[[Completion | Embeddings], None]
+CompletionRecorder = Callable[[Completion], None]
 
 PROVIDERS: Mapping[str, str] = {
     "azure": "azure.ai.openai",
@@ -59,24 +58,21 @@ class Spans:
             yield record
 
     @contextmanager
-    def calling(self, call: ModelCall | EmbeddingCall) -> Iterator[CompletionRecorder]:
+    def calling(self, call: ModelCall) -> Iterator[CompletionRecorder]:
         """Span a model call by the conventions for generative AI; the block passes the answer."""
-        operation = "chat" if isinstance(call, ModelCall) else "embeddings"
-        attributes: dict[str, Any] = {
-            "gen_ai.operation.name": operation,
+        attributes = {
+            "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider_of(call.model),
             "gen_ai.request.model": call.model,
+            "gen_ai.request.max_tokens": call.max_tokens,
         }
-        if isinstance(call, ModelCall):
-            attributes["gen_ai.request.max_tokens"] = call.max_tokens
 
-        def record(answer: Completion | Embeddings) -> None:
-            span.set_attribute("gen_ai.usage.input_tokens", answer.input_tokens)
-            if isinstance(answer, Completion):
-                span.set_attribute("gen_ai.response.finish_reasons", [answer.finish_reason])
-                span.set_attribute("gen_ai.usage.output_tokens", answer.output_tokens)
+        def record(completion: Completion) -> None:
+            span.set_attribute("gen_ai.response.finish_reasons", [completion.finish_reason])
+            span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
+            span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
 
-        with self._span(f"{operation} {call.model}", attributes, SpanKind.CLIENT) as span:
+        with self._span(f"chat {call.model}", attributes, SpanKind.CLIENT) as span:
             yield record
 
     def working(self, conversation_id: str, kind: str) -> AbstractContextManager[Span]:

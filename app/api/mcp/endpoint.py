@@ -29,8 +29,9 @@ from app.api.http.bodies import (
 )
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import conversation_of
-from app.domain.common.errors import ContextError
+from app.domain.common.errors import ContextError, NotFound
 from app.domain.common.json_structure import StructureLimits
+from app.environment import missing
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -81,6 +82,8 @@ class McpEndpoint:
             conversation_of(request)
             require_json(request)
             body = await request.body()
+            if needed := missing("mcp", "mcp"):
+                raise NotFound(f"MCP needs {needed}")
             # The SDK parses the body on the event loop.
             await in_thread_if_long(body, require_structure, body, self._limits)
             manager = await self._started()

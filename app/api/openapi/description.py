@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api.conversations.event_schemas import StreamedEvent, TenantEvent
+from app.api.conversations.event_schemas import StreamedEvent
 from app.api.conversations.list_filters import METADATA_FILTER
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
@@ -128,7 +128,6 @@ def _complete(document: dict[str, Any]) -> None:
         [
             (ProblemAnswer, "serialization"),
             (StreamedEvent, "serialization"),
-            (TenantEvent, "serialization"),
         ],
         ref_template="#/components/schemas/{model}",
     )

@@ -24,9 +24,7 @@ class ServiceLinks(ResponseSchema):
 
     name: str = Field(description="Name of the service.")
     version: str = Field(description="Version of the service.")
-    inspector: str | None = Field(
-        description="Path of the inspector, for a browser; null where it is not built."
-    )
+    inspector: str = Field(description="Path of the inspector, for a browser.")
     docs: str = Field(description="Path of the API reference, for a browser.")
     openapi: str = Field(description="Path of the OpenAPI document.")
     health: str = Field(description="Path of the liveness check.")

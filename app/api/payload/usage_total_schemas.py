@@ -11,13 +11,6 @@ from pydantic import AfterValidator, Field
 from app.api.http.fields import DAY_PATTERN, ModelName, ResponseSchema, examples
 from app.domain.models.usage_totals import MAX_DAYS, USUAL_DAYS, GroupBy
 
-SAVINGS_METHOD = (
-    "estimate: tokens of all messages in the active window with whole tool results, minus tokens of"
-    " the payload, by the service's count and the model's calibration; at most what fitted the"
-    " model's input; priced like a cache read where the call used a cache, else like input"
-)
-"""How `saved` is estimated; [usage.savings-estimate]."""
-
 _CALLS: dict[str, Any] = {
     "calls": 12,
     "input_tokens": 18200,
@@ -42,12 +35,8 @@ _FIGURES: dict[str, Any] = {
     "reported": _CALLS,
     "summaries": _SUMMARIES,
     "cost_usd": 0.1737,
-    "saved": {
-        "compacted_tokens": 96000,
-        "offloaded_tokens": 41000,
-        "tokens": 137000,
-        "cost_usd": 0.17125,
-    },
+    "saved_tokens": 137000,
+    "saved_usd": 0.3425,
 }
 
 
@@ -100,17 +89,6 @@ class CallTotals(ResponseSchema):
     unpriced_calls: int = Field(description="Calls of models without known prices.")
 
 
-class Savings(ResponseSchema):
-    """What payloads had less than the full history; `savings_method` says how it is estimated."""
-
-    compacted_tokens: int = Field(description="Left out by compactions and cleared tool results.")
-    offloaded_tokens: int = Field(description="Left out by previews of large tool results.")
-    tokens: int = Field(description="Their sum.")
-    cost_usd: float | None = Field(
-        description="Their price in USD; null when no call has known prices."
-    )
-
-
 class UsageFigures(ResponseSchema):
     """Tokens and cost, and what was saved."""
 
@@ -119,7 +97,13 @@ class UsageFigures(ResponseSchema):
     reported: CallTotals = Field(description="Calls whose usage was reported.")
     summaries: CallTotals = Field(description="The service's own calls, which write summaries.")
     cost_usd: float | None = Field(description="Cost of both; null when no call has known prices.")
-    saved: Savings = Field(description="Saved by compactions and offloading; an estimate.")
+    saved_tokens: int = Field(
+        description="What the log had at each reported call and its payload did not send, by the"
+        " conversation's counter."
+    )
+    saved_usd: float | None = Field(
+        description="Their price as input, in USD; null when no call has known prices."
+    )
 
 
 class UsageRow(UsageFigures):
@@ -141,7 +125,6 @@ class UsageTotalsAnswer(ResponseSchema):
             "group_by": "day,model",
             "data": [{"day": "2026-11-23", "model": "gpt-4o", **_FIGURES}],
             "totals": _FIGURES,
-            "savings_method": SAVINGS_METHOD,
             "next_cursor": None,
         }
     )
@@ -151,7 +134,6 @@ class UsageTotalsAnswer(ResponseSchema):
     group_by: GroupBy = Field(description="What each row is of.")
     data: list[UsageRow] = Field(description="Rows of this page, by day and model.")
     totals: UsageFigures = Field(description="Sums of the whole range, of all pages.")
-    savings_method: str = Field(description="How `saved` is estimated.")
     next_cursor: str | None = Field(
         description="The `cursor` of the next page; null on the last page."
     )

@@ -21,7 +21,6 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.usage_total_schemas import (
-    SAVINGS_METHOD,
     FirstDay,
     Groups,
     LastDay,
@@ -134,24 +133,18 @@ def _answer(totals: UsageTotals) -> dict[str, Any]:
         "group_by": totals.group_by,
         "data": [{"day": row.day, "model": row.model, **_figures(row)} for row in totals.rows],
         "totals": _figures(totals.totals),
-        "savings_method": SAVINGS_METHOD,
         "next_cursor": next_cursor,
     }
 
 
 def _figures(row: UsageRow) -> dict[str, Any]:
     both = row.reported.plus(row.summaries)
-    saved = row.saved
     return {
         "reported": _calls(row.reported),
         "summaries": _calls(row.summaries),
         "cost_usd": _cost(both, both.cost_usd),
-        "saved": {
-            "compacted_tokens": saved.compacted_tokens,
-            "offloaded_tokens": saved.offloaded_tokens,
-            "tokens": saved.compacted_tokens + saved.offloaded_tokens,
-            "cost_usd": _cost(row.reported, saved.cost_usd),
-        },
+        "saved_tokens": row.saved_tokens,
+        "saved_usd": _cost(row.reported, row.saved_usd),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
@@ -96,7 +96,7 @@ class Conversation:
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
     None if that is `conversation_id`. `settings_version` counts the changes of the tenant's agents,
-    models and calibrations. An archived conversation has all its rows but these in an object.
+    models and calibrations.
     """
 
     conversation_id: ConversationId
@@ -116,7 +116,6 @@ class Conversation:
     own_id: str | None = None
     expires_at: datetime | None = None
     settings_version: int = field(default=0, compare=False)
-    is_archived: bool = False
 
     @property
     def public_id(self) -> str:
@@ -139,15 +138,6 @@ class Conversation:
         return self is other or (
             (self.counter, self.settings, self.agent, self.model_entry, self.calibration)
             == (other.counter, other.settings, other.agent, other.model_entry, other.calibration)
-        )
-
-    def may_show_archived(self, now: datetime) -> bool:
-        """Whether it is archived and its active window may have messages."""
-        seconds, newest = self.rolling_window.seconds, self.last_message_at
-        return (
-            self.is_archived
-            and self.state.outside_messages < self.state.head_seq
-            and (seconds is None or newest is None or newest > now - timedelta(seconds=seconds))
         )
 
     def given_to(self, agent: Agent | None) -> Conversation:

@@ -52,4 +52,3 @@ class InlineChange:
     cause: str
     resume_at_tokens: int
     events: Sequence[tuple[str, str]]
-    agent_id: str | None

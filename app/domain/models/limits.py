@@ -99,11 +99,6 @@ class ModelInfo:
             + output_tokens * self.output_price
         )
 
-    @property
-    def input_room(self) -> int | None:
-        """The largest input that the model accepts, None where that is unknown."""
-        return self.max_input_tokens or self.context_window
-
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:

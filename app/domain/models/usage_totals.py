@@ -1,9 +1,9 @@
-"""Totals of model calls by day and model: tokens, cost, and what shorter payloads saved.
+"""Totals of model calls by day and model: tokens, cost, and what was saved.
 
 1. A day is a day of UTC. A call belongs to the day on which it was reported.
 2. A call is priced once, when it is reported, with the prices of that time. A call without a price
    adds its tokens, but no cost: `unpriced_calls` counts such calls.
-3. What was saved is an estimate; see `saved_by`.
+3. What a call saved are the tokens of the log that it did not send, at the price of input.
 """
 
 from __future__ import annotations
@@ -71,28 +71,14 @@ class CallTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Savings:
-    """Tokens that payloads had less than the full history, and their price.
-
-    `compacted_tokens` were left out by compactions, `offloaded_tokens` by previews of results.
-    """
-
-    compacted_tokens: int = 0
-    offloaded_tokens: int = 0
-    cost_usd: float = 0.0
-
-
-NO_SAVINGS = Savings()
-
-
-@dataclass(frozen=True, slots=True)
 class UsageEntry:
     """What calls of one model add to the totals of today."""
 
     model: str
     purpose: Purpose
     calls: CallTotals
-    saved: Savings = NO_SAVINGS
+    saved_tokens: int = 0
+    saved_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,8 @@ class UsageRow:
     model: str | None
     reported: CallTotals
     summaries: CallTotals
-    saved: Savings
+    saved_tokens: int
+    saved_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,26 +142,11 @@ def call_totals(
     return CallTotals(1, *tokens, cost or 0.0, int(cost is None))
 
 
-def saved_by(
-    call: CallTotals, info: ModelInfo | None, compacted_tokens: int, offloaded_tokens: int
-) -> Savings:
-    """Return what the payload of a call saved against the full history.
-
-    A payload of the full history would have had these tokens more. It could not have been larger
-    than the model's input, so that no call saves more than the rest of that. The saved tokens cost
-    as much as a read from the cache where the call used a cache, because a history that only grows
-    would have been cached; else as much as other input.
-    """
-    compacted, offloaded = max(0, compacted_tokens), max(0, offloaded_tokens)
-    room = info.input_room if info is not None else None
-    if room is not None:
-        sent = call.input_tokens + call.cache_creation_tokens + call.cache_read_tokens
-        left = max(0, room - sent)
-        compacted = min(compacted, left)
-        offloaded = min(offloaded, left - compacted)
-    if info is None:
-        return Savings(compacted, offloaded)
-    is_cached = call.cache_creation_tokens + call.cache_read_tokens > 0
-    read = compacted + offloaded if is_cached else 0
-    cost = info.cost(compacted + offloaded - read, 0, 0, read)
-    return Savings(compacted, offloaded, cost or 0.0)
+def reported_entry(
+    model: str, info: ModelInfo | None, calls: CallTotals, log_tokens: int
+) -> UsageEntry:
+    """Return what a reported call adds, where the log had so many tokens (rule 3)."""
+    sent = calls.input_tokens + calls.cache_creation_tokens + calls.cache_read_tokens
+    saved = max(0, log_tokens - sent)
+    saved_usd = info.cost(saved, 0, 0, 0) if info is not None else None
+    return UsageEntry(model, Purpose.REPORTED, calls, saved, saved_usd or 0.0)

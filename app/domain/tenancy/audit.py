@@ -23,7 +23,6 @@ class AuditAction(StrEnum):
     TENANT_LIMITED = "tenant_limited"
     TENANT_DISABLED = "tenant_disabled"
     TENANT_ENABLED = "tenant_enabled"
-    TENANT_EXPORTED = "tenant_exported"
     TENANT_DELETION_BEGUN = "tenant_deletion_begun"
     TENANT_DELETED = "tenant_deleted"
     MESSAGE_REDACTED = "message_redacted"

@@ -1,4 +1,4 @@
-"""Quotas of a tenant: requests per minute, summariser calls per hour, bytes and tokens per day.
+"""Quotas of a tenant: requests per minute, summariser calls per hour and bytes per day.
 
 1. A rate window has a fixed length and starts at a multiple of it since 1970, so that all processes
    use the same windows.
@@ -34,7 +34,6 @@ class QuotaKind(StrEnum):
     REQUESTS = "requests", 60, "requests_per_minute"
     BYTES = "bytes", 86_400, "bytes_per_day"
     SUMMARISER_CALLS = "summariser_calls", 3_600, "summarizer_calls_per_hour"
-    EMBEDDING_TOKENS = "embedding_tokens", 86_400, "embedding_tokens_per_day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,6 @@ class TenantLimits:
     bytes_per_day: int | None = None
     summarizer_calls_per_hour: int | None = None
     storage_bytes: int | None = None
-    embedding_tokens_per_day: int | None = None
 
     def with_defaults(self, defaults: TenantLimits) -> TenantLimits:
         """Return these limits, with the defaults in place of None."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from cachetools import LRUCache
 
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.domain.common.pages import PAGE_BYTES
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactionPending, CompactResult
@@ -23,7 +24,6 @@ from app.domain.compaction.views import lacks_summary, with_item_sent
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.view import View
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.common.read_permits import PAGE_BYTES
 from app.services.compaction.inline import (
     BuildSource,
     InlineCompaction,

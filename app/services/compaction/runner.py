@@ -34,7 +34,7 @@ from app.domain.compaction.views import (
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
 from app.domain.conversations.inline_compaction import InlineChange
-from app.domain.conversations.job import JobCancelled, JobStatus
+from app.domain.conversations.job import JobStatus
 from app.domain.conversations.view import Span, Summary
 from app.domain.payload.epochs import model_in
 from app.domain.payload.provider_compaction import provider_call
@@ -172,8 +172,7 @@ class CompactionRunner:
     ) -> CompactResult:
         """Plan a compaction, make its summaries and apply it.
 
-        A job is done in the transaction that shows its result; one that was cancelled before
-        raises JobCancelled, and nothing is shown.
+        A job is done in the transaction that shows its result.
         """
         run = replace(self.start(source, trigger, request), job_id=job_id, inline=inline)
         return await self._observed(run, self._plan_and_apply(run))
@@ -386,7 +385,6 @@ class CompactionRunner:
                 cause,
                 resume_at,
                 (*started, compacted),
-                run.source.conversation.agent_id,
             )
             async with self.database.session() as session:
                 created_at = await session.contexts.store_inline(
@@ -413,7 +411,7 @@ class CompactionRunner:
                 if not await session.jobs.change(
                     conversation_id, run.job_id, JobStatus.DONE, result=text
                 ):
-                    raise JobCancelled
+                    raise Conflict(_CHANGED)
             await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
             await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
         run.calls.unrecorded.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.domain.common.pages import Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.appended import Appended
@@ -22,7 +22,6 @@ from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.appended_messages import (
     AppendAnswer,
@@ -148,20 +147,15 @@ class LogService:
         before_seq: int,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation."""
         conversation = await self._find(tenant_id, conversation_id)
-        page = await read.page(
-            lambda bound: self._page(conversation_id, after_seq, before_seq, order, limit, bound)
-        )
-        if not page:  # it may have been archived since it was read
-            conversation = await self._find(tenant_id, conversation_id)
-        return conversation, page
-
-    async def _page(self, *arguments: Any) -> Page[StoredMessage]:
         async with self._database.session() as session:
-            return await session.log.page(*arguments)
+            page = await session.log.page(
+                conversation_id, after_seq, before_seq, order, limit, bound
+            )
+        return conversation, page
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:

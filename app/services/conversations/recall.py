@@ -5,23 +5,18 @@
 2. The best candidates are read as far as they are small, and ranked by their texts as well.
 3. So the cost has bounds that do not depend on the length of the log, except for the index entries
    of a word, one for each block [search.words].
-4. Where messages are ranked by meaning as well, both rankings are fused. Without that ranking, for
-   any reason, the answer is that of the words.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.excerpts import EXCERPT_CHARS, excerpt
-from app.domain.conversations.search.fusion import ByWords, fused
 from app.domain.conversations.search.question import Question, Word, question_from
 from app.domain.conversations.search.recall import (
-    MAX_RANKED,
     MAX_RANKED_BYTES,
     MAX_RECALLED,
     NOTHING,
@@ -36,9 +31,7 @@ from app.domain.conversations.search.recall import (
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.times import TimeSpan
 from app.domain.conversations.search.words import Term
-from app.services.common.observers import UNOBSERVED
-from app.services.conversations.meaning import ByMeaning, MeaningIndex
-from app.services.ports import Database, Observer, Repositories
+from app.services.ports import Database, Repositories
 
 MAX_POSTINGS = 200
 """Messages per word of a question."""
@@ -47,24 +40,18 @@ READ_BYTES = 2_000_000
 MAX_NEIGHBOUR_BYTES = 65_536
 """The size of a message's body up to which it is shown beside another one."""
 NEIGHBOUR_CHARS = EXCERPT_CHARS // 2
-WORDS, WORDS_AND_MEANING = "words", "words_and_meaning"
-"""What ranked an answer, in metrics and logs."""
-NOT_CONFIGURED = "not_configured"
-"""Why meaning ranked nothing: the service has no embedding model."""
 _ANY_SIZE = 2**62
 
 _Texts = Mapping[int, tuple[SearchedMessage, str]]
 _Raised = tuple[int, int, float]  # the first seq of a time, the one after it, the boost
 
-_log = logging.getLogger("app.recall")
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The ranking by words, the weights of the question's words, and the texts that were read."""
+    """The ranked seqs, the weights of the question's words, and the texts that were read."""
 
     question: Question
-    ranked: ByWords
+    ranked: Sequence[int]
     weights: Sequence[float]
     texts: _Texts
 
@@ -72,59 +59,21 @@ class _Found:
 class Recall:
     """Ranks the messages of a conversation whose words are indexed."""
 
-    def __init__(
-        self,
-        database: Database,
-        meaning: MeaningIndex | None = None,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._meaning = meaning
-        self._observer = observer
 
-    async def page(
-        self, tenant_id: str, conversation: Conversation, question_text: str, offset: int
-    ) -> RecallPage:
+    async def page(self, conversation: Conversation, question_text: str, offset: int) -> RecallPage:
         """Return the messages that answer a question best, after the first `offset` ones."""
         question = question_from(question_text)
-        if not conversation.state.head_seq or (not question.words and self._meaning is None):
+        if not conversation.state.head_seq or not question.words:
             return NOTHING
-        asked = asyncio.create_task(self._by_meaning(tenant_id, conversation, question_text))
-        try:
-            found = await self._by_words(conversation, question)
-            meaning = await asked
-        finally:
-            asked.cancel()
-        ranked: Sequence[int] = found.ranked.seqs
-        if meaning.seqs is not None and self._meaning is not None:
-            ranked = fused(found.ranked, meaning.seqs, self._meaning.trust, MAX_RANKED)
-        self._observe(conversation.conversation_id, meaning)
-        page = ranked[offset : offset + MAX_RECALLED]
+        found = await self._ranked(conversation, question)
+        page = found.ranked[offset : offset + MAX_RECALLED]
         shown = await self._shown(conversation.conversation_id, page, found)
-        return RecallPage(tuple(shown), offset, len(ranked), meaning.seqs is not None)
+        return RecallPage(tuple(shown), offset, len(found.ranked))
 
-    async def _by_meaning(
-        self, tenant_id: str, conversation: Conversation, question_text: str
-    ) -> ByMeaning:
-        if self._meaning is None:
-            return ByMeaning(None, NOT_CONFIGURED)
-        return await self._meaning.rank(tenant_id, conversation, question_text)
-
-    def _observe(self, conversation_id: str, meaning: ByMeaning) -> None:
-        ranking = WORDS if meaning.seqs is None else WORDS_AND_MEANING
-        self._observer.recalled(ranking, meaning.reason)
-        if self._meaning is not None:
-            data = {
-                "conversation_id": conversation_id,
-                "ranking": ranking,
-                "reason": meaning.reason,
-            }
-            _log.info("recalled", extra={"data": data})
-
-    async def _by_words(self, conversation: Conversation, question: Question) -> _Found:
+    async def _ranked(self, conversation: Conversation, question: Question) -> _Found:
         conversation_id, head_seq = conversation.conversation_id, conversation.state.head_seq
-        if not question.words:
-            return _Found(question, ByWords((), 0.0), (), {})
         async with self._database.session() as session:
             question, postings, span = await self._postings(
                 session, conversation_id, question, head_seq
@@ -137,10 +86,9 @@ class Recall:
         ranking.add_words(
             {seq: [cut[number] for number in numbers] for seq, numbers in words.items()}
         )
-        coverage = ranking.coverage
         texts = await self._texts(conversation_id, best, MAX_RANKED_BYTES)
         ranked = await asyncio.to_thread(_ranked_by_texts, ranking, texts)
-        return _Found(question, ByWords(ranked, coverage), ranking.weights, texts)
+        return _Found(question, ranked, ranking.weights, texts)
 
     async def _postings(
         self, session: Repositories, conversation_id: str, question: Question, head_seq: int

@@ -10,23 +10,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.search.embedding import last_hidden_seq
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.recall import RecallPage
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.common.observers import UNOBSERVED
-from app.services.common.read_permits import UNLIMITED, ReadPermit
-from app.services.conversations.meaning import MeaningIndex
 from app.services.conversations.recall import Recall
-from app.services.ports import Database, Observer
+from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH_MESSAGES = 200
@@ -39,17 +34,10 @@ MAX_CHECKED = 200
 class SearchService:
     """Indexes messages, and finds them by their words."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        meaning: MeaningIndex | None = None,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
+    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
         self._resolver = resolver
-        self._meaning = meaning
-        self._recall = Recall(database, meaning, observer)
+        self._recall = Recall(database)
 
     async def page(
         self,
@@ -61,7 +49,7 @@ class SearchService:
         before_seq: int,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, that match a query.
 
@@ -74,10 +62,18 @@ class SearchService:
         after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
-        while has_more and len(page) < limit and _size(page) < read.max_bytes:
+        while has_more and len(page) < limit and _size(page) < bound.max_bytes:
             count = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
-            where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
-            matches = await read.page(self._find_by(conversation_id, query, limit=count, **where))
+            async with self._database.session() as session:
+                matches = await session.search.find(
+                    conversation_id,
+                    query,
+                    after_seq=after_seq,
+                    before_seq=before_seq,
+                    order=order,
+                    limit=count,
+                    bound=bound,
+                )
             if query.needs_text:
                 page += await asyncio.to_thread(matching_phrases, query, matches)
             else:
@@ -87,21 +83,8 @@ class SearchService:
                 after_seq = matches[-1].seq
             elif matches:
                 before_seq = matches[-1].seq
-        if not page:  # it may have been archived since it was read
-            conversation = await self._find(tenant_id, conversation_id)
-        shown = _within(page[:limit], read.max_bytes)
+        shown = _within(page[:limit], bound.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
-
-    def _find_by(
-        self, conversation_id: str, query: Query, **where: Any
-    ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
-        """Return a function that finds messages by their words within a bound."""
-
-        async def find(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as session:
-                return await session.search.find(conversation_id, query, **where, bound=bound)
-
-        return find
 
     async def recall(
         self, tenant_id: str, conversation_id: str, question: str, offset: int = 0
@@ -109,15 +92,13 @@ class SearchService:
         """Return the messages that answer a question best, best first; raises NotFound."""
         conversation = await self._find(tenant_id, conversation_id)
         await self._index(conversation_id, conversation.state.head_seq)
-        return await self._recall.page(tenant_id, conversation, question, offset)
+        return await self._recall.page(conversation, question, offset)
 
     async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
         """Index the messages that a conversation no longer shows (rule 1)."""
         state = (await self._find(tenant_id, conversation_id)).state
         if state.hidden_span is not None:
             await self._index(conversation_id, min(state.head_seq, state.hidden_span.end - 1))
-            if self._meaning is not None:
-                await self._meaning.request(conversation_id, last_hidden_seq(state))
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:

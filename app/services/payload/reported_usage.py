@@ -23,7 +23,7 @@ from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import ContextBudget, Pressure, Usage, measure, pressure_status
 from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
 from app.domain.models.limits import INEXACT_MARGIN
-from app.domain.models.usage_totals import UsageEntry
+from app.domain.models.usage_totals import UsageEntry, call_totals, reported_entry
 from app.domain.payload.epochs import (
     BuildId,
     EpochStart,
@@ -45,7 +45,6 @@ from app.services.common.due_compactions import make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
-from app.services.payload.usage_entries import SentCall, usage_entry
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
@@ -124,11 +123,10 @@ class _PayloadCount:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A new report as stored, its call, the newest epoch of its stream, and its count."""
+    """A new report as stored, what its provider bills, and its count."""
 
     report: UsageReport
-    call: CallUsage
-    newest_epoch: Epoch | None
+    billed: TokenUsage
     payload_count: _PayloadCount
 
 
@@ -186,7 +184,7 @@ class UsageService:
             if resolved is not None:
                 visible_tokens = await read_visible_tokens(within(session), resolved, conversation)
             if new is not None:
-                entry = await self._entry(session, conversation, resolved, new, visible_tokens)
+                entry = await self._entry(session, conversation, new)
                 await session.usage_totals.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
@@ -296,24 +294,23 @@ class UsageService:
         )
         if not await session.usage.add(conversation_id, new_report):
             raise NotFound.conversation(conversation_id)
-        return _Stored(new_report, call, newest_epoch, payload_count)
+        return _Stored(new_report, call.billed, payload_count)
 
     async def _entry(
-        self,
-        session: Repositories,
-        conversation: Conversation,
-        resolved: ResolvedSettings | None,
-        new: _Stored,
-        visible_tokens: int,
+        self, session: Repositories, conversation: Conversation, new: _Stored
     ) -> UsageEntry:
         """Return what a new report adds to the usage totals."""
-        info = self._resolver.model_info(conversation, new.report.model)
-        sent = SentCall(new.report, new.call.billed, new.newest_epoch)
-        if resolved is None:
-            shown_tokens, factor = conversation.state.shown_tokens, 1.0
-        else:
-            shown_tokens, factor = visible_tokens, resolved.factor
-        return await usage_entry(session, conversation, info, sent, shown_tokens, factor)
+        report, billed = new.report, new.billed
+        info = self._resolver.model_info(conversation, report.model)
+        log_tokens = await session.log.total_at(conversation.conversation_id, report.through_seq)
+        calls = call_totals(
+            info,
+            billed.input_tokens,
+            billed.output_tokens,
+            billed.cache_creation_tokens,
+            billed.cache_read_tokens,
+        )
+        return reported_entry(report.model, info, calls, log_tokens)
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""

@@ -43,7 +43,6 @@ END = "[End of output.]"
 EMPTY = "[The output is empty.]"
 NO_MATCH = "[No line matches.]"
 NOTHING_RECALLED = "[No message matches.]"
-BY_MEANING = "[Ranked by words and by meaning.]"
 NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
 
 _Read = ReadLines | ReadBytes | GrepLines
@@ -200,8 +199,6 @@ def _recalled_text(page: RecallPage) -> str:
     if next_offset < page.total:
         shown = f"{page.offset + 1}-{next_offset} of {page.total}"
         lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
-    if page.by_meaning:
-        lines.append(BY_MEANING)
     return "\n".join(lines)
 
 

@@ -1,6 +1,5 @@
 """Ports: what the services need from adapters, as protocols."""
 
-from app.services.ports.archives import ArchiveFile, ArchiveRepository, ArchiveStore
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -10,11 +9,10 @@ from app.services.ports.conversations import (
     SearchRepository,
     TenantSearchRepository,
     TranscriptRepository,
-    VectorRepository,
 )
 from app.services.ports.database import Database, Repositories
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
-from app.services.ports.models import EmbeddingGateway, Gateway, Models, Ranking, Tokenizer
+from app.services.ports.models import Gateway, Models, Ranking, Tokenizer
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
 from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ForkRepository, SnapshotRepository
@@ -31,9 +29,6 @@ __all__ = [
     "ActiveWindowRepository",
     "AgentRepository",
     "ApiKeyRepository",
-    "ArchiveFile",
-    "ArchiveRepository",
-    "ArchiveStore",
     "BlobRepository",
     "BlobStore",
     "BlobWriter",
@@ -42,7 +37,6 @@ __all__ = [
     "ConversationListRepository",
     "ConversationRepository",
     "Database",
-    "EmbeddingGateway",
     "EventRepository",
     "ForkRepository",
     "Gateway",
@@ -63,5 +57,4 @@ __all__ = [
     "TranscriptRepository",
     "UsageRepository",
     "UsageTotalRepository",
-    "VectorRepository",
 ]

@@ -20,7 +20,6 @@ from app.domain.conversations.listing import (
     Places,
 )
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow
-from app.domain.conversations.search.embedding import EmbeddingClaim, EmbeddingProgress
 from app.domain.conversations.search.query import Query
 from app.domain.conversations.search.recall import Postings
 from app.domain.conversations.search.several import IndexProgress, MessagePlace
@@ -28,7 +27,6 @@ from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import Term
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.models.embeddings import Vector
 
 _Resource_contra = TypeVar("_Resource_contra", bound=Agent | Conversation, contravariant=True)
 
@@ -220,60 +218,6 @@ class SearchRepository(Protocol):
         self, conversation_id: str, head_seq: int, start: datetime, end: datetime
     ) -> tuple[int, int]:
         """Return the first seq of a time and the first seq after it; the end is exclusive."""
-
-
-class VectorRepository(Protocol):
-    """Stores the embeddings of one conversation's messages, and finds the nearest ones.
-
-    Without pgvector only `is_available` may be called.
-    """
-
-    async def is_available(self) -> bool:
-        """Return whether the database can store vectors."""
-
-    async def progress(self, conversation_id: str) -> EmbeddingProgress | None:
-        """Return how far a conversation is embedded, None before anything was requested."""
-
-    async def request(self, conversation_id: str, model: str, through_seq: int) -> None:
-        """Request that workers embed the messages up to a seq.
-
-        It does nothing where that is requested or done already.
-        """
-
-    async def claim(self, seconds: float) -> EmbeddingClaim | None:
-        """Claim the conversation that waits longest; for so long no other claim returns it."""
-
-    async def restart(self, conversation_id: str, model: str) -> None:
-        """Delete all vectors, and begin anew with this model. Call it in a transaction."""
-
-    async def unembedded(
-        self, conversation_id: str, after_seq: int, through_seq: int, limit: int, max_bytes: int
-    ) -> list[SearchedMessage]:
-        """Return the next messages between two seqs, the first exclusive, in log order.
-
-        The list ends with the message at which the total size of bodies reaches `max_bytes`.
-        """
-
-    async def add(
-        self, claim: EmbeddingClaim, through_seq: int, vectors: Mapping[int, Vector]
-    ) -> bool:
-        """Store vectors by seq, and that the claimed conversation is embedded up to a seq.
-
-        False when another claim was faster, or the conversation was deleted; then nothing is
-        stored. A redacted message is left out. Call it in a transaction.
-        """
-
-    async def retry_later(self, claim: EmbeddingClaim, seconds: float) -> None:
-        """Return a claimed conversation to the workers after `seconds`."""
-
-    async def nearest(
-        self, conversation_id: str, model: str, vector: Vector, head_seq: int, limit: int
-    ) -> list[int]:
-        """Return the seqs of the messages nearest to a vector of length 1, nearest first.
-
-        A message counts with the messages around it. The result is empty where the conversation
-        is embedded by another model, or with vectors of another length.
-        """
 
 
 class TenantSearchRepository(Protocol):

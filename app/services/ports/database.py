@@ -7,7 +7,6 @@ from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.state_change import KnownAppend
-from app.services.ports.archives import ArchiveRepository
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -16,7 +15,6 @@ from app.services.ports.conversations import (
     SearchRepository,
     TenantSearchRepository,
     TranscriptRepository,
-    VectorRepository,
 )
 from app.services.ports.log import ActiveWindowRepository, EventRepository, LogRepository
 from app.services.ports.payload import ContextRepository, UsageRepository, UsageTotalRepository
@@ -108,11 +106,6 @@ class Repositories(Protocol):
         ...
 
     @property
-    def vectors(self) -> VectorRepository:
-        """The embeddings of messages."""
-        ...
-
-    @property
     def tenant_search(self) -> TenantSearchRepository:
         """Search in several conversations."""
         ...
@@ -135,11 +128,6 @@ class Repositories(Protocol):
     @property
     def exports(self) -> ExportRepository:
         """Records of exports and imports."""
-        ...
-
-    @property
-    def archives(self) -> ArchiveRepository:
-        """Conversations whose rows are in objects."""
         ...
 
     @property

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.formats import ToolDefinition
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
 from app.domain.models.limits import ModelInfo
 
 
@@ -50,17 +49,6 @@ class Gateway(Protocol):
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer.
-
-        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
-        """
-        ...
-
-
-class EmbeddingGateway(Protocol):
-    """Calls embedding models."""
-
-    async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Return a vector for each text.
 
         Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
         """

@@ -277,13 +277,3 @@ class UsageTotalRepository(Protocol):
     ) -> tuple[UsageRow, Page[UsageRow]]:
         """Return the same of one agent, without an agent id of the whole tenant."""
         ...
-
-    async def offloaded_tokens(
-        self, conversation_id: str, spans: Sequence[Span], through_seq: int
-    ) -> int:
-        """Return about how many tokens the previews in these spans leave out.
-
-        It measures messages up to a seq, but only once, and a limited number at a time. Call it in
-        a transaction that has locked the conversation against deletion.
-        """
-        ...

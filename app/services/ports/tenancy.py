@@ -183,16 +183,8 @@ class AuditRepository(Protocol):
 class TenantDataRepository(Protocol):
     """Everything that a tenant has."""
 
-    async def conversations(
-        self, tenant_id: str, after: tuple[datetime, str] | None, limit: int
-    ) -> list[tuple[datetime, str]]:
-        """Return creation times and ids of conversations after one of them, oldest first."""
-        ...
-
-    async def page(
-        self, table: str, tenant_id: str, after: Mapping[str, Any] | None
-    ) -> list[Mapping[str, Any]]:
-        """Return a tenant's rows of a table after one of them; an empty list is the end."""
+    async def conversations(self, tenant_id: str, limit: int) -> list[str]:
+        """Return ids of some conversations."""
         ...
 
     async def revoke_keys(self, tenant_id: str) -> int:

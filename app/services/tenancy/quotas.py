@@ -36,7 +36,6 @@ LABELS = {
     QuotaKind.REQUESTS: "requests of this minute",
     QuotaKind.BYTES: "bytes of this day",
     QuotaKind.SUMMARISER_CALLS: "calls of the summariser of this hour",
-    QuotaKind.EMBEDDING_TOKENS: "tokens of embeddings of this day",
 }
 """What errors call the use of each kind."""
 

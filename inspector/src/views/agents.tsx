@@ -20,7 +20,7 @@ function Row({ agent }: { agent: Agent }): JSX.Element {
       <td>{agent.model ?? <span class="muted">inherited</span>}</td>
       <td>{agent.rolling_window_seconds === null ? "no limit" : plural(Math.round(agent.rolling_window_seconds / 3600), "hour")}</td>
       <td class="num">{usage.data && compact(usage.data.totals.reported.total_tokens)}</td>
-      <td class="num">{usage.data && usd(usage.data.totals.cost_usd)}{usage.data && usage.data.totals.saved.tokens > 0 && <div class="sub">{compact(usage.data.totals.saved.tokens)} saved</div>}</td>
+      <td class="num">{usage.data && usd(usage.data.totals.cost_usd)}{usage.data && usage.data.totals.saved_tokens > 0 && <div class="sub">{compact(usage.data.totals.saved_tokens)} saved</div>}</td>
       <td><When iso={agent.last_cleared_at} /></td>
       <td class="actions">
         <Action name="Snapshot" title={`Save the windows of ${agent.name}`} explain="A snapshot keeps the active windows of all conversations of this agent, so that they can be restored later."

@@ -70,7 +70,7 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
         <div class="title"><h2>Tokens of the payload</h2><Curl path={`/v1/conversations/${encodeURIComponent(id)}/usage/reports`} /></div>
         <dl class="facts">
           <Fact name="Cost">{usd(usage.totals.cost_usd)}</Fact>
-          <Fact name="Saved against full history" hint={usage.savings_method}>{compact(usage.totals.saved.tokens)} tokens{usage.totals.saved.cost_usd !== null && ` · ${usd(usage.totals.saved.cost_usd)}`}</Fact>
+          <Fact name="Saved against the whole log" hint="tokens of the log minus tokens sent, at the price of input">{compact(usage.totals.saved_tokens)} tokens{usage.totals.saved_usd !== null && ` · ${usd(usage.totals.saved_usd)}`}</Fact>
           <Fact name="Cached by the provider">{sent ? percent((100 * cached) / sent) : "–"}</Fact>
           <Fact name="Cacheable" hint="The share of each payload that the one before in its epoch had as well">{sent ? percent((100 * cacheable) / sent) : "–"}</Fact>
         </dl>

@@ -12,11 +12,9 @@ import pytest
 from app.adapters.models.circuit_breaker import (
     PROVIDER_FAILURES,
     CircuitBreaker,
-    EmbeddingCircuitBreaker,
 )
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.models.embeddings import EmbeddingCall, Embeddings
 
 NO_TIME = 1e-9
 ANSWER = Completion("fine", "stop", 1, 1, False)
@@ -38,13 +36,6 @@ class Model:
         if self.reason is not None:
             raise ServiceUnavailable("down", {"reason": self.reason})
         return ANSWER
-
-    async def embed(self, call: EmbeddingCall) -> Embeddings:
-        """Fail where it is a question, as a model does that is too slow for it."""
-        self.calls += 1
-        if call.is_question:
-            raise ServiceUnavailable("slow", {"reason": "timeout"})
-        return Embeddings(((1.0,),), 1)
 
 
 def call(model: str = "m") -> ModelCall:
@@ -149,18 +140,3 @@ async def test_a_model_that_still_fails_opens_the_circuit_again() -> None:
     await asyncio.sleep(0)
     assert await reason_of(breaker) == "circuit_open"
     again.cancel()
-
-
-async def test_slow_questions_do_not_stop_the_embedding_of_messages() -> None:
-    """Questions have a circuit of their own: `recall` stops to wait, and workers go on."""
-    model = Model()
-    breaker = EmbeddingCircuitBreaker(model, failures=2, seconds=30)
-    reasons = []
-    for _ in range(3):
-        with pytest.raises(ServiceUnavailable) as failure:
-            await breaker.embed(EmbeddingCall("m", ("x",), 1.0, "tenant", 1, is_question=True))
-        reasons.append(failure.value.facts["reason"])
-    assert reasons == ["timeout", "timeout", "circuit_open"]
-    assert model.calls == 2
-    await breaker.embed(EmbeddingCall("m", ("x",), 1.0, "tenant", 1))
-    assert model.calls == 3

@@ -64,7 +64,6 @@ VALUES: dict[str, Any] = {
     "float8": 1.0,
     "interval": timedelta(days=1),
 }
-OTHER_VALUES = {"vectors.NEAREST": {"vector": "[1]"}, "archives.COLUMNS": {"table": "heads"}}
 
 
 @dataclass
@@ -73,18 +72,14 @@ class Planner:
 
     connection: asyncpg.Connection
 
-    async def values(self, name: str, statement: Statement) -> list[Any]:
+    async def values(self, statement: Statement) -> list[Any]:
         """Return a value for each parameter of a statement."""
         types = (await self.connection.prepare(statement.sql)).get_parameters()
-        other = OTHER_VALUES.get(name, {})
-        return [
-            other.get(parameter, [] if kind.kind == "array" else VALUES.get(kind.name, 1))
-            for parameter, kind in zip(statement.names, types, strict=True)
-        ]
+        return [[] if kind.kind == "array" else VALUES.get(kind.name, 1) for kind in types]
 
-    async def shards(self, name: str, statement: Statement) -> int:
+    async def shards(self, statement: Statement) -> int:
         """Return to how many shards a statement goes, by its plan for certain values."""
-        values = await self.values(name, statement)
+        values = await self.values(statement)
         plan = await self.connection.fetch(f"EXPLAIN {statement.sql}", *values)
         return sum(int(count) for row in plan for count in re.findall(r"Task Count: (\d+)", row[0]))
 
@@ -112,9 +107,9 @@ async def planner(database_url: str) -> AsyncIterator[Planner]:
     await connection.close()
 
 
-async def refusal(planner: Planner, name: str, statement: Statement, mode: str) -> str | None:
+async def refusal(planner: Planner, statement: Statement, mode: str) -> str | None:
     """Return why a statement is refused when it is run, or None."""
-    connection, values = planner.connection, await planner.values(name, statement)
+    connection, values = planner.connection, await planner.values(statement)
     await connection.execute(f"SET plan_cache_mode = {mode}")
     for _ in range(7 if mode == "auto" else 1):  # PostgreSQL plans for certain values five times
         transaction = connection.transaction()
@@ -133,7 +128,7 @@ async def test_no_statement_is_refused(planner: Planner, mode: str) -> None:
     """Scaling: Citus runs each, for certain values and when PostgreSQL may keep a plan."""
     refused: dict[str, str] = {}
     for name, statement in statements().items():
-        why = await refusal(planner, name, statement, mode)
+        why = await refusal(planner, statement, mode)
         if why is not None:
             refused[name] = why
     unexpected = {n: why for n, why in refused.items() if n.partition("[")[0] not in REPLACED}
@@ -153,7 +148,7 @@ async def test_a_step_goes_to_one_shard(
     async def look() -> None:
         for sql in ran:
             name, statement = names[sql], by_sql[sql]
-            shards = await planner.shards(name, statement)
+            shards = await planner.shards(statement)
             assert shards == 1, (name, shards)
             assert await planner.is_cached(statement) == (name in CACHED), name
         seen.append({names[sql] for sql in ran})
@@ -174,12 +169,12 @@ async def test_an_append_is_committed_on_one_node(planner: Planner) -> None:
     """Scaling: its statements end in a plain COMMIT, so that no other worker can stop it."""
     sent: list[str] = []
     connection = planner.connection
-    written = [(name, statements()[name]) for name in ("group_commit.MOVE", APPENDED[-1])]
-    values = [await planner.values(name, statement) for name, statement in written]
+    written = [statements()[name] for name in ("group_commit.MOVE", APPENDED[-1])]
+    values = [await planner.values(statement) for statement in written]
     await connection.execute("SET citus.log_remote_commands = on")
     connection.add_log_listener(lambda _, said: sent.append(said.message))
     async with connection.transaction():
-        for (_, statement), given in zip(written, values, strict=True):
+        for statement, given in zip(written, values, strict=True):
             await connection.execute(statement.sql, *given)
     ends = [it for it in sent if it.startswith(("issuing COMMIT", "issuing PREPARE"))]
     assert ends == ["issuing COMMIT"]

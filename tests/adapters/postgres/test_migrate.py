@@ -247,8 +247,7 @@ SHAPE = """
         SELECT format('%s %s %s', table_name, column_name, data_type)
         FROM information_schema.columns WHERE table_schema = 'public'
         UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
-        UNION ALL SELECT proname FROM pg_proc p WHERE pronamespace = 'public'::regnamespace
-            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')
+        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
         UNION ALL SELECT typname FROM pg_type
             WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
     ) AS parts(part)
@@ -287,42 +286,14 @@ def test_the_schema_can_be_left_and_reached_again(url: str) -> None:
     assert value(url, SHAPE) == made
 
 
-HAS_EMBEDDINGS = """
-    SELECT count(*) FROM information_schema.columns
-    WHERE table_name = 'message_vectors' AND column_name = 'embedding'
-"""
-
-
-def test_a_database_gets_pgvector_later(url: str, server: str) -> None:
-    """A user who may not create the extension migrates without it; the next run finds it."""
-    name = url.partition("?")[0].rpartition("/")[2]
-    value(server, "DROP ROLE IF EXISTS plain_owner")
-    value(server, "CREATE ROLE plain_owner LOGIN")
-    value(server, f"ALTER DATABASE {name} OWNER TO plain_owner")
-    plain = url.replace("//postgres@", "//plain_owner@")
-    assert plain != url
-    try:
-        migrate(plain)
-        assert is_current(plain)
-        assert value(url, HAS_EMBEDDINGS) == 0
-        value(url, "CREATE EXTENSION vector")
-        assert not is_current(plain)
-        migrate(plain)
-        assert is_current(plain)
-        assert value(plain, HAS_EMBEDDINGS) == 1
-        # What is left of vectors that were dropped is embedded again.
-        done = "INSERT INTO embedding_progress VALUES (gen_random_uuid(), 'm', 5, 5)"
-        value(plain, done)
-        value(url, "DROP EXTENSION vector CASCADE")
-        value(url, "CREATE EXTENSION vector")
-        migrate(plain)
-        assert value(plain, HAS_EMBEDDINGS) == 1
-        assert value(plain, "SELECT count(*) FROM embedding_progress") == 0
-    finally:
-        value(url, "REASSIGN OWNED BY plain_owner TO postgres")
-        value(server, f"ALTER DATABASE {name} OWNER TO postgres")
-        value(url, "DROP OWNED BY plain_owner")
-        value(server, "DROP ROLE plain_owner")
+def test_the_sql_of_the_revisions_makes_the_same_schema(url: str) -> None:
+    """What `alembic upgrade --sql` prints can be run by hand in place of a migration."""
+    migrate(url)
+    made = value(url, SHAPE)
+    alembic(url, "downgrade", "base")
+    value(url, "DROP TABLE alembic_version")
+    run(url, alembic(url, "upgrade", "head", "--sql"))
+    assert value(url, SHAPE) == made
 
 
 def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:

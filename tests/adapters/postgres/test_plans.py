@@ -22,7 +22,6 @@ from app.adapters.postgres.conversations.log_statements import (
     TOOL_NAMES,
 )
 from app.adapters.postgres.conversations.tenant_search import BY_PLACES, BY_TIME, NEWEST
-from app.adapters.postgres.conversations.vectors import CLAIM, DUE, NEAREST
 from app.adapters.postgres.payload.build_reads import READ, ROWS
 from app.domain.conversations.listing import FIRST_ID, ListIndex, ListOrder
 from tests.conftest import execute
@@ -128,17 +127,3 @@ async def test_searches_go_by_words_of_each_conversation(database_url: str) -> N
         assert not re.search("Seq Scan|Hash|Merge", plan), plan
     plan = await plan_of(database_url, BY_PLACES[False])
     assert re.findall(r"Scan (?:Backward )?using (\w+) on", plan) == ["messages_pkey"], plan
-
-
-async def test_vectors_are_read_in_one_conversation(database_url: str) -> None:
-    """A comparison reads the vectors of its conversation, a claim what is due, by their indexes."""
-    plan = await plan_of(database_url, NEAREST)
-    assert set(re.findall(r"Scan (?:using|on) (\w+_pkey)", plan)) == {
-        "message_vectors_pkey",
-        "embedding_progress_pkey",
-    }, plan
-    assert plan.count("<#>") <= 1 and "Seq Scan" not in plan, plan
-    plan = await plan_of(database_url, CLAIM)
-    assert "embedding_progress_pkey" in plan and "Seq Scan" not in plan, plan
-    plan = await plan_of(database_url, DUE)
-    assert "embedding_progress_due" in plan and "Seq Scan" not in plan, plan

@@ -124,7 +124,7 @@ async def test_usage_in_a_list_is_that_of_each_conversation(
             "budget": budget["budget"],
             "pressure": budget["pressure"],
             "cost_usd": totals["cost_usd"],
-            "saved_tokens": totals["saved"]["tokens"],
+            "saved_tokens": totals["saved_tokens"],
             "last_compaction": {name: receipts[0][name] for name in last} if receipts else None,
         }
     assert found[unknown]["budget"] is None

@@ -1,7 +1,7 @@
 """`GET …/usage`: of a conversation, an agent and the tenant.
 
 Expected figures are sums of this test over what it reported, with prices calculated by hand.
-[usage.totals, usage.cost, usage.savings-estimate, usage.totals-outlive]
+[usage.totals, usage.cost, usage.saved, usage.totals-outlive]
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from app.keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
-from tests.payload_tokens import encoding
 
 MODEL, UNPRICED, FAKE = "acme/large", "acme/unpriced", "openai/fake"
 # USD of a million tokens: 2 for input, 8 for output, 0.5 and 2.5 for cache reads and writes.
@@ -240,7 +239,7 @@ async def plant(database_url: str) -> None:
         await execute(
             database_url,
             "INSERT INTO tenant_usage VALUES"
-            " ('default', '', $1, $2, 'reported', $3, $3, 0, 0, 0, 0, $3, 0, 0, 0)",
+            " ('default', '', $1, $2, 'reported', $3, $3, 0, 0, 0, 0, $3, 0, 0)",
             day,
             model,
             calls,
@@ -372,64 +371,31 @@ async def calls_of(client: httpx.AsyncClient, path: str) -> tuple[int, int, int,
     return calls["calls"], calls["input_tokens"], calls["output_tokens"], cost_usd
 
 
-async def test_what_compaction_and_offloading_saved(client: httpx.AsyncClient) -> None:
-    """The estimate agrees with what the test itself counts in the log and the payload."""
-    await client.put(f"/v1/models/{MODEL}", json=PRICES | {"context_window": 200_000})
+async def test_what_was_saved(client: httpx.AsyncClient) -> None:
+    """It is the log up to the newest message of a call, minus what the provider was sent."""
+    await client.put(f"/v1/models/{MODEL}", json=PRICES)
     path = await new_conversation(client, model=MODEL)
-    lines = [f"{number}: the quick brown fox jumps over the lazy dog" for number in range(4_000)]
-    whole = "\n".join(lines)
-    first = await append(client, path, user("look"), calling("c1"), result("c1", whole))
-    talked = await append(client, path, *talk(60, "word " * 60))
-    log = sum(item["token_count"] for item in (*first["messages"], *talked["messages"]))
-    preview = first["messages"][2]["token_count"]
-    cut = len(encoding().encode(whole)) - preview
+    appended = await append(client, path, *talk(60, "word " * 60))
+    log = sum(item["token_count"] for item in appended["messages"])
+    head_seq = appended["messages"][-1]["seq"]
 
-    built = (await client.post(f"{path}/context")).json()
-    await report_sent(client, path, built, 5_000)
-    saved = (await read(client, path))["totals"]["saved"]
-    assert saved["compacted_tokens"] == 0
-    assert saved["offloaded_tokens"] == pytest.approx(cut, rel=0.15)
-    # Nothing was cached: at the price of input.
-    assert saved["cost_usd"] == pytest.approx(saved["tokens"] * 2e-6)
+    async def saved_by(sent: int, cached: int = 0, model: str = MODEL) -> dict[str, Any]:
+        usage = {
+            "prompt_tokens": sent,
+            "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+        body = {"usage": usage, "through_seq": head_seq, "model": model}
+        answer = await client.post(f"{path}/usage", json=body)
+        assert answer.status_code == 200, answer.text
+        totals = (await read(client, path, model=model))["totals"]
+        return {name: totals[name] for name in ("saved_tokens", "saved_usd")}
 
-    made = (await client.post(f"{path}/compact", json={})).json()
-    assert made["compacted"]
-    built = (await client.post(f"{path}/context")).json()
-    shown = built["budget"]["conversation"] + built["budget"]["summary"]
-    await report_sent(client, path, built, 1_000, cached=600)
-    after = (await read(client, path))["totals"]["saved"]
-    assert after["compacted_tokens"] == log - shown
-    assert after["offloaded_tokens"] == 2 * saved["offloaded_tokens"]
-    # The second call read from a cache, where the full history would have been too.
-    more = after["tokens"] - saved["tokens"]
-    assert after["cost_usd"] == pytest.approx(saved["cost_usd"] + more * 5e-7)
-
-    # A call whose payload has another view, or was built elsewhere, is not said to have saved.
-    await client.post(f"{path}/overflow", json={"error": "context_length_exceeded"})
-    await report_sent(client, path, built, 1_000)
-    assert (await read(client, path))["totals"]["saved"]["compacted_tokens"] == log - shown
-    await report(client, path, "openai_chat", UNPRICED)
-    last = (await read(client, path, model=UNPRICED))["totals"]["saved"]
-    assert (last["tokens"], last["cost_usd"]) == (0, None)
-
-    # What a clear leaves out was not compacted.
-    before = (await read(client, path))["totals"]["saved"]["tokens"]
-    assert (await client.post(f"{path}/clear")).status_code == 200
-    await append(client, path, user("go on"))
-    built = (await client.post(f"{path}/context")).json()
-    await report_sent(client, path, built, 1_000)
-    assert (await read(client, path))["totals"]["saved"]["tokens"] == before
-
-
-async def report_sent(
-    client: httpx.AsyncClient, path: str, built: dict[str, Any], sent: int, cached: int = 0
-) -> None:
-    """Report the call of a build, too small a one to calibrate its model."""
-    usage = {
-        "prompt_tokens": sent,
-        "completion_tokens": 5,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-    body = {"usage": usage, "epoch": built["epoch"], "model": MODEL}
-    answer = await client.post(f"{path}/usage", json=body)
-    assert answer.status_code == 200, answer.text
+    # A call that sends more than the log saves nothing.
+    assert await saved_by(log + 100) == {"saved_tokens": 0, "saved_usd": 0}
+    await append(client, path, user("after the call"))
+    expected = {"saved_tokens": log - 1_000, "saved_usd": pytest.approx((log - 1_000) * 2e-6)}
+    assert await saved_by(1_000, cached=600) == expected
+    assert await saved_by(log - 50, model=UNPRICED) == {"saved_tokens": 50, "saved_usd": None}
+    whole = (await read(client, "/v1"))["totals"]
+    assert whole["saved_tokens"] == log - 1_000 + 50

@@ -1,4 +1,4 @@
-"""Costs, savings and ranges of days. [usage.cost, usage.savings-estimate, usage.totals]"""
+"""Costs, savings and ranges of days. [usage.cost, usage.saved, usage.totals]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from app.domain.common.errors import ValidationError
 from app.domain.models.limits import ModelInfo
-from app.domain.models.usage_totals import CallTotals, call_totals, day_range, saved_by
+from app.domain.models.usage_totals import (
+    CallTotals,
+    Purpose,
+    call_totals,
+    day_range,
+    reported_entry,
+)
 
 TOKENS = st.integers(0, 10**9)
 PRICE = st.none() | st.floats(0, 1)
@@ -62,26 +68,18 @@ def test_an_unknown_model_has_no_price() -> None:
     assert call_totals(None, 1, 2, 3, 4) == CallTotals(1, 1, 2, 3, 4, 0.0, 1)
 
 
-@given(INFO | st.none(), CALL, st.integers(-(10**9), 10**9), TOKENS)
-def test_a_saving_is_at_most_what_fitted(
-    info: ModelInfo | None, tokens: tuple[int, int, int, int], compacted: int, offloaded: int
+@given(INFO | st.none(), CALL, TOKENS)
+def test_a_saving_is_what_was_not_sent(
+    info: ModelInfo | None, tokens: tuple[int, int, int, int], log_tokens: int
 ) -> None:
-    """It is never negative, larger than what was left out, or larger than the model's input."""
-    call = call_totals(info, *tokens)
-    saved = saved_by(call, info, compacted, offloaded)
-    assert 0 <= saved.compacted_tokens <= max(0, compacted)
-    assert 0 <= saved.offloaded_tokens <= offloaded
-    total = saved.compacted_tokens + saved.offloaded_tokens
-    room = (info.max_input_tokens or info.context_window) if info is not None else None
-    sent = call.input_tokens + call.cache_creation_tokens + call.cache_read_tokens
-    if room is None or sent + max(0, compacted) + offloaded <= room:
-        assert total == max(0, compacted) + offloaded
-    else:
-        assert total == max(0, room - sent)
-    is_cached = call.cache_creation_tokens + call.cache_read_tokens > 0
-    whole = (0, 0, 0, total) if is_cached else (total, 0, 0, 0)
-    expected = exact_cost(info, whole) if info is not None else None
-    assert saved.cost_usd == pytest.approx(float(expected or 0))
+    """It is never negative, and has the price of input."""
+    calls = call_totals(info, *tokens)
+    entry = reported_entry("m", info, calls, log_tokens)
+    assert (entry.model, entry.purpose, entry.calls) == ("m", Purpose.REPORTED, calls)
+    sent = calls.input_tokens + calls.cache_creation_tokens + calls.cache_read_tokens
+    assert entry.saved_tokens == max(0, log_tokens - sent)
+    expected = exact_cost(info, (entry.saved_tokens, 0, 0, 0)) if info is not None else None
+    assert entry.saved_usd == pytest.approx(float(expected or 0))
 
 
 DAY = st.dates(date(1, 1, 1), date(9999, 12, 31))

@@ -271,7 +271,6 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         versions=_versions_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
-        is_archived=row.get("is_archived", False),
         rolling_window=_window_from(row, defaults),
         own_id=row["own_id"],
         expires_at=row["expires_at"],

@@ -176,8 +176,7 @@ def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
             # Blobs are stored with their messages or not at all.
             blobs=f", {BLOB_CTES}" if has_blobs else "",
             **(_TIMES if is_timed else _NO_TIMES),
-        ),
-        sliced=("bodies", "fragments"),
+        )
     )
 
 

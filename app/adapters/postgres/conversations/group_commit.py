@@ -25,7 +25,6 @@ from asyncpg import PostgresError, UniqueViolationError
 from app.adapters.postgres.common.connections import Session, Statement, Store
 from app.adapters.postgres.common.rows import SETTINGS_VERSION
 from app.adapters.postgres.common.settings_versions import settings_version
-from app.adapters.postgres.common.sliced_parameters import long_items
 from app.adapters.postgres.conversations.single_rows import add_messages, ids_are_used
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
@@ -225,11 +224,8 @@ class GroupCommit:
     async def append(self, tenant_id: str, known: KnownAppend) -> StoredAppend | None:
         """Store a batch; None, with nothing stored, if the state is another one or an id was used.
 
-        Also None for a message of a megabyte or more.
         Raises ServiceUnavailable.
         """
-        if any(long_items([draft.body, draft.fragment]) for draft in known.drafts):
-            return None  # the other statement sends these in slices
         append = _append_of(tenant_id, known)
         if append.size_bytes > _MAX_GROUP_BYTES or self._store.is_distributed:
             return await self._store_one(append)

@@ -136,19 +136,12 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
     return Statement(
         bounded(
             f"""
-            SELECT {columns}, {STATE_COLUMNS}, h.is_archived,
-                coalesce({newest_message_at("c.conversation_id")}, (
-                    SELECT a.last_message_at FROM archives a
-                    WHERE a.conversation_id = c.conversation_id AND h.is_archived LIMIT 1
-                )) AS last_message_at,
+            SELECT {columns}, {STATE_COLUMNS},
+                {newest_message_at("c.conversation_id")} AS last_message_at,
                 array_position(
                     CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
             FROM conversations c
-            JOIN (
-                SELECT h.conversation_id, {STATE_COLUMNS}, false AS is_archived FROM heads h
-                UNION ALL
-                SELECT h.conversation_id, {STATE_COLUMNS}, true FROM archived_heads h
-            ) h ON h.conversation_id = c.conversation_id
+            JOIN heads h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
             {joins}
             WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
@@ -172,7 +165,7 @@ BY_IDS_WITH_USAGE = _by_ids(
                 SELECT coalesce(sum(u.calls), 0) AS calls,
                     coalesce(sum(u.unpriced_calls), 0) AS unpriced_calls,
                     coalesce(sum(u.cost_usd), 0) AS cost_usd,
-                    coalesce(sum(u.compacted_tokens + u.offloaded_tokens), 0) AS saved_tokens
+                    coalesce(sum(u.saved_tokens), 0) AS saved_tokens
                 FROM conversation_usage u
                 WHERE u.conversation_id = c.conversation_id
                     AND u.day > CAST(now() AT TIME ZONE 'UTC' AS date) - {MAX_DAYS}

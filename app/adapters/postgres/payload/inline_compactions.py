@@ -20,11 +20,7 @@ from app.adapters.postgres.common.rows import (
     log_rows_from,
     summaries_from,
 )
-from app.adapters.postgres.conversations.tenant_events import (
-    POSITION_COLUMNS,
-    POSITION_VALUES,
-    STORE_EVENT,
-)
+from app.adapters.postgres.conversations.events import STORE_EVENT
 from app.adapters.postgres.payload.compactions import (
     NO_NEW_PIN,
     RECEIPT_COLUMNS,
@@ -128,14 +124,10 @@ STORE = Statement(
             SELECT {_RECEIPT_VALUES} FROM shown
             RETURNING created_at
         ), added AS (
-            INSERT INTO events (
-                conversation_id, event_seq, type, data, created_at, tenant_id, agent_id,
-                {POSITION_COLUMNS}
-            )
+            INSERT INTO events (conversation_id, event_seq, type, data, created_at)
             SELECT CAST(:conversation_id AS uuid),
                 CAST(:event_seq AS bigint) + event.number, event.type, event.data,
-                clock_timestamp(), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-                {POSITION_VALUES}
+                clock_timestamp()
             FROM shown, unnest(CAST(:types AS text[]), CAST(:data AS text[]))
                 WITH ORDINALITY AS event (type, data, number)
             ORDER BY event.number
@@ -216,8 +208,6 @@ class InlineCompactionQueries:
             "event_seq": change.event_seq,
             "types": [type for type, _ in change.events],
             "data": [data for _, data in change.events],
-            "tenant_id": tenant_id,
-            "agent_id": change.agent_id,
         }
         if self._session.is_distributed:
             row = await self._store_on_citus(change, values)

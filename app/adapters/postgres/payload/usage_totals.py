@@ -3,8 +3,6 @@
 1. A report adds to the rows of its day and model, so that a read never sums over reports.
 2. The totals of a tenant are few rows that all of its reports update. A transaction updates them
    last, so that others wait for its commit alone. One statement locks them in one order.
-3. Offloaded tokens are running sums: two rows give the sum between two seqs. A report measures the
-   messages that no report before it measured, so that an append does nothing for it.
 """
 
 from __future__ import annotations
@@ -15,11 +13,9 @@ from typing import Any
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of
 from app.domain.common.pages import Page
-from app.domain.conversations.view import Span
 from app.domain.models.usage_totals import (
     CallTotals,
     GroupBy,
-    Savings,
     UsageEntry,
     UsageQuery,
     UsageRow,
@@ -33,8 +29,7 @@ _SUMS: Mapping[str, str] = {
     "cache_read_tokens": "bigint",
     "cost_usd": "double precision",
     "unpriced_calls": "bigint",
-    "compacted_tokens": "bigint",
-    "offloaded_tokens": "bigint",
+    "saved_tokens": "bigint",
     "saved_usd": "double precision",
 }
 _COLUMNS = ", ".join(("model", "purpose", *_SUMS))
@@ -122,90 +117,6 @@ READS_OF_CONVERSATION = {group_by: _read("conversation_usage", group_by) for gro
 READS_OF_TENANT = {group_by: _read("tenant_usage", group_by) for group_by in GroupBy}
 
 
-MAX_MEASURED = 5_000
-"""Messages that one report measures; the next reports measure the rest of a longer log."""
-MAX_MEASURED_ON_CITUS = 500
-"""Fewer there, because each total is stored by a statement."""
-UNMARKED = 200
-"""So many measured messages without an offloaded result have no row, and are measured again."""
-# A result with a preview has `view` in its output, after its size (`StoredOutput.as_json`). The
-# preview is a sample of the result, which therefore has as many tokens for each byte.
-_MEASURED = """
-    WITH last AS (
-        SELECT coalesce(max(newest.seq), 0) AS seq, coalesce(max(newest.tokens), 0) AS tokens
-        FROM (
-            SELECT seq, tokens FROM offloaded_totals
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-            ORDER BY seq DESC LIMIT 1
-        ) newest
-    ), past AS (
-        SELECT least(
-            CAST(:through_seq AS bigint), last.seq + CAST(:max_measured AS bigint)
-        ) AS seq
-        FROM last
-    ), measured AS (
-        (
-            SELECT m.seq, round(
-                m.tokens * greatest(0, CAST(substring(m.output FROM '"bytes":([0-9]+)') AS bigint)
-                    - octet_length(m.body)) / CAST(octet_length(m.body) AS numeric)
-            ) AS tokens
-            FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq > (SELECT seq FROM last) AND m.seq <= (SELECT seq FROM past)
-                AND m.output LIKE '%"view":%'
-            ORDER BY m.seq LIMIT CAST(:max_measured AS bigint)
-        )
-        UNION ALL
-        SELECT past.seq, 0 FROM past, last
-        WHERE past.seq >= last.seq + CAST(:unmarked AS bigint)
-    )"""
-_TOTAL = """measured.seq,
-            CAST((SELECT tokens FROM last)
-                + sum(sum(measured.tokens)) OVER (ORDER BY measured.seq) AS bigint) AS tokens
-        FROM measured
-        GROUP BY measured.seq"""
-_SUM = """
-    SELECT coalesce(sum(upto.tokens * edge.sign), 0) AS tokens
-    FROM (
-        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
-        UNION ALL
-        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
-    ) edge
-    JOIN LATERAL (
-        (
-            SELECT o.seq, o.tokens FROM offloaded_totals o
-            WHERE o.conversation_id = CAST(:conversation_id AS uuid) AND o.seq <= edge.seq
-            ORDER BY o.seq DESC LIMIT 1
-        )
-        {or_added}
-    ) upto ON true
-"""
-_OR_ADDED = """UNION ALL
-        (
-            SELECT added.seq, added.tokens FROM added
-            WHERE added.seq <= edge.seq
-            ORDER BY added.seq DESC LIMIT 1
-        )
-        ORDER BY seq DESC LIMIT 1"""
-OFFLOADED_TOKENS = Statement(f"""
-    {_MEASURED}, added AS (
-        INSERT INTO offloaded_totals (conversation_id, seq, tokens)
-        SELECT CAST(:conversation_id AS uuid), {_TOTAL}
-        ON CONFLICT (conversation_id, seq) DO NOTHING
-        RETURNING seq, tokens
-    )
-    {_SUM.format(or_added=_OR_ADDED)}
-""")
-# On Citus, statements that touch one node only instead.
-MEASURED_TOTALS = Statement(f"{_MEASURED} SELECT {_TOTAL}")
-STORE_TOTAL = Statement("""
-    INSERT INTO offloaded_totals (conversation_id, seq, tokens)
-    VALUES (CAST(:conversation_id AS uuid), CAST(:seq AS bigint), CAST(:tokens AS bigint))
-    ON CONFLICT (conversation_id, seq) DO NOTHING
-""")
-STORED_TOKENS = Statement(_SUM.format(or_added=""))
-
-
 class UsageTotalRepository:
     """Statements for the totals of usage and cost."""
 
@@ -248,29 +159,6 @@ class UsageTotalRepository:
         )
         return _page(rows, query)
 
-    async def offloaded_tokens(
-        self, conversation_id: str, spans: Sequence[Span], through_seq: int
-    ) -> int:
-        values = {
-            "conversation_id": conversation_id,
-            "through_seq": through_seq,
-            "starts": [span.start for span in spans],
-            "ends": [span.end for span in spans],
-            "max_measured": MAX_MEASURED,
-            "unmarked": UNMARKED,
-        }
-        if self._session.is_distributed:
-            row = await self._offloaded_on_citus(values | {"max_measured": MAX_MEASURED_ON_CITUS})
-        else:
-            row = await self._session.first(OFFLOADED_TOKENS, **values)
-        return int(row["tokens"]) if row is not None else 0
-
-    async def _offloaded_on_citus(self, values: dict[str, Any]) -> Any | None:
-        async with self._session.together():
-            for total in await self._session.all(MEASURED_TOTALS, **values):
-                await self._session.run(STORE_TOTAL, **values | dict(total))
-            return await self._session.first(STORED_TOKENS, **values)
-
 
 def _arrays(entries: Sequence[UsageEntry]) -> dict[str, Any]:
     """Return the columns of entries as arrays."""
@@ -279,9 +167,8 @@ def _arrays(entries: Sequence[UsageEntry]) -> dict[str, Any]:
             "model": entry.model,
             "purpose": entry.purpose,
             **fields_of(entry.calls),
-            "compacted_tokens": entry.saved.compacted_tokens,
-            "offloaded_tokens": entry.saved.offloaded_tokens,
-            "saved_usd": entry.saved.cost_usd,
+            "saved_tokens": entry.saved_tokens,
+            "saved_usd": entry.saved_usd,
         }
         for entry in entries
     ]
@@ -312,6 +199,9 @@ def _row_from(row: Any) -> UsageRow:
         cost_usd = read.pop("cost_usd")
         return CallTotals(**{name: int(sum) for name, sum in read.items()}, cost_usd=cost_usd)
 
-    saved = Savings(int(row["compacted_tokens"]), int(row["offloaded_tokens"]), row["saved_usd"])
     reported, summaries = (calls(purpose) for purpose in _PURPOSES)
-    return UsageRow(row["day"], row["model"], reported, summaries, saved)
+    return UsageRow(
+        *(row["day"], row["model"], reported, summaries),
+        int(row["saved_tokens"]),
+        row["saved_usd"],
+    )

@@ -14,17 +14,16 @@ SET_LIMITS = Statement(
     """
         INSERT INTO tenants (
             tenant_id, requests_per_minute, bytes_per_day, summarizer_calls_per_hour,
-            storage_bytes, embedding_tokens_per_day
+            storage_bytes
         )
         VALUES (CAST(:tenant_id AS text), CAST(:requests_per_minute AS bigint),
             CAST(:bytes_per_day AS bigint), CAST(:summarizer_calls_per_hour AS bigint),
-            CAST(:storage_bytes AS bigint), CAST(:embedding_tokens_per_day AS bigint))
+            CAST(:storage_bytes AS bigint))
         ON CONFLICT (tenant_id) DO UPDATE
         SET requests_per_minute = excluded.requests_per_minute,
             bytes_per_day = excluded.bytes_per_day,
             summarizer_calls_per_hour = excluded.summarizer_calls_per_hour,
-            storage_bytes = excluded.storage_bytes,
-            embedding_tokens_per_day = excluded.embedding_tokens_per_day
+            storage_bytes = excluded.storage_bytes
         """
 )
 FIND_LIMITS = Statement("SELECT * FROM tenants WHERE tenant_id = CAST(:tenant_id AS text)")

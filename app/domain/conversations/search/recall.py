@@ -97,15 +97,11 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class RecallPage:
-    """Messages that answer a question, best first, from `offset` on, of `total` ranked ones.
-
-    `by_meaning` tells whether they are ranked by meaning as well as by words.
-    """
+    """Messages that answer a question, best first, from `offset` on, of `total` ranked ones."""
 
     messages: tuple[Recalled, ...]
     offset: int
     total: int
-    by_meaning: bool = False
 
 
 NOTHING: Final = RecallPage((), 0, 0)
@@ -135,12 +131,6 @@ class Ranking:
         """Return the seqs with the highest scores, best first; among equals the newest first."""
         scores = self.scores
         return nlargest(limit, scores, key=lambda seq: (round(scores[seq], 6), seq))
-
-    @property
-    def coverage(self) -> float:
-        """The share of the question's words, by weight, that the best message has: 0 to 1."""
-        best, whole = max(self.scores.values(), default=0.0), sum(self.weights)
-        return min(1.0, best / whole) if whole else 0.0
 
     def add_words(self, words_by_seq: Mapping[int, Collection[int]]) -> None:
         """Count the words that messages have beyond the postings."""
