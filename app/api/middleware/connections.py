@@ -71,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """The client has read."""
         self._unsent = None
-        super().resume_writing()  # type: ignore[no-untyped-call]
+        super().resume_writing()
 
     def _check(self) -> None:
         """Close the connection of a client that does not go on (rules 2 and 3)."""
