@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import secrets
 import string
@@ -10,18 +11,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.maintenance.storage import Usage, usage_of
 from app.composition import keys_of, quotas_of, store_of, utc_now
-from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.domain.tenancy.audit import Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.storage_quota import measured_bytes
 from app.settings import Settings
@@ -31,6 +29,8 @@ Rows = list[dict[str, Any]]
 _ID_CHARACTERS = string.digits + string.ascii_lowercase
 _ID_LENGTH = 12
 _SECRET_BYTES = 32
+
+_log = logging.getLogger("app.audit")
 
 
 async def create(
@@ -45,28 +45,37 @@ async def create(
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
     key_id, secret = _new_key()
     async with _opened(settings) as (keys, _):
-        return await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+        text = await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+    own = {"name": name, "expires_at": expires_at, "read_only": read_only}
+    log_change("key_created", tenant_id=tenant_id, key=key_id, **own)
+    return text
 
 
 async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[str, str]:
     """Replace a key; returns the new one, and a sentence on the old one."""
+    new_id, secret = _new_key()
     async with _opened(settings) as (keys, _):
-        text, expires_at = await keys.rotate(key_id, *_new_key(), timedelta(hours=overlap_hours))
-    return text, f"{key_id} works until {_time(expires_at)}."
+        text, old = await keys.rotate(key_id, new_id, secret, timedelta(hours=overlap_hours))
+    own = {"successor": new_id, "expires_at": old.expires_at}
+    log_change("key_rotated", tenant_id=old.tenant_id, key=key_id, **own)
+    return text, f"{key_id} works until {_until(old)}."
 
 
 async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
     """Set when a key expires, None for never, and return the result as a sentence."""
     expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
     async with _opened(settings) as (keys, _):
-        await keys.expire(key_id, expires_at)
-    return f"{key_id} works until {_time(expires_at) if expires_at else 'it is revoked'}."
+        key = await keys.expire(key_id, expires_at)
+    own = {"expires_at": expires_at}
+    log_change("key_expiry_changed", tenant_id=key.tenant_id, key=key_id, **own)
+    return f"{key_id} works until {_until(key)}."
 
 
 async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
     """Refuse the keys of a tenant, or accept them again; raises NotFound."""
     async with _opened(settings) as (keys, _):
         await keys.set_disabled(tenant_id, is_disabled=is_disabled)
+    log_change("tenant_disabled" if is_disabled else "tenant_enabled", tenant_id=tenant_id)
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -76,6 +85,7 @@ async def revoke(key_id: str, settings: Settings) -> str:
         key = await keys.revoke(key_id)
     if key.revoked_at is not None and key.revoked_at < started_at:
         return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
+    log_change("key_revoked", tenant_id=key.tenant_id, key=key_id)
     return f"Revoked {key_id} of tenant {key.tenant_id}."
 
 
@@ -105,21 +115,6 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
     ]
 
 
-async def uses_of(key_id: str, days: int, settings: Settings) -> Rows:
-    """Return the uses of a key by hour and address."""
-    async with _opened(settings) as (keys, _):
-        uses = await keys.uses(key_id, utc_now() - timedelta(days=days))
-    return [
-        {
-            "hour": use.hour,
-            "address": use.address or None,
-            "admitted": use.admitted,
-            "refused": use.refused,
-        }
-        for use in uses
-    ]
-
-
 async def list_of_tenants(settings: Settings) -> Rows:
     """Return the tenants with their state and the limits that override the settings."""
     async with _opened(settings) as (keys, quotas):
@@ -141,7 +136,8 @@ async def set_limits(
     async with _opened(settings) as (_, quotas):
         if not create:
             await _require_tenant(tenant_id, quotas, ", and --create creates one")
-        await quotas.set_limits(tenant_id, limits, actor())
+        await quotas.set_limits(tenant_id, limits)
+    log_change("tenant_limited", tenant_id=tenant_id, **asdict(limits))
 
 
 async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> Usage:
@@ -161,18 +157,6 @@ async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> U
     return {**found, "tenants": [{**sizes, "counted_bytes": counted, "storage_bytes": limit}]}
 
 
-async def export_audit(
-    since: datetime, until: datetime, tenant_id: str | None, file: BinaryIO, settings: Settings
-) -> int:
-    """Write the audit of a time range as lines of JSON; return their number."""
-    count = 0
-    async with _database(settings) as database:
-        async for entry in AuditService(database).entries(since, until, tenant_id):
-            file.write(json_text.dump_stored(asdict(entry) | {"at": entry.at.isoformat()}) + b"\n")
-            count += 1
-    return count
-
-
 async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") -> None:
     # Requests without a key belong to the default tenant, which exists without a key.
     if tenant_id != DEFAULT_TENANT and tenant_id not in await quotas.all_limits():
@@ -181,18 +165,19 @@ async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") 
         )
 
 
-def actor() -> Actor:
-    """Return who runs this command: the account of its process."""
+def log_change(event: str, **data: object) -> None:
+    """Log who has changed a key or a tenant, once it is done: the account of this process."""
     try:
-        return Actor(account=getpass.getuser())
+        account = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number without a name
-        return Actor(account=str(os.getuid()))
+        account = str(os.getuid())
+    _log.info(event, extra={"data": {"account": account, **data}})
 
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
     async with _database(settings) as database:
-        yield keys_of(settings, database, actor()), quotas_of(settings, database)
+        yield keys_of(settings, database), quotas_of(settings, database)
 
 
 @asynccontextmanager
@@ -217,6 +202,10 @@ def _state(key: ApiKey, now: datetime) -> str:
     if key.is_disabled:
         return "disabled"
     return "usable" if key.is_usable(now) else "expired"
+
+
+def _until(key: ApiKey) -> str:
+    return _time(key.expires_at) if key.expires_at is not None else "it is revoked"
 
 
 def _time(at: datetime) -> str:

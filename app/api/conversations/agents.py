@@ -16,13 +16,13 @@ from app.api.conversations.agent_schemas import (
 from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
+from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     AgentPath,
     Cursor,
     IdempotencyKey,
     Limit,
-    actor_of,
     agent_id_from,
     services,
     tenant_of,
@@ -143,7 +143,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
     agent_id = agent_id_from(agent_id)
-    deleted = await services(request).agents.remove(tenant_of(request), agent_id, actor_of(request))
+    deleted = await services(request).agents.remove(tenant_of(request), agent_id)
+    log_deletion(request, "agent_deleted", agent_id=agent_id, rows=deleted)
     return Json({"deleted": deleted})
 
 

@@ -23,6 +23,7 @@ from app.api.conversations.list_filters import (
 )
 from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
+from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
@@ -30,7 +31,6 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
-    actor_of,
     services,
     tenant_of,
 )
@@ -179,13 +179,9 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    return Json(
-        {
-            "deleted": await services(request).conversations.remove(
-                tenant_of(request), conversation_id, actor_of(request)
-            )
-        }
-    )
+    deleted = await services(request).conversations.remove(tenant_of(request), conversation_id)
+    log_deletion(request, "conversation_deleted", conversation_id=conversation_id, rows=deleted)
+    return Json({"deleted": deleted})
 
 
 @router.post(

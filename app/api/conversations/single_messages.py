@@ -11,6 +11,7 @@ from app.api.conversations.messages import (
     message_id_from,
     shown_message,
 )
+from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     ConversationPath,
@@ -92,6 +93,14 @@ async def redact_message(
         caller_of(request).key_id,
     )
     record = done.redaction
+    if done.conversations:
+        log_deletion(
+            request,
+            "message_redacted",
+            conversation_id=conversation_id,
+            seq=record.seq,
+            conversations=done.conversations,
+        )
     return Json(
         {
             "id": record.message_id,

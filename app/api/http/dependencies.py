@@ -13,7 +13,6 @@ from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
 from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
 from app.domain.tenancy.api_keys import Caller
-from app.domain.tenancy.audit import Actor
 from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.receipts import ReceiptService
@@ -101,11 +100,6 @@ def caller_of(request: Request) -> Caller:
 def tenant_of(request: Request) -> str:
     """Return the tenant of the request's API key."""
     return caller_of(request).tenant_id
-
-
-def actor_of(request: Request) -> Actor:
-    """Return who the audit names for the request."""
-    return Actor(caller_of(request).key_id)
 
 
 def services(request: Request) -> Services:

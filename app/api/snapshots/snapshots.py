@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.api.http import cursors
+from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
 from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import (
@@ -19,7 +20,6 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    actor_of,
     agent_id_from,
     services,
     tenant_of,
@@ -239,13 +239,9 @@ async def get_snapshot(
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     session_id = _session_id_from(session_id)
-    return Json(
-        {
-            "deleted": await services(request).snapshots.remove(
-                tenant_of(request), session_id, actor_of(request)
-            )
-        }
-    )
+    deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
+    log_deletion(request, "snapshot_deleted", session_id=session_id, rows=deleted)
+    return Json({"deleted": deleted})
 
 
 @page_router.post(

@@ -26,7 +26,6 @@ from app.domain.conversations.rolling_window import (
     conversation_window,
 )
 from app.domain.conversations.settings import StoredSettings
-from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.lookup import get_conversation, lock_conversation, lock_to_remove
 from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
@@ -35,7 +34,7 @@ from app.services.conversations.configurable_resources import (
     Creation,
 )
 from app.services.conversations.listing import ConversationPage, list_conversations
-from app.services.conversations.own_ids import find_key, free_key, own_id_of, public_ids_of
+from app.services.conversations.own_ids import find_key, free_key, own_id_of
 from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
 
@@ -150,26 +149,12 @@ class ConversationService(ConfigurableService[Conversation]):
         await self._delete_objects(tenant_id, [conversation_id])
         return True
 
-    async def remove(
-        self, tenant_id: str, conversation_id: str, actor: Actor | None = None
-    ) -> Mapping[str, int]:
-        """Delete it with all data derived from it; return rows by table. Raises NotFound.
-
-        Without an actor it is a part of a deletion that the audit has.
-        """
+    async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
+        """Delete it with all data derived from it; return rows by table. Raises NotFound."""
         async with self._database.transaction() as repositories:
             if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
                 raise NotFound.conversation(conversation_id)
-            known = await public_ids_of(repositories, tenant_id, [conversation_id])
             deleted = await repositories.conversations.remove(conversation_id)
-            if actor is not None:
-                await repositories.audit.add(
-                    tenant_id,
-                    AuditAction.CONVERSATION_DELETED,
-                    known[conversation_id],
-                    actor,
-                    {},
-                )
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted
 

@@ -18,10 +18,8 @@ KEPT = {
     "creations",
     "tenants",
     "api_keys",
-    "key_uses",
     "allowances",
     "tenant_usage",
-    "audit",
 }
 
 
