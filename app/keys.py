@@ -47,7 +47,7 @@ async def create(
     async with _opened(settings) as (keys, _):
         text = await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
     own = {"name": name, "expires_at": expires_at, "read_only": read_only}
-    log_change("key_created", tenant_id=tenant_id, key=key_id, **own)
+    _log.info("key_created", extra={"data": by_account(tenant_id=tenant_id, key=key_id, **own)})
     return text
 
 
@@ -57,7 +57,7 @@ async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[s
     async with _opened(settings) as (keys, _):
         text, old = await keys.rotate(key_id, new_id, secret, timedelta(hours=overlap_hours))
     own = {"successor": new_id, "expires_at": old.expires_at}
-    log_change("key_rotated", tenant_id=old.tenant_id, key=key_id, **own)
+    _log.info("key_rotated", extra={"data": by_account(tenant_id=old.tenant_id, key=key_id, **own)})
     return text, f"{key_id} works until {_until(old)}."
 
 
@@ -66,8 +66,8 @@ async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
     expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
     async with _opened(settings) as (keys, _):
         key = await keys.expire(key_id, expires_at)
-    own = {"expires_at": expires_at}
-    log_change("key_expiry_changed", tenant_id=key.tenant_id, key=key_id, **own)
+    data = by_account(tenant_id=key.tenant_id, key=key_id, expires_at=expires_at)
+    _log.info("key_expiry_changed", extra={"data": data})
     return f"{key_id} works until {_until(key)}."
 
 
@@ -75,7 +75,11 @@ async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) ->
     """Refuse the keys of a tenant, or accept them again; raises NotFound."""
     async with _opened(settings) as (keys, _):
         await keys.set_disabled(tenant_id, is_disabled=is_disabled)
-    log_change("tenant_disabled" if is_disabled else "tenant_enabled", tenant_id=tenant_id)
+    data = by_account(tenant_id=tenant_id)
+    if is_disabled:
+        _log.info("tenant_disabled", extra={"data": data})
+    else:
+        _log.info("tenant_enabled", extra={"data": data})
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -85,7 +89,7 @@ async def revoke(key_id: str, settings: Settings) -> str:
         key = await keys.revoke(key_id)
     if key.revoked_at is not None and key.revoked_at < started_at:
         return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
-    log_change("key_revoked", tenant_id=key.tenant_id, key=key_id)
+    _log.info("key_revoked", extra={"data": by_account(tenant_id=key.tenant_id, key=key_id)})
     return f"Revoked {key_id} of tenant {key.tenant_id}."
 
 
@@ -137,7 +141,7 @@ async def set_limits(
         if not create:
             await _require_tenant(tenant_id, quotas, ", and --create creates one")
         await quotas.set_limits(tenant_id, limits)
-    log_change("tenant_limited", tenant_id=tenant_id, **asdict(limits))
+    _log.info("tenant_limited", extra={"data": by_account(tenant_id=tenant_id, **asdict(limits))})
 
 
 async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> Usage:
@@ -165,13 +169,13 @@ async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") 
         )
 
 
-def log_change(event: str, **data: object) -> None:
-    """Log who has changed a key or a tenant, once it is done: the account of this process."""
+def by_account(**data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who runs this command, and what was done."""
     try:
         account = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number without a name
         account = str(os.getuid())
-    _log.info(event, extra={"data": {"account": account, **data}})
+    return {"account": account, **data}
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -16,7 +17,6 @@ from app.api.conversations.agent_schemas import (
 from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
-from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     AgentPath,
@@ -24,6 +24,7 @@ from app.api.http.dependencies import (
     IdempotencyKey,
     Limit,
     agent_id_from,
+    by_caller,
     services,
     tenant_of,
 )
@@ -42,6 +43,7 @@ from app.domain.conversations.agent import Agent
 from app.services.conversations.agents import NewAgent
 from app.services.conversations.configurable_resources import Configured
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["agents"])
 page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 
@@ -144,7 +146,8 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
     agent_id = agent_id_from(agent_id)
     deleted = await services(request).agents.remove(tenant_of(request), agent_id)
-    log_deletion(request, "agent_deleted", agent_id=agent_id, rows=deleted)
+    data = by_caller(request, agent_id=agent_id, rows=deleted)
+    _log.info("agent_deleted", extra={"data": data})
     return Json({"deleted": deleted})
 
 

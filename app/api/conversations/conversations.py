@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -23,7 +24,6 @@ from app.api.conversations.list_filters import (
 )
 from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
-from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
@@ -31,6 +31,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
+    by_caller,
     services,
     tenant_of,
 )
@@ -46,6 +47,7 @@ from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.listing import ListedUsage
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
 
@@ -180,7 +182,8 @@ async def change_conversation(
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
     deleted = await services(request).conversations.remove(tenant_of(request), conversation_id)
-    log_deletion(request, "conversation_deleted", conversation_id=conversation_id, rows=deleted)
+    data = by_caller(request, conversation_id=conversation_id, rows=deleted)
+    _log.info("conversation_deleted", extra={"data": data})
     return Json({"deleted": deleted})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import APIRouter, Request, Response
 
 from app.api.conversations.message_schemas import Redacted, RedactionRequest, ShownMessage
@@ -11,10 +13,10 @@ from app.api.conversations.messages import (
     message_id_from,
     shown_message,
 )
-from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     ConversationPath,
+    by_caller,
     caller_of,
     services,
     tenant_of,
@@ -30,6 +32,7 @@ from app.domain.common.errors import (
 )
 from app.services.tool_output.stored_results import Content
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 
@@ -94,13 +97,9 @@ async def redact_message(
     )
     record = done.redaction
     if done.conversations:
-        log_deletion(
-            request,
-            "message_redacted",
-            conversation_id=conversation_id,
-            seq=record.seq,
-            conversations=done.conversations,
-        )
+        redacted = {"seq": record.seq, "conversations": done.conversations}
+        data = by_caller(request, conversation_id=conversation_id, **redacted)
+        _log.info("message_redacted", extra={"data": data})
     return Json(
         {
             "id": record.message_id,

@@ -102,6 +102,12 @@ def tenant_of(request: Request) -> str:
     return caller_of(request).tenant_id
 
 
+def by_caller(request: Request, **data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who has sent the request, and what was done."""
+    caller = caller_of(request)
+    return {"tenant_id": caller.tenant_id, "key_id": caller.key_id, **data}
+
+
 def services(request: Request) -> Services:
     """Return the services of the app."""
     app_services: Services = request.app.state.services

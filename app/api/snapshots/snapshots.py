@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict
@@ -12,7 +13,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.api.http import cursors
-from app.api.http.audit_log import log_deletion
 from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
 from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import (
@@ -21,6 +21,7 @@ from app.api.http.dependencies import (
     Cursor,
     Limit,
     agent_id_from,
+    by_caller,
     services,
     tenant_of,
 )
@@ -51,6 +52,7 @@ from app.domain.snapshots import snapshots
 from app.services.snapshots import snapshots as service
 from app.services.tool_output.stored_results import Content
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
 stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
@@ -240,7 +242,8 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     session_id = _session_id_from(session_id)
     deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
-    log_deletion(request, "snapshot_deleted", session_id=session_id, rows=deleted)
+    data = by_caller(request, session_id=session_id, rows=deleted)
+    _log.info("snapshot_deleted", extra={"data": data})
     return Json({"deleted": deleted})
 
 
