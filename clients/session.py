@@ -13,13 +13,8 @@ from typing import Any, TypeVar
 from context_service_client import AuthenticatedClient, Client
 from context_service_client.api.agents import create_agent
 from context_service_client.api.blobs import read_lines, upload_blob
-from context_service_client.api.compactions import compact, list_compactions, list_jobs
-from context_service_client.api.context import (
-    build_context,
-    report_usage,
-    stream_events,
-    stream_tenant_events,
-)
+from context_service_client.api.compactions import compact, list_compactions
+from context_service_client.api.context import build_context, report_usage, stream_events
 from context_service_client.api.conversations import (
     change_conversation,
     create_conversation,
@@ -274,10 +269,6 @@ def move(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     patch = ConversationPatch(ttl_seconds=3600)
     changed = good(change_conversation.sync(own_id, client=client, body=patch))
     tell("expires", changed.expires_at is not None)
-
-    tell("jobs", good(list_jobs.sync(client=client, conversation_id=own_id)).data)
-    text = good(stream_tenant_events.sync(client=client, last_event_id_query="0.0.0", follow=False))
-    tell("created", "created" in {event.type_ for event in events_in(text)})
 
 
 def fail(client: Client | AuthenticatedClient) -> None:

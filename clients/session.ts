@@ -299,18 +299,6 @@ async function move(service: Service, conversation_id: string): Promise<void> {
     }),
   );
   tell("expires", changed.expires_at !== null);
-
-  const jobs = good(
-    await service.GET("/v1/jobs", { params: { query: { conversation_id: own_id } } }),
-  );
-  tell("jobs", jobs.data);
-  const text = good(
-    await service.GET("/v1/events", {
-      params: { query: { last_event_id: "0.0.0", follow: false } },
-      parseAs: "text",
-    }),
-  );
-  tell("created", eventsIn(text).some((event) => event.type === "created"));
 }
 
 /** Ask for what is not there, and for what cannot be. */

@@ -55,8 +55,6 @@ SESSION: list[list[Any]] = [
     ["redacted", "[redacted]"],
     ["imported", True, 28],
     ["expires", True],
-    ["jobs", []],
-    ["created", True],
     ["problem", 404, "NOT_FOUND", []],
     ["problem", 422, "VALIDATION_ERROR", ["/name"]],
 ]

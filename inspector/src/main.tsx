@@ -12,14 +12,12 @@ import { Empty } from "./ui.tsx";
 import { Agents } from "./views/agents.tsx";
 import { ConversationPage } from "./views/conversation.tsx";
 import { Conversations } from "./views/conversations.tsx";
-import { Events } from "./views/live.tsx";
 import { Snapshots } from "./views/snapshots.tsx";
 
 const PLACES: [string, string][] = [
   ["conversations", "Conversations"],
   ["agents", "Agents"],
   ["snapshots", "Snapshots"],
-  ["events", "Events"],
 ];
 const THEMES = { auto: "light", light: "dark", dark: "auto" } as const;
 
@@ -28,7 +26,6 @@ function View(): JSX.Element {
   if (first === "conversations") return <Conversations />;
   if (first === "agents") return <Agents />;
   if (first === "snapshots") return <Snapshots />;
-  if (first === "events") return <Events />;
   if (first === "c" && second !== undefined) return <ConversationPage id={second} view={third ?? "window"} />;
   return <Empty page title="There is no such page."><a href="#/conversations">All conversations</a></Empty>;
 }

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field
 
 from app.api.http.errors import ProblemAnswer
 from app.api.http.fields import ResponseSchema
-from app.api.http.pages import Page
 from app.api.payload.context_schemas import CompactResult
 from app.domain.conversations.job import JobStatus
 
@@ -33,16 +32,8 @@ class Job(ResponseSchema):
     job_id: str = Field(description="Id of the job.")
     conversation_id: str = Field(description="The conversation that it works on.")
     kind: str = Field(description="What kind of work it is.")
-    status: JobStatus = Field(description="`done`, `failed` and `cancelled` are final.")
+    status: JobStatus = Field(description="`done` and `failed` are final.")
     result: CompactResult | None = Field(description="Its result; null until it is done.")
     error: ProblemAnswer | None = Field(description="Why it failed; null unless it did.")
     created_at: datetime = Field(description="When it was requested.")
     updated_at: datetime = Field(description="When its status last changed.")
-
-
-class JobPage(Page[Job]):
-    """Jobs of the tenant, the newest first."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"data": [JOB], "next_cursor": None}]}
-    )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+
+import anyio
 from fastapi import APIRouter, Request, Response
-from sse_starlette import EventSourceResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from app.api.conversations.event_schemas import STREAM, FirstEventId, Follow, LastEventId
-from app.api.conversations.event_streams import streamed
 from app.api.http.conversation_ids import public_id_of
-from app.api.http.dependencies import ConversationPath, services, tenant_of
+from app.api.http.dependencies import ConversationPath, caller_of, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import cursor_from
+from app.services.conversations.events import EventStream
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
-_SHUTDOWN_GRACE_SECONDS = 1
+_GRACE_SECONDS = 1
 """How long a stream may take to end when the process shuts down."""
 
 
@@ -52,5 +58,38 @@ async def stream_events(
     stream = await services(request).events.open(
         tenant_of(request), conversation_id, after, follow=follow
     )
-    public_id = public_id_of(request)
-    return streamed(request, stream, lambda _: {"conversation_id": public_id})
+    shutdown, keep_alive_seconds = anyio.Event(), request.app.state.keep_alive_seconds
+    still_admits = partial(services(request).still_admits, caller_of(request))
+
+    async def end_when_inadmissible() -> None:
+        """End the stream at shutdown or without a valid key, even without events."""
+        while not shutdown.is_set() and await still_admits():
+            with anyio.move_on_after(keep_alive_seconds):
+                await shutdown.wait()
+        stream.end()
+
+    return EventSourceResponse(
+        _encoded(stream, public_id_of(request), still_admits),
+        ping=keep_alive_seconds,
+        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
+        data_sender_callable=end_when_inadmissible,
+        shutdown_event=shutdown,
+        shutdown_grace_period=_GRACE_SECONDS,
+    )
+
+
+async def _encoded(
+    stream: EventStream, public_id: str, still_admits: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[ServerSentEvent]:
+    async with aclosing(stream.events()) as events:
+        async for event in events:
+            if not await still_admits():
+                return
+            own = {
+                "type": event.type,
+                "conversation_id": public_id,
+                "created_at": event.created_at.isoformat(),
+            }
+            # ASCII, because some clients split lines at U+2028, which the standard does not.
+            data = json.dumps({**own, **event.data, **own}, separators=(",", ":"))
+            yield ServerSentEvent(data, event=event.type, id=str(event.cursor))

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api.conversations.event_schemas import StreamedEvent, TenantEvent
+from app.api.conversations.event_schemas import StreamedEvent
 from app.api.conversations.list_filters import METADATA_FILTER
 from app.api.http.bodies import EncodedBody, UnknownParameter
 from app.api.http.errors import ProblemAnswer, problems_of
@@ -101,7 +101,7 @@ TAGS = [
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},
     {"name": "snapshots", "description": "Saved active windows: read, export, restore."},
-    {"name": "stateless", "description": "Compaction and validation of messages in the request."},
+    {"name": "stateless", "description": "Builds and compaction of messages in the request."},
     {"name": "models", "description": "Models, strategies and token counts."},
     {"name": "usage", "description": "Usage and cost by day and model."},
     {"name": "health", "description": "Health and metrics of the process."},
@@ -128,7 +128,6 @@ def _complete(document: dict[str, Any]) -> None:
         [
             (ProblemAnswer, "serialization"),
             (StreamedEvent, "serialization"),
-            (TenantEvent, "serialization"),
         ],
         ref_template="#/components/schemas/{model}",
     )

@@ -28,10 +28,9 @@ _CURSOR = re.compile(CURSOR_PATTERN)
 
 
 class EventType(StrEnum):
-    """The types of events; `ready` is sent, not stored. `created` is for streams of a tenant."""
+    """The types of events; `ready` and `deleted` are sent, not stored."""
 
     APPENDED = "appended"
-    CREATED = "created"
     DUE = "due"
     STARTED = "started"
     COMPACTED = "compacted"

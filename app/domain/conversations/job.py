@@ -8,22 +8,17 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """The states of a job; the last three are final."""
+    """The states of a job; the last two are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    CANCELLED = "cancelled"
 
     @property
     def is_final(self) -> bool:
         """Whether the job has ended."""
         return self not in {JobStatus.QUEUED, JobStatus.RUNNING}
-
-
-class JobCancelled(Exception):
-    """The job was cancelled while it ran; its result is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,6 @@ class Job:
     """
 
     job_id: str
-    tenant_id: str
     conversation_id: str
     kind: str
     request: str
@@ -50,20 +44,6 @@ class Job:
     def public_id(self) -> str:
         """The id of the conversation that callers use."""
         return self.own_id or self.conversation_id
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs a list has: of a status, and of an agent or a conversation."""
-
-    status: JobStatus | None = None
-    agent_id: str | None = None
-    conversation_id: str | None = None
-
-    @property
-    def statuses(self) -> list[str]:
-        """The statuses of the jobs."""
-        return [self.status] if self.status is not None else list(JobStatus)
 
 
 @dataclass(frozen=True, slots=True)

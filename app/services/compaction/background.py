@@ -5,9 +5,7 @@ Work runs at least once and is applied at most once. [compaction.at-most-once]
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict
 
 from app.domain.common import json_text
@@ -18,32 +16,23 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.common.pages import Bound, Page
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.events import EventType
-from app.domain.conversations.job import Job, JobCancelled, JobFilter, JobStatus
+from app.domain.conversations.job import Job, JobStatus
 from app.services.common.lookup import get_conversation
-from app.services.common.read_permits import ReadPermit
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, request_from
 from app.services.ports import Database
 from app.services.prompt.budget_status import is_due_as_reported
 
-CANCEL_WATCH_SECONDS = 1.0
-"""How often the state of a running job is read: the time after which a cancelled one stops."""
-
 
 class BackgroundCompactions:
     """Runs work that a worker has claimed."""
 
-    def __init__(
-        self, runner: CompactionRunner, watch_seconds: float = CANCEL_WATCH_SECONDS
-    ) -> None:
+    def __init__(self, runner: CompactionRunner) -> None:
         self._runner = runner
         self._database = runner.database
-        self._watch_seconds = watch_seconds
 
     async def work(self, tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         """Run a job, or without one the compaction that is due.
@@ -65,51 +54,17 @@ class BackgroundCompactions:
         if job is None or JobStatus(job.status).is_final:
             return
         try:
-            async with self._unless_cancelled(job):
-                request = request_from(job.request)
-                source = await self._runner.checked_input(tenant_id, conversation_id, request)
-                result = await self._runner.ask_provider(source, request)
-                if result is None:
-                    result = await self._runner.compact(source, Trigger.FORCED, request, job_id)
+            request = request_from(job.request)
+            source = await self._runner.checked_input(tenant_id, conversation_id, request)
+            result = await self._runner.ask_provider(source, request)
+            if result is None:
+                result = await self._runner.compact(source, Trigger.FORCED, request, job_id)
             status, ended = JobStatus.DONE, {"result": json_text.dumps(asdict(result))}
-        except JobCancelled:
-            data = json_text.dumps({"trigger": Trigger.FORCED, "reason": "cancelled"})
-            async with self._database.session() as session:
-                await session.events.add(conversation_id, EventType.FAILED, data)
-            return
         except ContextError as error:
             problem = {"code": error.code, "detail": error.detail, **error.facts}
             status, ended = JobStatus.FAILED, {"error": json_text.dumps(problem)}
         async with self._database.session() as session:
             await session.jobs.change(conversation_id, job_id, status, **ended)
-
-    @asynccontextmanager
-    async def _unless_cancelled(self, job: Job) -> AsyncIterator[None]:
-        """End the block with JobCancelled when the job is cancelled, also during a model call."""
-        loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
-
-        async def watch() -> None:
-            while not limit.expired():
-                await asyncio.sleep(self._watch_seconds)
-                with suppress(ServiceUnavailable):
-                    async with self._database.session() as session:
-                        found = await session.jobs.find(job.tenant_id, job.job_id)
-                    if found is not None and found.status == JobStatus.CANCELLED:
-                        limit.reschedule(loop.time())
-                        return
-
-        try:
-            async with limit:
-                watching = asyncio.create_task(watch())
-                try:
-                    yield
-                finally:
-                    watching.cancel()
-                    await asyncio.wait({watching})
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise JobCancelled from error
 
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
         try:
@@ -166,37 +121,6 @@ class JobService:
             job = await session.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
-        return job
-
-    async def page(
-        self,
-        tenant_id: str,
-        wanted: JobFilter,
-        limit: int,
-        before: str | None,
-        read: ReadPermit,
-    ) -> Page[Job]:
-        """Return a page of jobs that were created before another one, newest first."""
-
-        async def find(bound: Bound) -> Page[Job]:
-            async with self._database.session() as session:
-                return await session.jobs.page(tenant_id, wanted, limit, before, bound)
-
-        return await read.page(find)
-
-    async def cancel(self, tenant_id: str, job_id: str) -> Job:
-        """Cancel a job and return it; a job that is cancelled already stays so.
-
-        A queued job never runs. A running one is stopped by its worker, and its result is dropped.
-        Raises NotFound, and Conflict for a job that has ended otherwise.
-        """
-        job = await self.get(tenant_id, job_id)
-        async with self._database.session() as session:
-            await session.jobs.change(job.conversation_id, job_id, JobStatus.CANCELLED)
-        job = await self.get(tenant_id, job_id)
-        if job.status != JobStatus.CANCELLED:
-            facts = {"job_id": job_id, "job_status": job.status, "reason": "job_ended"}
-            raise Conflict(f"The job has ended already: its status is {job.status}", facts)
         return job
 
     async def get(self, tenant_id: str, job_id: str) -> Job:

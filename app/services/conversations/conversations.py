@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
-from app.domain.common.pages import Bound
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.expiry import NO_EXPIRY, Expiry
@@ -26,8 +26,7 @@ from app.domain.conversations.rolling_window import (
     conversation_window,
 )
 from app.domain.conversations.settings import StoredSettings
-from app.services.common.lookup import get_conversation, lock_conversation, lock_to_remove
-from app.services.common.read_permits import UNLIMITED, ReadPermit
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -102,7 +101,7 @@ class ConversationService(ConfigurableService[Conversation]):
         order: ListOrder = ListOrder.CREATED,
         limit: int = 50,
         before: Place | None = None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
     ) -> ConversationPage:
@@ -116,7 +115,7 @@ class ConversationService(ConfigurableService[Conversation]):
                 order,
                 limit,
                 before,
-                Bound(read.max_bytes),
+                bound,
                 with_usage=with_usage,
             )
 
@@ -132,7 +131,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
         """Delete it unless it was changed or appended to since a time; return if it was deleted."""
         async with self._database.transaction() as repositories:
-            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
+            if await repositories.log.lock(tenant_id, conversation_id, None) is None:
                 return False
             if not await repositories.retention.is_idle(conversation_id, since):
                 return False
@@ -152,8 +151,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""
         async with self._database.transaction() as repositories:
-            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
-                raise NotFound.conversation(conversation_id)
+            await lock_conversation(repositories, tenant_id, conversation_id, None)
             deleted = await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted

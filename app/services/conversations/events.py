@@ -1,9 +1,9 @@
-"""Streams of the events of a conversation or of a tenant, from any cursor.
+"""Streams of the events of a conversation, from any cursor.
 
 1. A stream reads a page, yields its events one by one, and then reads the next page. A slow client
    costs one page of memory, and an idle stream holds no database connection.
-2. One task polls the newest cursors of all followed conversations and tenants while there are
-   streams, and wakes the streams that have new events.
+2. One task polls the newest cursors of all followed conversations while there are streams, and
+   wakes the streams that have new events.
 3. While the database is unavailable, a stream waits until the task reads again. Its cursor stays
    the same, so no event is lost or sent twice.
 """
@@ -12,27 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
-from app.domain.conversations.tenant_events import (
-    ALL_EVENTS,
-    BEGINNING,
-    EventFilter,
-    TenantCursor,
-    TenantEventPage,
-)
-from app.services.common.tenant_shares import TenantShares
-from app.services.conversations.tenant_events import TenantEventStream
+from app.services.common.limiter import Slots
 from app.services.ports import Database
-
-Restore = Callable[[str, str], Awaitable[bool]]
-"""Restores a tenant's conversation if it is archived; returns whether to read it again."""
 
 _READS_AT_ONCE = 2
 """Database connections that all streams together use at once."""
@@ -48,17 +37,15 @@ class EventService:
         now: Callable[[], datetime],
         *,
         poll_seconds: float,
-        shares: TenantShares,
-        restore: Restore,
+        slots: Slots,
         page_rows: int = 500,
     ) -> None:
         self._database = database
         self.now = now
-        self._restore = restore
         self._poll_seconds = poll_seconds
-        self._shares = shares
+        self._slots = slots
         self._page_rows = page_rows
-        self._streams: set[EventStream | TenantEventStream] = set()
+        self._streams: set[EventStream] = set()
         self._watch_task: asyncio.Task[None] | None = None
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -84,39 +71,14 @@ class EventService:
             raise ValidationError(
                 f"No event of this conversation has the id {after}", {"newest_id": str(newest)}
             )
-        self._shares.check_limits(tenant_id)
+        self._slots.check(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
-    async def open_of_tenant(
-        self,
-        tenant_id: str,
-        after: TenantCursor | None = None,
-        wanted: EventFilter = ALL_EVENTS,
-        *,
-        follow: bool = True,
-    ) -> TenantEventStream:
-        """Return the stream of events of all conversations of a tenant, as `open` does.
-
-        Raises ValidationError for a cursor that the database has not given or reached.
-        """
-        async with self._reads, self._database.session() as session:
-            position = await session.events.find_position(tenant_id)
-        if after == BEGINNING:
-            after = replace(BEGINNING, server_id=position.newest.server_id)
-        if after is not None and not position.has_reached(after):
-            raise ValidationError(
-                f"No event of this database has the id {after}: it was restored, or the id is not"
-                " one of this stream",
-                {"newest_id": str(position.newest)},
-            )
-        self._shares.check_limits(tenant_id)
-        return TenantEventStream(self, tenant_id, after or position.newest, wanted, follow)
-
     @contextmanager
-    def watched(self, stream: EventStream | TenantEventStream) -> Iterator[None]:
+    def watched(self, stream: EventStream) -> Iterator[None]:
         """Wake the stream when there may be new events, until the end of the block."""
         self._streams.add(stream)
-        self._shares.take(stream.tenant_id)
+        self._slots.take(stream.tenant_id)
         if self._watch_task is None or self._watch_task.done():
             # An empty context: the task does not belong to the request that starts it.
             self._watch_task = asyncio.create_task(
@@ -126,28 +88,12 @@ class EventService:
             yield
         finally:
             self._streams.discard(stream)
-            self._shares.release(stream.tenant_id)
+            self._slots.release(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
-        """Return the page after a cursor, None for a deleted conversation.
-
-        A conversation that was archived while it was followed is restored.
-        """
-        page = await self._page(tenant_id, conversation_id, after)
-        if page is None and await self._restore(tenant_id, conversation_id):
-            page = await self._page(tenant_id, conversation_id, after)
-        return page
-
-    async def _page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
+        """Return the page after a cursor, None for a deleted conversation."""
         async with self._reads, self._database.session() as session:
             return await session.events.page(tenant_id, conversation_id, after, self._page_rows)
-
-    async def page_of_tenant(
-        self, tenant_id: str, after: TenantCursor, wanted: EventFilter
-    ) -> TenantEventPage:
-        """Return the page of a tenant's events after a cursor."""
-        async with self._reads, self._database.session() as session:
-            return await session.events.page_of_tenant(tenant_id, after, wanted, self._page_rows)
 
     async def _watch(self) -> None:
         """Poll all that is followed while there are streams (rule 2)."""
@@ -168,20 +114,11 @@ class EventService:
         followed = tuple(self._streams)
         if not followed:
             return
-        ids = {each.conversation_id for each in followed if isinstance(each, EventStream)}
-        tenants = {each.tenant_id for each in followed if isinstance(each, TenantEventStream)}
-        heads: Mapping[str, Cursor] = {}
-        newest: Mapping[str, TenantCursor] = {}
+        ids = {stream.conversation_id for stream in followed}
         async with self._database.session() as session:
-            if ids:
-                heads = await session.events.newest_of(ids)
-            if tenants:
-                newest = await session.events.newest_of_tenants(tenants)
+            newest = await session.events.newest_of(ids)
         for stream in followed:
-            if isinstance(stream, EventStream):
-                stream.wake_if_behind(heads.get(stream.conversation_id))
-            else:
-                stream.wake_if_behind(newest.get(stream.tenant_id))
+            stream.wake_if_behind(newest.get(stream.conversation_id))
 
 
 @dataclass(eq=False, slots=True)

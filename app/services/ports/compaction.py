@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.domain.common.pages import Bound, Page
 from app.domain.conversations.compaction_receipt import Failure
-from app.domain.conversations.job import Claim, Job, JobFilter
+from app.domain.conversations.job import Claim, Job
 
 
 class JobRepository(Protocol):
@@ -63,12 +62,6 @@ class JobRepository(Protocol):
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
-        ...
-
-    async def page(
-        self, tenant_id: str, wanted: JobFilter, limit: int, before: str | None, bound: Bound
-    ) -> Page[Job]:
-        """Return a page of jobs that were created before another one, newest first."""
         ...
 
     async def change(

@@ -14,12 +14,6 @@ from app.domain.conversations.log.batch import BatchShape
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.status import Activity
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.conversations.tenant_events import (
-    EventFilter,
-    TenantCursor,
-    TenantEventPage,
-    TenantPosition,
-)
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span
 from app.domain.tool_output.blobs import Blob, StoredChunk
@@ -53,11 +47,6 @@ class LogRepository(Protocol):
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-
-    async def refresh(
-        self, tenant_id: str, conversation_id: str, default_model: str | None
-    ) -> Conversation | None:
-        """Read the conversation again, and keep it in memory; None if it is gone."""
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
@@ -194,14 +183,3 @@ class EventRepository(Protocol):
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
         """Return the page after a cursor, as one snapshot; None for an unknown conversation."""
-
-    async def find_position(self, tenant_id: str) -> TenantPosition:
-        """Return where the events of all conversations of a tenant are."""
-
-    async def newest_of_tenants(self, tenant_ids: Collection[str]) -> Mapping[str, TenantCursor]:
-        """Return the positions of the newest events of those tenants that have events."""
-
-    async def page_of_tenant(
-        self, tenant_id: str, after: TenantCursor, wanted: EventFilter, limit: int
-    ) -> TenantEventPage:
-        """Return the events of a tenant after a position, those left out without their data."""

@@ -8,7 +8,6 @@ import { place, setQuery, toConversation } from "../router.ts";
 import { type Pages, usePages, useResource } from "../resource.ts";
 import { Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, Pressure, When } from "../ui.tsx";
 import { changes } from "../state.ts";
-import { useStream } from "./live.tsx";
 
 const NO_HITS = { data: [], next_cursor: null };
 const ACTIVE: Record<string, number> = { hour: 3600, day: 86_400, week: 604_800 };
@@ -26,7 +25,7 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
           ))}</div>
         )}
       </th>
-      <td class="use">{usage === null ? <span class="muted" title="It is in the archive; to open it restores it.">archived</span> : usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.used_tokens} window={usage.budget.effective_window} level={usage.pressure} />}</td>
+      <td class="use">{usage && (usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.used_tokens} window={usage.budget.effective_window} level={usage.pressure} />)}</td>
       <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
       <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
       <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
@@ -59,9 +58,7 @@ export function Conversations(): JSX.Element {
   const items = q ? list.items?.filter((item) => found.has(item.conversation_id) || hasWords(`${item.conversation_id} ${JSON.stringify(item.metadata)}`, q)) : list.items;
   const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
   const names = new Map<string | null, string>(agents.data?.data.map((each) => [each.agent_id, each.name]));
-  useStream("/v1/events");
   useEffect(() => {
-    // Appends are no events of the tenant: they show by themselves a little later.
     const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
     return () => clearInterval(timer);
   }, []);

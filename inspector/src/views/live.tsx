@@ -1,4 +1,4 @@
-// Events as they come, of one conversation or of all.
+// The events of a conversation as they come.
 
 import { effect, type Signal, signal } from "@preact/signals";
 import { createParser } from "eventsource-parser";
@@ -6,7 +6,6 @@ import type { JSX } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { BASE } from "../api.ts";
 import { time, words } from "../format.ts";
-import { toConversation } from "../router.ts";
 import { apiKey, changes } from "../state.ts";
 import { Badge, Curl, Empty } from "../ui.tsx";
 
@@ -14,7 +13,6 @@ interface Event {
   id: string;
   type: string;
   created_at: string;
-  conversation_id: string | null;
   data: Record<string, unknown>;
 }
 
@@ -24,7 +22,7 @@ export interface LiveState {
 }
 
 const KEPT = 500;
-const SEEN = new Set(["type", "conversation_id", "created_at", "agent_id"]);
+const SEEN = new Set(["type", "conversation_id", "created_at"]);
 
 /** Follow a stream of events until the signal aborts; it is opened again where it ends. */
 async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal): Promise<void> {
@@ -47,7 +45,7 @@ async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal)
           if (id) last = id;
           const parsed = JSON.parse(data) as Record<string, unknown>;
           if (parsed["type"] === "ready") return;
-          const event = { id: id ?? "", type: String(parsed["type"]), created_at: String(parsed["created_at"]), conversation_id: (parsed["conversation_id"] as string | null) ?? null, data: parsed };
+          const event = { id: id ?? "", type: String(parsed["type"]), created_at: String(parsed["created_at"]), data: parsed };
           state.value = { state: "open", events: [event, ...state.value.events].slice(0, KEPT) };
           announce();
         },
@@ -76,7 +74,10 @@ function announce(): void {
   }, Math.max(300, announced + 2000 - Date.now()));
 }
 
-export function useStream(path: string): Signal<LiveState> {
+const pathOf = (id: string): string => `/v1/conversations/${encodeURIComponent(id)}/events`;
+
+export function useLive(id: string): Signal<LiveState> {
+  const path = pathOf(id);
   const state = useMemo(() => signal<LiveState>({ state: "connecting", events: [] }), [path]);
   useEffect(() => {
     let stop = new AbortController();
@@ -94,45 +95,23 @@ export function useStream(path: string): Signal<LiveState> {
   return state;
 }
 
-export const useLive = (id: string): Signal<LiveState> =>
-  useStream(`/v1/conversations/${encodeURIComponent(id)}/events`);
-
 const STATES = { connecting: "Connecting…", open: "Connected: new events appear here.", closed: "The stream has ended." };
 
-function List({ live, named }: { live: Signal<LiveState>; named: boolean }): JSX.Element {
+export function Live({ id, live }: { id: string; live: Signal<LiveState> }): JSX.Element {
   const { state, events } = live.value;
   return (
-    <>
+    <section class="card" aria-label="Events">
+      <div class="title"><h2>Live events</h2><Curl path={pathOf(id)} /></div>
       <p class="status" role="status"><i class={`dot ${state}`} aria-hidden="true" /> {STATES[state]}</p>
       {events.length === 0 ? <Empty title="No events since the page was opened.">Appends, compactions, pins and other changes are listed as they happen.</Empty> : (
         <ol class="events" aria-live="polite">{events.map((event) => (
           <li key={event.id}>
             <time dateTime={event.created_at}>{time(event.created_at)}</time>
             <Badge kind={`event-${event.type}`}>{words(event.type)}</Badge>
-            {named && event.conversation_id && <a href={toConversation(event.conversation_id)}>{event.conversation_id}</a>}
             <span class="muted">{Object.entries(event.data).filter(([name]) => !SEEN.has(name)).map(([name, value]) => `${words(name)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(" · ")}</span>
           </li>
         ))}</ol>
       )}
-    </>
-  );
-}
-
-export function Live({ id, live }: { id: string; live: Signal<LiveState> }): JSX.Element {
-  return (
-    <section class="card" aria-label="Events">
-      <div class="title"><h2>Live events</h2><Curl path={`/v1/conversations/${encodeURIComponent(id)}/events`} /></div>
-      <List live={live} named={false} />
-    </section>
-  );
-}
-
-export function Events(): JSX.Element {
-  const live = useStream("/v1/events");
-  return (
-    <section class="page">
-      <div class="title"><h1>Events of all conversations</h1><Curl path="/v1/events" /></div>
-      <List live={live} named />
     </section>
   );
 }

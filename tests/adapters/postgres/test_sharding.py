@@ -167,8 +167,6 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 
 
 SPREAD = {
-    "archives.AMONG": "a snapshot of an agent has a part for each conversation",
-    "archives.CANDIDATES": "what is idle, of all tenants, a batch at a time",
     "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
@@ -182,14 +180,11 @@ SPREAD = {
     "events.NEWEST_OF": "one look for all streams that a process holds",
     "exports.STALE": "imports that a crash has left, of all tenants, once an hour",
     "forks.ADD": "a fork: two conversations",
-    "group_commit.GROUP": "appends of several conversations that wait at the same time",
     "forks.COPY_BLOBS": "a fork: two conversations",
     "forks.COPY_COMPACTIONS": "a fork: two conversations",
     "forks.COPY_MARKS": "a fork: two conversations",
     "forks.COPY_MESSAGES": "a fork: two conversations",
     "jobs.WAITING": "a worker's claim: the work of all conversations that waits longest",
-    "job_lists.LIST_OF_AGENT": "a tenant's list, a page at a time",
-    "job_lists.LIST_OF_TENANT": "a tenant's list, a page at a time",
     "jobs.FIND_JOB": "a job is asked for by its id alone",
     "redactions.COPIES": "a message that is redacted, in all forks that have it",
     "retention.DELETE": "what is old, of all tenants, a batch at a time",
@@ -211,8 +206,6 @@ SPREAD = {
     "tenant_search.BY_TIME": "a search in an agent's conversations, given as a list",
     "tenant_search.NEWEST": "a search in conversations that are given as a list",
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
-    "tenant_events.NEWEST": "one look for all streams of a tenant that a process holds",
-    "tenant_events.PAGE_OF_TENANT": "a page of a tenant's events",
     "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
     "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",

@@ -67,7 +67,7 @@ class World:
         }
         if "as_of" in {given["name"] for given in operation.get("parameters", [])}:
             query["as_of"] = ids["build_id"]
-        if operation["operationId"] in ("stream_events", "stream_tenant_events"):
+        if operation["operationId"] == "stream_events":
             query["follow"] = "false"
         if operation["operationId"] == "grep_blob":
             query["pattern"] = "x"

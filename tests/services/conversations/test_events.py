@@ -24,21 +24,21 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
-from app.services.common.tenant_shares import TenantShares
-from app.services.conversations.events import EventService, Restore
+from app.services.common.limiter import Slots
+from app.services.conversations.events import EventService
 from tests.conftest import Server, execute
 from tests.services.fakes import (
     TENANT,
     Harness,
     WatchedDatabase,
     new_id,
-    nothing_is_archived,
     user,
 )
 
 BEGINNING = Cursor(0, 0)
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
-SECONDS = 20
+SECONDS = 120
+"""Until a test gives up that waits for an event."""
 
 
 @pytest.fixture
@@ -52,16 +52,14 @@ def events_of(
     most_streams: int = 10,
     page_rows: int = 500,
     most_per_tenant: int = 10,
-    restore: Restore = nothing_is_archived,
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
-    shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
+    slots = Slots("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
         database,
         lambda: NOW,
-        restore=restore,
         poll_seconds=0.01,
-        shares=shares,
+        slots=slots,
         page_rows=page_rows,
     )
 
@@ -211,6 +209,38 @@ async def test_a_stream_is_resumed_while_writers_write(harness: Harness, steps: 
     await writers
     assert reader.seqs == list(range(1, 25))
     assert reader.numbers == list(range(1, 16))
+
+
+async def test_a_stream_follows_writers(harness: Harness) -> None:
+    """Beside many writers, each event is received once, by a stream that stays and by one that is
+    resumed after every few events.
+    """
+    cid = await harness.conversation()
+    writers, each = 8, 6
+    end = Cursor(writers * each, writers * each)
+
+    async def write(writer: int) -> None:
+        for number in range(each):
+            await harness.append(cid, user(f"{writer} {number}"))
+            await add_event(harness, cid, writer * each + number)
+
+    staying, leaving = (Reader(events_of(harness.database, page_rows=3), cid) for _ in range(2))
+
+    async def come_and_go() -> None:
+        while leaving.cursor != end:
+            await leaving.read(5, follow=True, until=end)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(staying.read(follow=True, until=end))
+        group.create_task(come_and_go())
+        for writer in range(writers):
+            group.create_task(write(writer))
+    for reader in (staying, leaving):
+        assert reader.seqs == list(range(1, end.seq + 1))
+        assert sorted(reader.numbers) == list(range(end.event_seq))
+        for writer in range(writers):
+            own = [number for number in reader.numbers if number // each == writer]
+            assert own == sorted(own), "a writer's events are in its order"
 
 
 async def test_streams_are_woken(harness: Harness, events: EventService) -> None:

@@ -21,11 +21,9 @@ from uuid import UUID
 import asyncpg
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.compaction.job_lists import job_from, list_jobs
 from app.domain.common import json_text
-from app.domain.common.pages import Bound, Page
 from app.domain.conversations.compaction_receipt import Failure
-from app.domain.conversations.job import Claim, Job, JobFilter
+from app.domain.conversations.job import Claim, Job
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
@@ -201,10 +199,10 @@ ADD_JOB = Statement(
             SELECT conversation_id FROM heads
             WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
         )
-        INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask, agent_id)
-        SELECT c.conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
-            CAST(:kind AS text), CAST(:ask AS text), c.agent_id
-        FROM conversation JOIN conversations c ON c.conversation_id = conversation.conversation_id
+        INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
+        SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
+            CAST(:kind AS text), CAST(:ask AS text)
+        FROM conversation
         """
 )
 FIND_JOB = Statement(
@@ -334,15 +332,7 @@ class JobRepository:
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
-        if row is None:
-            return None
-        return job_from(row)
-
-    async def page(
-        self, tenant_id: str, wanted: JobFilter, limit: int, before: str | None, bound: Bound
-    ) -> Page[Job]:
-        """Return a page of jobs, newest first."""
-        return await list_jobs(self._session, tenant_id, wanted, limit, before, bound)
+        return _job(row) if row is not None else None
 
     async def change(
         self,
@@ -363,6 +353,21 @@ class JobRepository:
             error=error,
         )
         return changed == 1
+
+
+def _job(row: Any) -> Job:
+    return Job(
+        str(row["job_id"]),
+        str(row["conversation_id"]),
+        row["kind"],
+        row["ask"],
+        row["status"],
+        row["result"],
+        row["error"],
+        row["created_at"],
+        row["updated_at"],
+        row["own_id"],
+    )
 
 
 @asynccontextmanager

@@ -27,8 +27,6 @@ from app.adapters.postgres.conversations.settings import (
     change_parameters,
 )
 from app.adapters.postgres.conversations.snapshot_removal import remove_from_snapshots
-from app.adapters.postgres.conversations.tenant_events import ADD_CREATED_OF, ADD_DELETED
-from app.domain.common import json_text
 from app.domain.common.ids import ConversationId
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
@@ -113,7 +111,7 @@ IDS_OF_AGENT = Statement("""
     WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
 """)
 FIND_OWNER = Statement("""
-    SELECT tenant_id, agent_id, own_id FROM conversations
+    SELECT tenant_id, own_id FROM conversations
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
 DELETE_STATEMENTS = {
@@ -168,7 +166,6 @@ class ConversationRepository(ConfigurableRepository):
             counter=counter,
             window_seconds=window.seconds,
         )
-        await self._session.run(ADD_CREATED_OF, **key, agent_id=agent_id)
         for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
             if body != "[]":
                 await self.add_version(tenant_id, conversation_id, kind, 1, body)
@@ -234,13 +231,4 @@ class ConversationRepository(ConfigurableRepository):
             name: await self._session.run(statement, conversation_id=conversation_id)
             for name, statement in DELETE_STATEMENTS.items()
         }
-        if owner is not None:
-            own_id = owner["own_id"]
-            await self._session.run(
-                ADD_DELETED,
-                conversation_id=conversation_id,
-                tenant_id=owner["tenant_id"],
-                agent_id=owner["agent_id"],
-                data=json_text.dumps({"own_id": own_id} if own_id is not None else {}),
-            )
         return deleted | snapshot_rows

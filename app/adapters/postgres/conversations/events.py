@@ -12,12 +12,6 @@ from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.rows import NOT_EXPIRED
-from app.adapters.postgres.conversations.tenant_events import (
-    POSITION_COLUMNS,
-    POSITION_VALUES,
-    STORE_EVENT,
-    TenantEventQueries,
-)
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
@@ -28,20 +22,18 @@ ADD = Statement(f"""
     WITH moved AS (
         {_COUNT}
     )
-    INSERT INTO events (
-        conversation_id, event_seq, type, data, created_at, tenant_id, agent_id, {POSITION_COLUMNS}
-    )
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
     SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
-        CAST(:data AS text), clock_timestamp(), c.tenant_id, c.agent_id, {POSITION_VALUES}
+        CAST(:data AS text), clock_timestamp()
     FROM moved
-    JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
 """)
 
-# On Citus, statements of one table instead, and `STORE_EVENT`.
+# On Citus, statements of one table instead.
 COUNT = Statement(_COUNT)
-FIND_OWNER = Statement("""
-    SELECT tenant_id, agent_id FROM conversations
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+STORE_EVENT = Statement("""
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT CAST(:conversation_id AS uuid), CAST(:event_seq AS bigint), CAST(:type AS text),
+        CAST(:data AS text), clock_timestamp()
 """)
 
 FIND_NEWEST = Statement(f"""
@@ -52,12 +44,8 @@ FIND_NEWEST = Statement(f"""
         AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """)
 
-# A conversation that is archived while it is followed is not deleted.
 NEWEST_OF = Statement("""
     SELECT conversation_id, head_seq, event_seq FROM heads
-    WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-    UNION ALL
-    SELECT conversation_id, head_seq, event_seq FROM archived_heads
     WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
 """)
 
@@ -88,7 +76,7 @@ PAGE = Statement(f"""
 """)
 
 
-class EventRepository(TenantEventQueries):
+class EventRepository:
     """Stores and reads the events of conversations."""
 
     def __init__(self, session: Session) -> None:
@@ -101,9 +89,8 @@ class EventRepository(TenantEventQueries):
             return
         async with self._session.together():
             moved = await self._session.first(COUNT, conversation_id=conversation_id)
-            owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
-            if moved is not None and owner is not None:
-                await self._session.run(STORE_EVENT, **event, **moved, **owner)
+            if moved is not None:
+                await self._session.run(STORE_EVENT, **event, **moved)
 
     async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(

@@ -18,7 +18,6 @@ from asyncpg import UniqueViolationError
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import NOT_EXPIRED, plain
-from app.adapters.postgres.conversations.tenant_events import ADD_CREATED
 from app.domain.common import json_text
 from app.domain.common.pages import Bound, Page
 from app.domain.snapshots.exports import IMPORTING_TENANT, KEYS, RecordKind
@@ -211,8 +210,7 @@ PUBLISH = Statement(
                 tools_version = CAST(:tools_version AS bigint),
                 created_at = statement_timestamp(), updated_at = statement_timestamp()
             WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
-            RETURNING conversation_id, tenant_id, agent_id
-        ), event AS ({ADD_CREATED}
+            RETURNING tenant_id
         )
         UPDATE conversation_activity activity
         SET tenant_id = added.tenant_id, active_at = statement_timestamp()

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.redactions import REDACTION_LOCK
-from app.adapters.postgres.conversations.tenant_events import ADD_CREATED
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
 from app.domain.tool_output.blobs import Blob
@@ -77,8 +76,7 @@ ADD = Statement(
         ), added AS (
             {_copied("conversations", "source", _METADATA, _OWN_ID, _ORIGIN)} FROM source
             ON CONFLICT (conversation_id) DO NOTHING
-            RETURNING conversation_id, tenant_id, agent_id
-        ), event AS ({ADD_CREATED}
+            RETURNING conversation_id
         ), versions AS (
             {_copied("conversation_versions", "v")}
             FROM added
