@@ -33,11 +33,8 @@ SELECT create_distributed_table('audit', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
--- A conversation and all that belongs to it, on one node. The triggers of conversations write the
--- first two, and leave the rows that are there: so those come first.
-SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'none');
-SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversation_activity');
-SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'conversation_activity');
+-- A conversation and all that belongs to it, on one node.
+SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('archived_heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('archives', 'conversation_id', colocate_with => 'conversations');

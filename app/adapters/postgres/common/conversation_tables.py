@@ -29,8 +29,6 @@ CONVERSATION_TABLES = (
     "message_words",
     "redactions",
     "snapshot_parts",
-    "conversation_labels",
-    "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""
 
