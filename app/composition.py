@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
-from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.circuit_breaker import CircuitBreaker
@@ -40,7 +39,6 @@ from app.services.compaction.summaries.model_summary import ModelAccess
 from app.services.compaction.summaries.run import SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.search import SearchService
 from app.services.models.registry import RegistryService
@@ -93,7 +91,6 @@ class Parts:
     blob_collector: BlobCollector
     search: SearchService
     conversations: ConversationService
-    archives: ArchiveService
     retention: RetentionService
     keys: KeyService
     quotas: QuotaService
@@ -117,7 +114,6 @@ class Parts:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
             closing.push_async_callback(self.keys.close)
-            closing.push_async_callback(self.archives.close)
             async with self.telemetry.running():
                 yield
 
@@ -161,10 +157,9 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     summariser = Summariser(access)
     leases = Leases(database, new_id)
     active = ActiveWindows(database, resolver, now)
-    object_store = None
+    blob_store: BlobStore = RowStore()
     if settings.blob_store_url is not None:
-        object_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
-    blob_store: BlobStore = object_store or RowStore()
+        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
     outputs = StoredResults(database, blob_store, new_id)
     conversations = ConversationService(
         database,
@@ -222,14 +217,6 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         ),
         search=SearchService(database, resolver),
         conversations=conversations,
-        archives=ArchiveService(
-            database,
-            ArchiveObjects(object_store),
-            new_id,
-            utc_now,
-            _days(settings.archive_after_days),
-            telemetry,
-        ),
         retention=RetentionService(
             database,
             retention,

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.maintenance.storage import Usage, usage_of
 from app.composition import keys_of, quotas_of, store_of, utc_now
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
@@ -23,7 +22,6 @@ from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
 from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
-from app.services.tenancy.storage_quota import measured_bytes
 from app.settings import Settings
 
 Rows = list[dict[str, Any]]
@@ -142,23 +140,6 @@ async def set_limits(
         if not create:
             await _require_tenant(tenant_id, quotas, ", and --create creates one")
         await quotas.set_limits(tenant_id, limits, actor())
-
-
-async def usage_of_tenant(tenant_id: str, largest: int, settings: Settings) -> Usage:
-    """Return what a tenant stores; raises NotFound.
-
-    `counted_bytes` are what its limit counts, measured now; `storage_bytes` is the limit.
-    """
-    async with _database(settings) as database:
-        quotas = quotas_of(settings, database)
-        await _require_tenant(tenant_id, quotas)
-        limit = (await quotas.limits_of(tenant_id)).storage_bytes
-        counted = await measured_bytes(database, tenant_id)
-    url = settings.direct_database_url or settings.database_url
-    assert url
-    found = await usage_of(url, largest, tenant_id)
-    sizes = found["tenants"][0] if found["tenants"] else {"tenant": tenant_id}
-    return {**found, "tenants": [{**sizes, "counted_bytes": counted, "storage_bytes": limit}]}
 
 
 async def export_audit(

@@ -24,7 +24,6 @@ from app.api.conversations import (
 from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.application import Application
-from app.api.http.body_memory import BodyMemory
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
@@ -38,17 +37,15 @@ from app.api.payload import (
     reported_usage,
     stateless,
     usage_totals,
-    validation,
 )
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
-from app.domain.common.json_structure import StructureLimits
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import SettingsError
 from app.heap import return_freed_memory
-from app.services.common.read_permits import ReadPermits
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.compaction.background import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
@@ -69,7 +66,6 @@ from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
-from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
@@ -109,7 +105,6 @@ ROUTERS = (
     snapshots.page_router,
     snapshots.stream_router,
     stateless.router,
-    validation.router,
     tokens.router,
     models.router,
     call_history.router,
@@ -120,6 +115,8 @@ ROUTERS = (
     pages.router,
 )
 
+HEAVY_WAIT_SECONDS = 10.0
+"""How long a heavy request waits for a slot, so that short bursts are not refused."""
 MCP_MARGIN_SECONDS = 30.0
 """The time that an MCP tool call may take beyond the deadline of a compaction."""
 
@@ -156,7 +153,9 @@ def create_app(
         settings.max_body_bytes,
         settings.summarizer_deadline_seconds + MCP_MARGIN_SECONDS,
         StructureLimits(
-            settings.max_message_values, settings.max_message_values, settings.max_json_depth
+            min(MAX_MESSAGE_VALUES, settings.max_json_values),
+            min(MAX_MESSAGE_VALUES, settings.max_json_keys),
+            settings.max_json_depth,
         ),
     )
 
@@ -196,19 +195,18 @@ def create_app(
         app.add_outer_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
-    app.state.body_memory = BodyMemory(settings.bodies_bytes)
-    app.state.max_message_values = settings.max_message_values
+    app.state.page_bytes = settings.page_bytes
     app.state.json_limits = StructureLimits(
         settings.max_json_values, settings.max_json_keys, settings.max_json_depth
     )
-    app.state.heavy = TenantShares(
+    app.state.heavy = Slots(
         "heavy_requests",
-        "uploads, downloads, searches of outputs, forks, imports and restores",
+        "slots for heavy requests",
         settings.heavy_requests,
         settings.heavy_requests_per_tenant,
+        wait_seconds=HEAVY_WAIT_SECONDS,
     )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
-    app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app
@@ -251,7 +249,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.outputs.delete_conversation_objects,
             parts.summariser.check_model,
         ),
-        archives=parts.archives,
         conversations=parts.conversations,
         conversation_keys=ConversationKeys(database),
         log=log,
@@ -269,14 +266,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs, parts.archives),
+        redactions=RedactionService(database, resolver, parts.outputs),
         jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,
-            restore=parts.archives.restore,
             poll_seconds=settings.events_poll_seconds,
-            shares=TenantShares(
+            slots=Slots(
                 "streams",
                 "event streams",
                 settings.events_max_streams,
@@ -292,7 +288,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
             utc_now,
             exports.check_settings,
             max_body_bytes=settings.max_body_bytes,
-            max_message_values=settings.max_message_values,
             max_blob_bytes=settings.max_blob_bytes,
         ),
         forks=ForkService(
@@ -304,7 +299,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
-        validation=ValidationService(resolver, parts.models),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,
@@ -319,7 +313,6 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
-        parts.archives,
         parts.storage,
         resolver.default_model,
         settings.max_batch,
@@ -332,6 +325,5 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         restores,
         parts.outputs,
         parts.active,
-        parts.archives,
         new_id,
     )

@@ -230,11 +230,6 @@ class LimitSettings(BaseModel):
         " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
-    bodies_bytes: Positive = Field(
-        64 * 2**20,
-        description="Memory per process for bodies of more than 64 KiB while they are received and"
-        " answered; one body more is always received, others wait and then receive 503.",
-    )
     max_json_values: Positive = Field(
         200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
     )
@@ -244,18 +239,16 @@ class LimitSettings(BaseModel):
     max_json_depth: int = Field(
         100, ge=1, le=200, description="Maximum nesting of objects and lists in a JSON body."
     )
-    max_message_values: Positive = Field(
-        10_000, description="Maximum JSON values of one appended or imported message."
-    )
     max_batch: int = Field(1000, ge=1, le=1000, description="Maximum messages per append.")
     page_bytes: Positive = Field(
         8 * 2**20,
         description="Maximum size of a list page; a page always has at least one item.",
     )
     heavy_requests: Positive = Field(
-        64,
-        description="Concurrent uploads, downloads, searches of outputs, forks, imports and"
-        " restores per process; more receive 503.",
+        32,
+        description="Slots per process for uploads, downloads, searches of outputs, forks, imports,"
+        " restores, lists, and bodies of more than 64 KiB, one more for each 4 MiB; others wait"
+        " 10 s and then receive 503.",
     )
     heavy_requests_per_tenant: Positive = Field(
         16, description="The same limit per tenant; more receive 429."
@@ -280,7 +273,7 @@ class LimitSettings(BaseModel):
 
 
 class StorageSettings(BaseModel):
-    """Tool outputs, archive and retention."""
+    """Tool outputs and retention."""
 
     max_blob_bytes: Positive = Field(2 * 2**30, description="Maximum size of a tool output upload.")
     blob_store_url: str | None = Field(
@@ -299,12 +292,6 @@ class StorageSettings(BaseModel):
         None,
         description="Conversations without an append or change for this many days are deleted with"
         " all their data, unless a snapshot holds them; unset: kept forever.",
-    )
-    archive_after_days: Days | None = Field(
-        None,
-        description="Conversations without an append or change for this many days move from"
-        " PostgreSQL to the object store, and return when they are used; unset: none do. Needs"
-        " `CONTEXT_BLOB_STORE_URL`.",
     )
     retention_event_days: Days | None = Field(
         None, description="How long events can be read; unset: forever."
@@ -464,8 +451,6 @@ class Settings(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
                 " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
             )
-        if self.archive_after_days is not None and self.blob_store_url is None:
-            raise ValueError("CONTEXT_ARCHIVE_AFTER_DAYS needs CONTEXT_BLOB_STORE_URL")
         self._check_extras()
         self._check_policy()
         return self

@@ -5,8 +5,8 @@
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
-4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention,
-   and archives conversations; two workers may do so at once.
+4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention;
+   two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
@@ -47,7 +47,6 @@ _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
 _DELETE_EXPIRED_SECONDS = 3600.0
 _DELETE_CONVERSATIONS_SECONDS = 60.0
-_ARCHIVE_SECONDS = 3600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
@@ -78,7 +77,6 @@ class Worker:
     - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
     - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
     - `delete_expired_conversations` deletes conversations whose own expiry has passed.
-    - `archive` moves conversations without activity to the object store.
     - `measure` records metrics of the work on a conversation, and on a job or None.
     """
 
@@ -93,7 +91,6 @@ class Worker:
     collect_blobs_seconds: float = 3600.0
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
     delete_expired_conversations: Callable[[], Awaitable[int]] = _collect_nothing
-    archive: Callable[[], Awaitable[int]] = _collect_nothing
     measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
 
     def __post_init__(self) -> None:
@@ -117,7 +114,6 @@ class Worker:
                     self._delete_expired_conversations,
                     _DELETE_CONVERSATIONS_SECONDS,
                 ),
-                self._repeat("archive", self._archive, _ARCHIVE_SECONDS),
             )
         }
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
@@ -270,10 +266,6 @@ class Worker:
         if deleted := await self.delete_expired_conversations():
             _log.info("expired_data_deleted", extra={"data": {"expired_conversations": deleted}})
 
-    async def _archive(self) -> None:
-        if archived := await self.archive():
-            _log.info("conversations_archived", extra={"data": {"conversations": archived}})
-
 
 def _log_failed(chore: str, error: Exception) -> None:
     _log.error("chore_failed", extra={"data": {"chore": chore, "error": type(error).__name__}})
@@ -301,7 +293,6 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         collect_blobs_seconds=settings.blob_gc_seconds,
         delete_expired=parts.retention.delete_expired,
         delete_expired_conversations=parts.retention.delete_expired_conversations,
-        archive=parts.archives.archive_all,
         measure=parts.telemetry.working,
     )
 

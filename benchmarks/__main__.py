@@ -26,7 +26,6 @@ MEASUREMENTS = {
     "first_build": "benchmarks.first_build",
     "new_epochs": "benchmarks.new_epochs",
     "large_logs": "benchmarks.large_logs",
-    "archive": "benchmarks.archive",
     "scaling": "benchmarks.scaling",
     "memory": "benchmarks.memory",
     "start": "benchmarks.start",

@@ -25,7 +25,6 @@ _ORDER = (
     "new_epochs",
     "large_logs",
     "large_database",
-    "archive",
     "scaling",
     "memory",
     "start",

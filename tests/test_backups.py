@@ -6,36 +6,51 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
+import os
+import stat
 import subprocess
-import zipfile
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.maintenance.backups import BackupError, restore_backup, verify
-from app.adapters.postgres.migrate import is_current, migrate, newest_revision
+from app.adapters.postgres import dumps
+from app.adapters.postgres.dumps import dump
+from app.adapters.postgres.embedded import DATABASE, running
+from app.adapters.postgres.embedded_cluster import programs
+from app.adapters.postgres.embedded_upgrade import Upgrade
+from app.adapters.postgres.migrate import is_current, migrate
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.test_links import Caller, act
-from tests.api.talk import append, calling, new_conversation, result, talk, user
+from tests.api.talk import append, new_conversation, talk, user
 from tests.commands import COMMAND, environment
-from tests.conftest import Server, started
+from tests.conftest import Server, execute, in_thread, started
+from tests.documents import block
+from tests.other_postgres import VERSIONS, make_cluster, other_programs, other_version
 
-pytestmark = pytest.mark.direct
+pytestmark = [pytest.mark.direct, pytest.mark.one_server]
 
+DEPLOYMENT = Path(__file__).parents[1] / "docs" / "deployment.md"
 TABLES = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
 """
+SUMS = """
+    SELECT count(*) FROM heads h LEFT JOIN (
+        SELECT conversation_id, count(*) AS messages, max(seq) AS last, sum(tokens) AS tokens
+        FROM messages GROUP BY conversation_id
+    ) m USING (conversation_id)
+    WHERE (h.head_seq, h.head_seq, h.tokens)
+        IS DISTINCT FROM (coalesce(messages, 0), coalesce(last, 0), coalesce(m.tokens, 0))
+"""
+"""How many logs are not dense, or have other sums than their head."""
 
 
 async def rows_of(url: str) -> dict[str, list[str]]:
@@ -59,11 +74,6 @@ class Done:
     output: bytes
     stderr: str
 
-    @property
-    def stdout(self) -> str:
-        """The output as text."""
-        return self.output.decode()
-
 
 async def command(*arguments: Any, url: str | None = None, sent: bytes | None = None) -> Done:
     """Run a command of the command line in a process, with bytes for its standard input."""
@@ -86,7 +96,17 @@ async def succeed(*arguments: Any, url: str | None = None, sent: bytes | None = 
     return done
 
 
-@pytest.mark.one_server  # it reads the catalog, with the parts of tables
+@contextmanager
+def empty(server: Server) -> Iterator[str]:
+    """Yield the URL of a new database, which has no tables."""
+    name = f"empty_{uuid4().hex}"
+    in_thread(execute, server.url_of(DATABASE), f'CREATE DATABASE "{name}"')
+    try:
+        yield server.url_of(name)
+    finally:
+        in_thread(execute, server.url_of(DATABASE), f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
 async def test_a_restored_database_has_every_row(
     settings: Settings, database_url: str, server: Server, tmp_path: Path
 ) -> None:
@@ -94,14 +114,12 @@ async def test_a_restored_database_has_every_row(
     settings = settings.model_copy(update={"default_model": "gpt-4o"})
     async with started(create_app(settings)) as client:
         await act(Caller(client))
-    file = tmp_path / "all.zip"
-    done = json.loads((await succeed("backup", file, "--json", url=database_url)).stdout)
+    file = tmp_path / "all.dump"
+    await succeed("backup", file, url=database_url)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     rows = await rows_of(database_url)
-    assert {name: table["rows"] > 0 for name, table in done["tables"].items()} == {
-        name: bool(text) for name, text in rows.items() if name != "alembic_version"
-    }
-    assert sum(table["rows"] > 0 for table in done["tables"].values()) >= 19
-    with server.clone() as target:
+    assert sum(map(bool, rows.values())) >= 19
+    with empty(server) as target:
         await succeed("restore", file, url=target)
         assert await rows_of(target) == rows
         own = settings.model_copy(update={"database_url": target, "direct_database_url": None})
@@ -126,144 +144,133 @@ async def test_a_backup_is_of_one_moment(
             await append(client, path, *talk(3))
 
     tasks = [asyncio.create_task(appending(path)) for path in paths]
+    await asyncio.sleep(0.1)
     done = await succeed("backup", "-", url=database_url)
     stopping.set()
     await asyncio.gather(*tasks)
-    assert "rows of" in done.stderr
-    file = tmp_path / "b.zip"
-    file.write_bytes(done.output)
-    with server.clone() as target:
-        await succeed("restore", file, url=target)
-        checked = await succeed("check", "--json", url=target)
-        assert json.loads(checked.stdout)["problems"] == []
-
-
-async def test_objects_are_restored_before_their_rows(
-    settings: Settings, database_url: str, server: Server, tmp_path: Path
-) -> None:
-    """With `--objects` a backup has the tool outputs of the object store; else it says how many."""
-    stores = [f"file://{tmp_path / name}" for name in ("old", "new")]
-    own = settings.model_copy(update={"blob_store_url": stores[0]})
-    text = "line of a long output\n" * 20_000
-    async with started(create_app(own)) as client:
-        path = await new_conversation(client)
-        await append(client, path, user("Go."), calling("c"), result("c", text))
-    without, whole = tmp_path / "without.zip", tmp_path / "whole.zip"
-    said = await succeed("backup", without, url=database_url)
-    assert "Not in it: 1 objects" in said.stderr
-    await succeed("backup", whole, "--objects", "--blob-store-url", stores[0], url=database_url)
-    with server.clone() as target:
-        refused = await command("restore", whole, url=target)
-        assert refused.code == 1
-        assert "1 objects of an object store" in refused.stderr
-        await succeed("restore", whole, "--blob-store-url", stores[1], url=target)
-        own = own.model_copy(update={"database_url": target, "blob_store_url": stores[1]})
-        async with started(create_app(own)) as client:
-            (blob,) = (await client.get(f"{path}/blobs")).json()["data"]
-            read = await client.get(f"{path}/blobs/{blob['id']}/content")
-            assert read.text == text
+    assert done.stderr.startswith("Wrote the database")
+    with empty(server) as target:
+        await succeed("restore", "-", url=target, sent=done.output)
+        rows = await rows_of(target)
+        assert len(rows["heads"]) == 4
+        assert await execute(target, SUMS) == [(0,)]
 
 
 async def test_only_an_empty_database_is_restored_to(
     client: httpx.AsyncClient, database_url: str, tmp_path: Path
 ) -> None:
-    """Nothing is overwritten: neither rows nor files."""
+    """Nothing is overwritten: neither tables nor files."""
     await new_conversation(client)
-    file = tmp_path / "b.zip"
+    file = tmp_path / "b.dump"
     await succeed("backup", file, url=database_url)
-    before = await rows_of(database_url)
+    before, written = await rows_of(database_url), file.read_bytes()
     refused = await command("restore", file, url=database_url)
-    assert refused.code == 1 and "is not empty" in refused.stderr
+    assert refused.code == 1 and "The database is not empty" in refused.stderr
     again = await command("backup", file, url=database_url)
-    assert again.code == 1 and "exists" in again.stderr
+    assert again.code == 1 and "exists: name a new file" in again.stderr
+    assert file.read_bytes() == written
     assert await rows_of(database_url) == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["b.zip"]
 
 
-async def test_private_databases_are_restored_to(tmp_path: Path, database_url: str) -> None:
-    """A private database that does not exist is created, and one of an older schema migrated."""
-    with running(tmp_path / "old") as old:
-        await asyncio.to_thread(migrate, old, revision=newest_revision() - 1)
-        connection = await asyncpg.connect(old)
-        await connection.execute("INSERT INTO tenants (tenant_id, created_at) VALUES ('t', now())")
-        await connection.close()
-        file = tmp_path / "b.zip"
-        done = await succeed("backup", file, "--json", url=old)
-        assert json.loads(done.stdout)["revision"] == newest_revision() - 1
-    await succeed("restore", "-", "--data-dir", tmp_path / "new", sent=file.read_bytes())
-    with running(tmp_path / "new") as new:
-        assert await asyncio.to_thread(is_current, new)
-        assert "t" in str((await rows_of(new))["tenants"])
-    refused = await command("restore", file, url=database_url)
-    assert refused.code == 1 and "restore into a new database" in refused.stderr
-
-
-LINES = "".join(f"tenant {n}\n" for n in range(300)).encode()
-
-
-@pytest.fixture(scope="module")
-def written() -> bytes:
-    """A small backup, as bytes."""
-    file = io.BytesIO()
-    manifest = {
-        "created_at": "2026-01-01T00:00:00+00:00",
-        "service_version": "1",
-        "server_version": "18",
-        "revision": 1,
-        "tables": {"tenants": {"columns": ["tenant_id"], "rows": 300}},
-    }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("tables/tenants", LINES)
-        archive.writestr(
-            "manifest.json", json.dumps(manifest | {"sequences": {}, "objects": 0, "format": 1})
-        )
-    assert verify(file).rows == 300
-    return file.getvalue()
-
-
-@examples(max_examples=150)
-@given(st.data())
-def test_damage_is_found(written: bytes, data: st.DataObject) -> None:
-    """A backup that is cut off is refused, and so are other rows than those written."""
-    if data.draw(st.booleans()):
-        damaged = written[: data.draw(st.integers(0, len(written) - 1))]
-    else:
-        start = written.index(b"tables/tenants") + len("tables/tenants")
-        at = data.draw(st.integers(start, written.index(b"PK", start) - 1))
-        changed = data.draw(st.integers(1, 255))
-        damaged = written[:at] + bytes([written[at] ^ changed]) + written[at + 1 :]
-    try:
-        verify(io.BytesIO(damaged))
-    except BackupError:
-        return
-    # The bits after the end of compressed bytes mean nothing.
-    with zipfile.ZipFile(io.BytesIO(damaged)) as archive:
-        assert archive.read("tables/tenants") == LINES
-
-
-@pytest.mark.parametrize(
-    ("manifest", "said"),
-    [
-        ({"format": 2}, "format 2"),
-        ({"revision": 9999}, "newer version"),
-        ({"tables": {"tenants; DROP": {"columns": ["x"], "rows": 300}}}, "entries"),
-        ({"tables": {"tenants": {"columns": ["x"], "rows": 299}}}, "300 rows"),
-        ({"tables": {"tenants": {"columns": ["x"], "rows": 300}}}, "unknown"),
-        ({"tables": []}, "manifest"),
-        ({"more": 1}, "manifest"),
-    ],
-)
-async def test_what_is_no_backup_is_refused(
-    written: bytes, database_url: str, manifest: dict[str, Any], said: str
+async def test_a_private_database_is_created_by_a_restore(
+    client: httpx.AsyncClient, database_url: str, tmp_path: Path
 ) -> None:
-    """Files of other versions and of other programs change nothing."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(written)) as old, zipfile.ZipFile(file, "w") as new:
-        new.writestr("tables/tenants", old.read("tables/tenants"))
-        given = json.loads(old.read("manifest.json")) | {"revision": newest_revision()} | manifest
-        new.writestr("manifest.json", json.dumps(given))
-    before = await rows_of(database_url)
-    with pytest.raises(BackupError, match=said):
-        verify(file)
-        await restore_backup(database_url, file)
-    assert await rows_of(database_url) == before
+    """A backup of a server becomes a private database, and one of that becomes another."""
+    await new_conversation(client)
+    rows = await rows_of(database_url)
+    done = await succeed("backup", "-", url=database_url)
+    await succeed("restore", "-", "--data-dir", tmp_path / "one", sent=done.output)
+    await succeed("backup", tmp_path / "b.dump", "--data-dir", tmp_path / "one")
+    await succeed("restore", tmp_path / "b.dump", "--data-dir", tmp_path / "two")
+    with running(tmp_path / "two") as url:
+        assert await asyncio.to_thread(is_current, url)
+        assert await rows_of(url) == rows
+
+
+async def test_a_damaged_file_leaves_the_database_empty(
+    client: httpx.AsyncClient, database_url: str, server: Server, tmp_path: Path
+) -> None:
+    """A file that was cut off, or is no dump, is an error of one line, and nothing is loaded."""
+    await append(client, await new_conversation(client), *talk(3))
+    whole = (await succeed("backup", "-", url=database_url)).output
+    with empty(server) as target:
+        for cut in (b"", b"no dump", whole[:4000], whole[: len(whole) // 2], whole[:-2000]):
+            refused = await command("restore", "-", url=target, sent=cut)
+            assert refused.code == 1 and refused.stderr.count("\n") == 1, refused.stderr
+            assert not await rows_of(target)
+
+
+async def test_a_failed_backup_leaves_no_file(tmp_path: Path, database_url: str) -> None:
+    """A server that does not answer, and missing programs, are errors of one line."""
+    file = tmp_path / "b.dump"
+    failed = await command("backup", file, url="postgresql://nobody:hidden@127.0.0.1:1/none")
+    assert failed.code == 1 and "Connection refused" in failed.stderr
+    assert "hidden" not in failed.stderr and not file.exists()
+    failed = await command("backup", file, "--programs", tmp_path, url=database_url)
+    assert failed.code == 1 and f"{tmp_path / 'pg_dump'} cannot be run" in failed.stderr
+    assert not file.exists()
+
+
+def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command line has it, wherever the URL has it."""
+    program = tmp_path / "pg_dump"
+    program.write_text(
+        f'#!{sys.executable}\nimport os, sys\nprint(sys.argv, os.environ["PGPASSWORD"])'
+    )
+    program.chmod(0o755)
+    for url in (
+        "postgresql://me:s%40cret:1@one:1,two:2/db?sslmode=require",
+        "postgresql://me@one:1,two:2/db?sslmode=require&password=s%40cret%3A1",
+    ):
+        with (tmp_path / "out").open("w+b") as file:
+            dump(url, file, tmp_path)
+            file.seek(0)
+            said = file.read().decode()
+        assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database of another major version."""
+    data_dir = tmp_path / "other"
+    data_dir.mkdir()
+    make_cluster(data_dir)
+    with Upgrade(data_dir, VERSIONS[-1]).running(other_programs()) as url:
+        yield url
+
+
+@other_version
+async def test_a_dump_of_an_older_server_is_restored(
+    other: str, server: Server, tmp_path: Path
+) -> None:
+    """The programs of this version dump it, and so do its own."""
+    await asyncio.to_thread(migrate, other)
+    await execute(other, "INSERT INTO tenants (tenant_id) VALUES ('acme'), (E'tab\\t, \\\\N, 続')")
+    rows = await rows_of(other)
+    for more in ((), ("--programs", other_programs())):
+        done = await succeed("backup", "-", *more, url=other)
+        with empty(server) as target:
+            await succeed("restore", "-", url=target, sent=done.output)
+            assert await rows_of(target) == rows
+
+
+@other_version
+async def test_an_older_server_is_restored_to_by_the_documented_commands(
+    client: httpx.AsyncClient, database_url: str, other: str, tmp_path: Path
+) -> None:
+    """`restore` refuses it, and names the document."""
+    await append(client, await new_conversation(client), *talk(3))
+    file = tmp_path / "context.dump"
+    await succeed("backup", file, url=database_url)
+    if int(VERSIONS[-1]) < dumps.OLDEST_RESTORED:
+        refused = await command("restore", file, url=other)
+        assert refused.code == 1
+        assert f"PostgreSQL {VERSIONS[-1]}, and `restore` needs 17 or newer" in refused.stderr
+    script = block(DEPLOYMENT.read_text(encoding="utf-8"), "sh", "transaction_timeout")
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace("postgresql://…", other)],
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{programs()}:{os.environ['PATH']}"},
+    )
+    assert await rows_of(other) == await rows_of(database_url)

@@ -135,7 +135,6 @@ def test_the_page_has_its_headings() -> None:
         "Health and shutdown",
         "Database outages",
         "Retention",
-        "Archive",
         "Redaction",
         "Check and usage",
         "New releases",

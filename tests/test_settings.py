@@ -81,8 +81,6 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
         ("CONTEXT_MAX_BATCH", "1001"),
         ("CONTEXT_POOL_MIN_SIZE", "11"),
-        ("CONTEXT_ARCHIVE_AFTER_DAYS", "0"),
-        ("CONTEXT_ARCHIVE_AFTER_DAYS", "30"),  # without an object store
         ("CONTEXT_POLICY", "{"),
         ("CONTEXT_POLICY", "[]"),
         ("CONTEXT_POLICY", '{"sandwitch": {}}'),

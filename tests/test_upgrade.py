@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
-import stat
 from pathlib import Path
 
 import asyncpg
@@ -13,21 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.adapters.postgres.embedded import running
-from app.adapters.postgres.embedded_cluster import (
-    DATABASE,
-    UPGRADED,
-    Cluster,
-    account_for,
-    programs,
-)
-from app.adapters.postgres.embedded_upgrade import Upgrade, programs_of
+from app.adapters.postgres.embedded_cluster import UPGRADED, programs
+from app.adapters.postgres.embedded_upgrade import Upgrade
 from app.adapters.postgres.migrate import migrate
 from app.cli import cli
+from tests.other_postgres import VERSIONS, make_cluster, other_programs, other_version
 from tests.test_backups import rows_of
 
-OTHERS = [version for version in ("14", "15", "16", "17") if programs_of(version) is not None]
 pytestmark = pytest.mark.direct
-other_version = pytest.mark.skipif(not OTHERS, reason="no other PostgreSQL is installed here")
 
 
 def invoke(*arguments: str) -> Result:
@@ -51,26 +42,8 @@ async def fill(url: str) -> dict[str, list[str]]:
 @pytest.fixture
 def old(tmp_path: Path) -> tuple[Path, dict[str, list[str]]]:
     """A data directory as a release with an older PostgreSQL has left it, and its rows."""
-    version = OTHERS[-1]
-    folder = programs_of(version)
-    assert folder is not None
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:  # the account of the cluster has to reach it
-        mode = stat.S_IMODE(parent.stat().st_mode)
-        if not mode & stat.S_IXOTH:
-            parent.chmod(mode | stat.S_IXOTH)
-    cluster = Cluster(tmp_path / "postgres", folder, account_for(tmp_path / "postgres"))
-    cluster.path.mkdir()
-    if cluster.account is not None:
-        os.chown(cluster.path, cluster.account.uid, cluster.account.gid)
-    options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
-    made = cluster.run("initdb", "-D", str(cluster.path), *options)
-    assert made.returncode == 0, made.stdout
-    with (cluster.path / "postgresql.conf").open("a", encoding="utf-8") as file:
-        file.write("listen_addresses = ''\n")  # as every release has it
-    text = f'CREATE DATABASE "{DATABASE}"\n'
-    cluster.run("postgres", "--single", "-D", str(cluster.path), "postgres", text=text)
-    with Upgrade(tmp_path, version).running(folder) as url:
+    make_cluster(tmp_path)
+    with Upgrade(tmp_path, VERSIONS[-1]).running(other_programs()) as url:
         rows = asyncio.run(fill(url))
     return tmp_path, rows
 
@@ -82,11 +55,11 @@ def test_a_database_of_another_version_is_moved(old: tuple[Path, dict[str, list[
     here = ("--data-dir", str(data_dir))
     refused = invoke("tenants", "list", *here)
     assert refused.exit_code == 1
-    assert f"PostgreSQL {OTHERS[-1]}, and this is" in refused.stderr
+    assert f"PostgreSQL {VERSIONS[-1]}, and this is" in refused.stderr
     assert "run `context-service upgrade-database` once" in refused.stderr
     done = invoke("upgrade-database", *here)
     assert done.exit_code == 0, done.stderr
-    kept = data_dir / f"postgres.{OTHERS[-1]}"
+    kept = data_dir / f"postgres.{VERSIONS[-1]}"
     assert done.stdout.endswith(f"The old database is {kept}: delete it once all is well.\n")
     with running(data_dir) as url:
         assert asyncio.run(rows_of(url)) == rows
@@ -120,14 +93,14 @@ def test_what_is_in_use_or_wrong_is_left_alone(
     data_dir, _ = old
     here = ("--data-dir", str(data_dir))
     wrong = invoke("upgrade-database", "--programs", str(programs()), *here)
-    assert wrong.exit_code == 1 and f"the data is of PostgreSQL {OTHERS[-1]}" in wrong.stderr
-    (data_dir / f"postgres.{OTHERS[-1]}").mkdir()
+    assert wrong.exit_code == 1 and f"the data is of PostgreSQL {VERSIONS[-1]}" in wrong.stderr
+    (data_dir / f"postgres.{VERSIONS[-1]}").mkdir()
     assert "move it away" in invoke("upgrade-database", *here).stderr
-    (data_dir / f"postgres.{OTHERS[-1]}").rmdir()
+    (data_dir / f"postgres.{VERSIONS[-1]}").rmdir()
     with (data_dir / "postgres.in-use").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         assert "stop the service" in invoke("upgrade-database", *here).stderr
-    assert (data_dir / "postgres" / "PG_VERSION").read_text() == f"{OTHERS[-1]}\n"
+    assert (data_dir / "postgres" / "PG_VERSION").read_text() == f"{VERSIONS[-1]}\n"
 
 
 def test_without_the_old_programs_the_package_is_named(tmp_path: Path) -> None:

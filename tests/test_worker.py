@@ -35,7 +35,6 @@ from app.settings import Settings
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
-from tests.exposition import exposed
 
 TENANT = "default"
 POLL_SECONDS = 0.1
@@ -258,46 +257,6 @@ async def test_a_worker_deletes_expired_rows(
     async with place.worker(place.work(), delete_expired=delete_expired).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
-
-
-async def test_the_settings_worker_archives(
-    place: Place, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    """An idle conversation is archived, and restored on demand; both are counted."""
-    given = Settings(
-        database_url=place.url, archive_after_days=1, blob_store_url=f"file://{tmp_path}/objects"
-    )
-    cids = [await place.conversation() for _ in range(2)]
-    await execute(
-        place.url,
-        "INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,"
-        " reasoning_tokens, total_tokens, has_media, continues, body) SELECT conversation_id, 1,"
-        " 'm', 1, 'user', 'openai_chat', 1, 0, 1, false, false, '{}' FROM heads",
-    )
-    await execute(place.url, "UPDATE heads SET head_seq = 1, tokens = 1")
-    for table, column in (
-        ("conversations", "updated_at"),
-        ("events", "created_at"),
-        ("messages", "created_at"),
-    ):
-        await execute(
-            place.url,
-            f"UPDATE {table} SET {column} = now() - interval '2 days'"
-            " WHERE conversation_id = CAST($1 AS uuid)",
-            cids[0],
-        )
-    parts = compose(given)
-    with caplog.at_level(logging.INFO):
-        async with parts.opened(), worker_of(given, parts).running():
-            await until(lambda: "conversations_archived" in caplog.messages, "it is told of")
-            archived = await execute(place.url, "SELECT conversation_id::text FROM archived_heads")
-            assert [row[0] for row in archived] == cids[:1]
-            assert await parts.archives.restore(TENANT, cids[0])
-            text, _ = await parts.telemetry.scrape()
-    assert exposed(text.decode()).by("archives_total", "operation", "outcome") == {
-        ("archive", "archived"): 1,
-        ("restore", "restored"): 1,
-    }
 
 
 async def test_the_settings_worker_collects_uploads(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `serve | worker | migrate | backup | restore | check | …`.
+"""The command line: `serve | worker | migrate | backup | restore | …`.
 
 1. A flag sets its environment variable and overrides it, so child processes see the same settings.
 2. An error that a user can fix is one line on stderr without a traceback. The exit code is 2 for
@@ -13,7 +13,6 @@ import click
 
 from app.cli.audit import audit
 from app.cli.backup import backup, restore
-from app.cli.check import check, usage
 from app.cli.documents import openapi, settings
 from app.cli.migrate import migrate
 from app.cli.replay import demo
@@ -34,7 +33,7 @@ def cli() -> None:
 
 
 for command in (
-    *(serve, worker, migrate, backup, restore, check, usage, keys, tenants, audit),
+    *(serve, worker, migrate, backup, restore, keys, tenants, audit),
     *(upgrade_database, demo, openapi, settings),
 ):
     cli.add_command(command)

@@ -1,152 +1,99 @@
-"""The commands `backup` and `restore`."""
+"""The commands `backup` and `restore`: `pg_dump` and `pg_restore` on the configured database."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO
 
 import click
 
-from app.cli.database import database, existing_settings, location, migrated, run_in
-from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
-from app.cli.output import as_json, print_json
+from app.cli.database import database, existing_settings, location, migrated
+from app.cli.options import exiting_on_sigterm, on_database, read_settings
 
-if TYPE_CHECKING:
-    from app.adapters.blobs.object_store import ObjectStore
-    from app.adapters.postgres.maintenance.backups import Manifest
-    from app.settings import Settings
+with_programs = click.option(
+    "--programs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of `pg_dump` and `pg_restore`; default: those of the private PostgreSQL.",
+)
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--objects", "with_objects", is_flag=True, help="Also those of the object store.")
-@as_json
+@with_programs
 @on_database
-@setting("blob_store_url")
-def backup(file: Path, with_objects: bool, is_json: bool) -> None:
-    """Write all data to the new FILE, while the service runs, and read the file again.
+def backup(file: Path, programs: Path | None) -> None:
+    """Write all data to the new FILE by `pg_dump`, while the service runs.
 
-    The rows are those of one moment. `-` is stdout, which is not read again. FILE has the hashes of
-    API keys, and everything else in the clear: keep it as safe as the database.
+    The rows are those of one moment. `-` is stdout. FILE has the hashes of API keys, and everything
+    else in the clear: keep it as safe as the database. Objects of an object store are not in it.
     """
-    from app.adapters.postgres.maintenance.backups import verify, write_backup
-    from app.adapters.postgres.migrate import MigrationError
-    from app.composition import app_version, utc_now
+    from app.adapters.postgres.dumps import dump
 
     settings = existing_settings()
-
-    async def write(opened: BinaryIO, settings: Settings) -> Manifest:
-        objects = objects_of(settings) if with_objects else None
-        return await write_backup(direct_url(settings), opened, utc_now(), app_version(), objects)
-
-    try:
-        with exiting_on_sigterm(), database(settings) as url:
-            if str(file) == "-":
-                manifest = run_in(settings, url, partial(write, sys.stdout.buffer))
-            else:
-                with _new_file(file) as opened:
-                    run_in(settings, url, partial(write, opened))
-                    manifest = verify(opened)
-    except (OSError, MigrationError) as exc:
-        raise click.ClickException(f"{exc}.") from exc
-    _report(manifest, f"Wrote {location(settings)} to {file}", is_json, err=str(file) == "-")
-    if manifest.objects_outside:
-        click.echo(
-            f"Not in it: {manifest.objects_outside:,} objects of the object store; --objects adds"
-            " them.",
-            err=True,
-        )
+    with _one_line_errors(), exiting_on_sigterm(), database(settings) as url, _new(file) as opened:
+        dump(settings.direct_database_url or url, opened, programs)
+    click.echo(f"Wrote {location(settings)} to {file}.", err=str(file) == "-")
 
 
 @click.command()
 @click.argument(
     "file", type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True)
 )
-@as_json
+@with_programs
 @on_database
-@setting("blob_store_url")
-def restore(file: Path, is_json: bool) -> None:
-    """Load the backup FILE into a database without rows, of any version of PostgreSQL from 15.
+def restore(file: Path, programs: Path | None) -> None:
+    """Load FILE into a database without tables by `pg_restore`; `-` is stdin.
 
-    FILE is read once before anything is changed; `-` is stdin, which is copied to a temporary file.
-    All rows are loaded, or none. Then the schema is migrated to that of this version.
+    All is loaded, or nothing. Then the schema is migrated to that of this version.
     """
-    from app.adapters.postgres.maintenance.backups import BackupError, restore_backup, verify
-    from app.adapters.postgres.migrate import MigrationError
+    from app.adapters.postgres.dumps import restore as restore_dump
 
     settings = read_settings()
-
-    async def load(settings: Settings) -> Manifest:
-        return await restore_backup(direct_url(settings), opened, objects_of(settings))
-
-    try:
-        with exiting_on_sigterm(), _existing_file(file) as opened:
-            verify(opened)
-            with database(settings) as url:
-                manifest = run_in(settings, url, load)
-                migrated(settings.direct_database_url or url)
-    except (OSError, BackupError, MigrationError) as exc:
-        raise click.ClickException(f"{file} was not restored. {exc}.") from exc
-    _report(manifest, f"Restored {file} to {location(settings)}", is_json)
+    with _one_line_errors(), exiting_on_sigterm(), _old(file) as opened, database(settings) as url:
+        restore_dump(settings.direct_database_url or url, opened, programs)
+        migrated(settings.direct_database_url or url)
+    click.echo(f"Restored {file} to {location(settings)}.")
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that exists under its name once it is complete and on the disk."""
-    if path.exists():
-        raise click.ClickException(f"{path} exists: name a new file.")
-    part = path.with_name(f"{path.name}.part")
+def _one_line_errors() -> Iterator[None]:
+    from app.adapters.postgres.dumps import DumpError
+    from app.adapters.postgres.embedded import EmbeddedPostgresError
+    from app.adapters.postgres.migrate import MigrationError
+
     try:
-        descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
-        with os.fdopen(descriptor, "w+b") as opened:
+        yield
+    except (OSError, DumpError, EmbeddedPostgresError, MigrationError) as exc:
+        raise click.ClickException(f"{str(exc).rstrip('.')}.") from exc
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file, which stays once it is complete and on the disk."""
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        return
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        raise click.ClickException(f"{path} exists: name a new file.") from None
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
             yield opened
-            opened.flush()
             os.fsync(opened.fileno())
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
-def _existing_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; stdin is copied, because a ZIP file is read from its end."""
-    if str(path) != "-":
-        with path.open("rb") as opened:
-            yield opened
+def _old(path: Path) -> Iterator[IO[bytes]]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
         return
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        yield copy
-
-
-def direct_url(settings: Settings) -> str:
-    """Return the URL of PostgreSQL itself: a pooler cannot hold a transaction for hours."""
-    url = settings.direct_database_url or settings.database_url
-    assert url
-    return url
-
-
-def objects_of(settings: Settings) -> ObjectStore | None:
-    """Return the configured object store."""
-    from app.adapters.blobs.object_store import ObjectStore
-
-    return ObjectStore(settings.blob_store_url) if settings.blob_store_url else None
-
-
-def _report(manifest: Manifest, sentence: str, is_json: bool, *, err: bool = False) -> None:
-    if is_json:
-        print_json(asdict(manifest), err=err)
-        return
-    click.echo(
-        f"{sentence}: {manifest.rows:,} rows of {len(manifest.tables)} tables, schema"
-        f" {manifest.revision:04d}, and {manifest.objects:,} objects.",
-        err=err,
-    )
+    with path.open("rb") as opened:
+        yield opened

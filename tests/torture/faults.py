@@ -1,4 +1,4 @@
-"""Faults: what is killed, frozen, cut or archived, when, and what it excuses."""
+"""Faults: what is killed, frozen or cut, when, and what it excuses."""
 
 from __future__ import annotations
 
@@ -90,8 +90,6 @@ class World:
     proxy: ProxyThread
     apis: list[Served]
     workers: list[Launched]
-    archiver: Launched | None
-    """Archives whatever has no open work; None where there is no object store."""
     stack: ExitStack
     outages: Outages = field(default_factory=Outages)
 
@@ -186,14 +184,6 @@ def _kill_all(world: World, fault: Fault) -> None:
             process.start()
 
 
-def _archive(world: World, fault: Fault) -> None:
-    """Archive all conversations under the eyes of those who use them, perhaps not to the end."""
-    if world.archiver is None:
-        return
-    world.archiver.start()
-    world.archiver.end_after(fault.seconds)
-
-
 KINDS: Mapping[str, tuple[Inject, int, str]] = {
     "kill API": (_kill_api, 5, "kills"),
     "kill worker": (_kill_worker, 4, "kills"),
@@ -209,7 +199,6 @@ KINDS: Mapping[str, tuple[Inject, int, str]] = {
     "cut database links": (_cut, 6, "cuts"),
     "refuse database connections": (_break(DatabaseProxy.refuse), 2, "cuts"),
     "blackhole database": (_break(DatabaseProxy.blackhole), 2, "cuts"),
-    "archive": (_archive, 4, "archivings"),
 }
 """Each fault by its name: how it is injected, its weight, and as what it counts."""
 

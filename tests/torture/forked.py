@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -49,32 +49,18 @@ class Forked:
         self._process.kill()
 
 
-def forked(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    log: Path,
-    work: Callable[..., None] | None = None,
-) -> Process:
-    """Run a command of the command line, or `work`."""
+def forked(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Process:
+    """Run a command of the command line."""
     _CONTEXT.set_forkserver_preload(["tests.torture.preloaded"])
-    process = _CONTEXT.Process(
-        target=_begin, args=(work or _run, dict(environ), str(log), *command)
-    )
-    return Forked(process)
+    return Forked(_CONTEXT.Process(target=_run, args=(dict(environ), str(log), *command)))
 
 
-def _begin(
-    work: Callable[..., None], environ: Mapping[str, str], log: str, *arguments: str
-) -> None:
+def _run(environ: Mapping[str, str], log: str, *command: str) -> None:
     os.environ.clear()
     os.environ.update(environ)
     with open(log, "ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())
-    work(*arguments)
-
-
-def _run(*command: str) -> None:
     from app.cli import cli
 
     cli(command, prog_name="context-service")

@@ -7,7 +7,6 @@ import uvloop  # noqa: F401
 import app.cli
 import app.main
 import app.worker  # noqa: F401
-import tests.torture.archiver
 import tests.torture.forked  # noqa: F401
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 

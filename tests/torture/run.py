@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -33,7 +32,6 @@ from tests.fake_llm import (
 )
 from tests.replay import Launched, Served
 from tests.torture.admin import Admin
-from tests.torture.archiver import archive
 from tests.torture.faults import Progress, World, inject, plan
 from tests.torture.forked import forked
 from tests.torture.life import Life, Surroundings
@@ -106,7 +104,7 @@ class Report:
         """Yield the report line by line."""
         tally = self.tally
         acts = {key[3:]: tally[key] for key in sorted(tally) if key.startswith("op ")}
-        main = ("operations", "requests", "kills", "cuts", "archivings", "hang-ups", "checks")
+        main = ("operations", "requests", "kills", "cuts", "hang-ups", "checks")
         yield (
             f"seed {self.seed}: {self.lives} lives in {self.seconds:.0f} s; "
             + ", ".join(f"{tally[name]:,} {name}" for name in main)
@@ -201,7 +199,7 @@ def run(
 def world_of(folder: Path, seed: int) -> Iterator[tuple[World, str]]:
     """Run PostgreSQL, its proxy, a model, two API processes and two workers.
 
-    An odd seed has an object store as well, and conversations are archived.
+    An odd seed has an object store as well.
     """
     with ExitStack() as stack:
         data_dir = folder / "data"
@@ -232,15 +230,11 @@ def world_of(folder: Path, seed: int) -> Iterator[tuple[World, str]]:
             Launched(folder / f"worker {number}.log", environ, "worker", launch=forked)
             for number in (1, 2)
         ]
-        archiving = partial(forked, work=archive)
-        archiver = (
-            Launched(folder / "archiver.log", environ, launch=archiving) if seed % 2 else None
-        )
         for process in (*apis, *workers):
             stack.callback(process.stop)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda process: process.start(), (*apis, *workers)))
-        yield World(data_dir, proxy, apis, workers, archiver if seed % 2 else None, stack), url
+        yield World(data_dir, proxy, apis, workers, stack), url
 
 
 def scripted(seed: int, model: FakeLLM) -> Callable[[Request], Behaviour]:

@@ -146,13 +146,6 @@ class ObjectStore:
                 await opened.copy_async(object_key, key)
         return key
 
-    async def size(self, object_key: str) -> int | None:
-        """Return the bytes of an object, None if there is none."""
-        async with self.client() as opened:
-            with suppress(FileNotFoundError):
-                return int((await opened.head_async(object_key))["size"])
-        return None
-
     async def put(self, object_key: str, pieces: AsyncIterator[bytes | memoryview]) -> None:
         """Write an object, whole or not at all."""
         writer = ObjectWriter(self, object_key)

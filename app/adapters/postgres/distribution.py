@@ -17,7 +17,6 @@ BY_CONVERSATION = CONVERSATION_TABLES
 BY_TENANT = ("allowances", "audit", "creations", "tenant_usage")
 EVERYWHERE = (
     *("tenants", "api_keys", "key_uses", "agents", "agent_versions", "models", "calibrations"),
-    "settings_versions",
     *("snapshots", "snapshot_messages"),
 )
 

@@ -1,8 +1,8 @@
 """Moves an embedded PostgreSQL of another major version to this one.
 
 PostgreSQL reads the files of its own major version only. So the old cluster is run once more, by
-programs of its version, and its rows are copied to a new cluster, which takes its place by renames.
-The old one stays beside it.
+programs of its version, and its dump is restored in a new cluster, which takes its place by
+renames. The old one stays beside it.
 """
 
 from __future__ import annotations

@@ -64,13 +64,13 @@ def is_current(url: str, migrations: Path = MIGRATIONS) -> bool:
         return asyncio.run(_revision(url)) >= newest_revision(migrations)
 
 
-def migrate(url: str, migrations: Path = MIGRATIONS, revision: int | None = None) -> None:
-    """Run the missing migrations, up to a revision, in one process at a time (rule 3).
+def migrate(url: str, migrations: Path = MIGRATIONS) -> None:
+    """Run the missing migrations in one process at a time (rule 3).
 
     Raises MigrationError. A failed migration is rolled back; the migrations before it stay.
     """
     with _translated_errors():
-        asyncio.run(_migrate(url, migrations, revision or newest_revision(migrations)))
+        asyncio.run(_migrate(url, migrations, newest_revision(migrations)))
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`settings_versions`, `creations`, `snapshots`, `snapshot_messages`, `tenants`,
-`tenant_usage`, `api_keys`, `key_uses` and `allowances` are small enough to be reference tables.
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys`, `key_uses` and
+`allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
 
@@ -112,15 +112,6 @@ agents = sa.Table(
     sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
-# Counts the changes of a tenant's agents, models and calibrations; triggers write it.
-settings_versions = sa.Table(
-    "settings_versions",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    postgresql_with={"fillfactor": 50},
-)
-
 conversations = sa.Table(
     "conversations",
     metadata,
@@ -165,72 +156,57 @@ conversations = sa.Table(
 )
 
 
-def _state_columns() -> list[sa.Column[object]]:
-    """Return the columns of a conversation's state."""
-    return [
-        sa.Column("conversation_id", sa.Uuid, primary_key=True),
-        sa.Column("counter", sa.Text, nullable=False),
-        sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("compaction_id", sa.Uuid),
-        sa.Column("span_start", sa.BigInteger),
-        sa.Column("span_end", sa.BigInteger),
-        sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
-        sa.Column("view_cause", sa.Text),
-        sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("due_at", sa.DateTime(timezone=True)),
-        sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
-        # Why the last compaction failed, until one succeeds.
-        sa.Column("last_failure", sa.Text),
-        sa.Column("failed_at", sa.DateTime(timezone=True)),
-        # Tool results up to this seq are cleared, except those that stay.
-        sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
-        # The agent tools that the previews of all results name.
-        sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        # The view version of the last scheduled blob collection.
-        sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
-        # The tools found by a search in this turn.
-        sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
-        sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
-        # The active window: all from this seq on, with the gaps and restored spans of `parts`.
-        sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
-        sa.Column("parts", sa.Text, nullable=False, server_default=""),
-        sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-        # Whether the open calls are outside the window; their results will be too.
-        sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
-        # The rolling window of the last move.
-        sa.Column("window_seconds", sa.BigInteger),
-        sa.Column("cleared_at", sa.DateTime(timezone=True)),
-        sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
-        # The times of the messages in the window, and of the log before the last batch.
-        sa.Column("oldest_at", sa.DateTime(timezone=True)),
-        sa.Column("newest_at", sa.DateTime(timezone=True)),
-        sa.Column("newest_before", sa.DateTime(timezone=True)),
-        # The view version of the last redaction: no payload of an earlier one is rendered again.
-        sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
-        # Triggers count every change that is not an append. The first one is a time, so that no
-        # process takes a new conversation for a deleted one with the same id.
-        sa.Column(
-            "state_version",
-            sa.BigInteger,
-            nullable=False,
-            server_default=sa.text("(EXTRACT(epoch FROM clock_timestamp()) * 1000000)::bigint"),
-        ),
-    ]
-
-
 heads = sa.Table(
     "heads",
     metadata,
-    *_state_columns(),
+    sa.Column("conversation_id", sa.Uuid, primary_key=True),
+    sa.Column("counter", sa.Text, nullable=False),
+    sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("compaction_id", sa.Uuid),
+    sa.Column("span_start", sa.BigInteger),
+    sa.Column("span_end", sa.BigInteger),
+    sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
+    sa.Column("view_cause", sa.Text),
+    sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("due_at", sa.DateTime(timezone=True)),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Why the last compaction failed, until one succeeds.
+    sa.Column("last_failure", sa.Text),
+    sa.Column("failed_at", sa.DateTime(timezone=True)),
+    # Tool results up to this seq are cleared, except those that stay.
+    sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
+    # The agent tools that the previews of all results name.
+    sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    # The view version of the last scheduled blob collection.
+    sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
+    # The tools found by a search in this turn.
+    sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
+    # The active window: all from this seq on, with the gaps and restored spans of `parts`.
+    sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
+    sa.Column("parts", sa.Text, nullable=False, server_default=""),
+    sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
+    # Whether the open calls are outside the window; their results will be too.
+    sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The rolling window of the last move.
+    sa.Column("window_seconds", sa.BigInteger),
+    sa.Column("cleared_at", sa.DateTime(timezone=True)),
+    sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # The times of the messages in the window, and of the log before the last batch.
+    sa.Column("oldest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_at", sa.DateTime(timezone=True)),
+    sa.Column("newest_before", sa.DateTime(timezone=True)),
+    # The view version of the last redaction: no payload of an earlier one is rendered again.
+    sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -239,29 +215,6 @@ heads = sa.Table(
     ),
     # Every append updates this row: free space in the page allows HOT updates.
     postgresql_with={"fillfactor": 50},
-)
-
-# The state of each conversation whose rows are in an object: it has no row in `heads` then, so that
-# no statement finds it, and none has to ask.
-archived_heads = sa.Table("archived_heads", metadata, *_state_columns())
-
-# Conversations that are archived, or were: since `restored_at` if that is set.
-archives = sa.Table(
-    "archives",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    # The object with the rows; null once they were restored.
-    sa.Column("content_id", sa.Uuid),
-    sa.Column("object_key", sa.Text),
-    sa.Column("messages", sa.BigInteger, nullable=False),
-    sa.Column("text_bytes", sa.BigInteger, nullable=False),
-    sa.Column("object_bytes", sa.BigInteger, nullable=False),
-    sa.Column("last_message_at", sa.DateTime(timezone=True)),
-    # The newest time of the rows in the object, for retention.
-    sa.Column("idle_since", sa.DateTime(timezone=True)),
-    _time("archived_at"),
-    sa.Column("restored_at", sa.DateTime(timezone=True)),
 )
 
 messages = sa.Table(
@@ -662,7 +615,7 @@ snapshots = sa.Table(
     sa.Column("window_start", sa.DateTime(timezone=True), nullable=False),
     sa.Column("window_end", sa.DateTime(timezone=True), nullable=False),
     sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("models", sa.Text),
+    sa.Column("models", sa.Text, nullable=False),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
     sa.Index("snapshots_by_time", "tenant_id", "created_at", "session_id"),
     sa.Index("snapshots_by_agent", "tenant_id", "agent_id", "created_at", "session_id"),

@@ -87,12 +87,6 @@ class Metrics:
         self.refused_keys = counter("refused_keys", "Refused API keys, by reason", "reason")
         self.jobs = counter("jobs", "Background work, by outcome", "kind", "outcome")
         self.job_seconds = histogram("job_duration_seconds", "Duration of background work", "kind")
-        self.archives = counter(
-            "archives", "Conversations archived or restored, by outcome", "operation", "outcome"
-        )
-        self.archive_seconds = histogram(
-            "archive_duration_seconds", "Duration of archiving or restoring", "operation"
-        )
         self.pool_size = gauge("pool_size", "Database connections that are open")
         self.pool_in_use = gauge("pool_in_use", "Database connections in use")
         self.pool_waiting = gauge("pool_waiting", "Sessions that wait for a connection")

@@ -116,11 +116,6 @@ class Telemetry:
         degraded = "yes" if is_degraded else "no"
         self._metrics.builds.labels(format, kind, pressure, degraded).inc()
 
-    def archived(self, operation: str, outcome: str, seconds: float) -> None:
-        """Count a conversation that was archived or restored, or could not be."""
-        self._metrics.archives.labels(operation, outcome).inc()
-        self._metrics.archive_seconds.labels(operation).observe(seconds)
-
     @contextmanager
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str

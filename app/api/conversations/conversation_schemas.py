@@ -47,7 +47,6 @@ _ITEM: dict[str, Any] = {
     "last_cleared_at": None,
     "last_message_at": "2026-01-05T09:41:12.654321+00:00",
     "expires_at": None,
-    "archived": False,
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
 }
@@ -143,10 +142,6 @@ class ConversationItem(ListedSettings):
     expires_at: datetime | None = Field(
         description="From then on it is answered as unknown, and soon deleted; null for never."
     )
-    archived: bool = Field(
-        description="Whether its messages are in the archive. Whatever reads or changes the"
-        " conversation restores it first, which takes the first request longer."
-    )
 
 
 class LastCompaction(ResponseSchema):
@@ -180,9 +175,7 @@ class ListedConversation(ConversationItem):
 
     model_config = examples({**_ITEM, "usage": _USAGE})
 
-    usage: ConversationUsage | None = Field(
-        description="With `include=usage`; null without it, and for archived conversations."
-    )
+    usage: ConversationUsage | None = Field(description="With `include=usage`; null without it.")
 
 
 class ClearedConversation(ResponseSchema):

@@ -3,9 +3,8 @@
 1. Before an endpoint runs, its route replaces the public id in the path by the key. An endpoint
    needs the public id only for its answer, from `public_id_of`.
 2. If the likeliest key is not found, the conversation may have another one, because another tenant
-   has this UUID: then the endpoint runs again with that key, which is cached. Or it is archived:
-   then it is restored, and the endpoint runs again. So only a `404` costs lookups, and it is the
-   same whether another tenant has the id or no tenant has it.
+   has this UUID: then the endpoint runs again with that key, which is cached. So only a `404` costs
+   a lookup, and it is the same whether another tenant has the id or no tenant has it.
 3. Errors name the public id.
 """
 
@@ -56,21 +55,17 @@ async def call_with_key(
     tenant_id = tenant_of(request)
     keys = services(request).conversation_keys
     key = keys.likeliest(tenant_id, public_id)
-    was_restored = False
     try:
         while True:
             try:
                 return await call(key)
             except NotFound as error:
-                if error.facts.get(_PARAMETER) != key or was_restored:
+                if error.facts.get(_PARAMETER) != key:
                     raise
                 other = await keys.find_other(tenant_id, public_id, key)
-                if other is not None:
-                    key = other
-                elif await services(request).archives.restore(tenant_id, key):
-                    was_restored = True
-                else:
+                if other is None:
                     raise
+                key = other
     except ContextError as error:
         _show_public_id(error, key, public_id)
         raise

@@ -11,6 +11,7 @@ from fastapi import Header, Path, Query, Request
 from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
+from app.domain.common.pages import Bound
 from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
 from app.domain.tenancy.api_keys import Caller
 from app.domain.tenancy.audit import Actor
@@ -18,7 +19,6 @@ from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.events import EventService
 from app.services.conversations.log import LogService
@@ -37,7 +37,6 @@ from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
-from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
@@ -56,7 +55,6 @@ class Services:
     """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
 
     agents: AgentService
-    archives: ArchiveService
     blobs: BlobReader
     uploads: BlobUploads
     blob_collector: BlobCollector
@@ -86,7 +84,6 @@ class Services:
     transcripts: TranscriptService
     usage: UsageService
     usage_totals: UsageTotalService
-    validation: ValidationService
     storage: StorageQuota
     is_ready: Callable[[], Awaitable[bool]]
     still_admits: Callable[[Caller], Awaitable[bool]]
@@ -106,6 +103,11 @@ def tenant_of(request: Request) -> str:
 def actor_of(request: Request) -> Actor:
     """Return who the audit names for the request."""
     return Actor(caller_of(request).key_id)
+
+
+def page_bound(request: Request) -> Bound:
+    """Return the maximum bytes of a page."""
+    return Bound(request.app.state.page_bytes)
 
 
 def services(request: Request) -> Services:

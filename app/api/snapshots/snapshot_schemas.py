@@ -115,11 +115,9 @@ class SnapshotMessage(ResponseSchema):
 
     id: str = Field(description="Id of the message in its conversation.")
     conversation_id: str = Field(description="The conversation of the message.")
-    seq: int | None = Field(description="Seq of the message; null for an import without one.")
+    seq: int = Field(description="Seq of the message.")
     format: str = Field(description="The format of the message.")
-    created_at: datetime | None = Field(
-        description="When it was received; null for an import without a time."
-    )
+    created_at: datetime = Field(description="When it was received.")
     output_ref: AnyObject | None = Field(
         description="The stored output of a tool result; null for other messages."
     )
@@ -150,58 +148,32 @@ MAX_IMPORTED = 50_000
 class ImportedModel(RequestSchema):
     """The model of a conversation in an import."""
 
-    conversation_id: ConversationId | None = Field(
-        default=None, description="The conversation; null for messages without one."
-    )
+    conversation_id: ConversationId = Field(description="The conversation.")
     model: ModelName = Field(description="The model that its payloads are built for.")
 
 
 class SnapshotImport(RequestSchema):
-    """A downloaded snapshot, or one of another source in the same format."""
+    """A downloaded snapshot."""
 
-    model_config = examples(
-        _SNAPSHOT | {"messages": [_MESSAGE]},
-        {
-            "session_id": _SESSION_ID,
-            "timestamp": "2026-02-12T14:30:00Z",
-            "description": "Working on auth refactor",
-            "summary": "Implemented JWT token validation and refresh flow.",
-            "message_count": 2,
-            "window_start": "2026-02-12T00:00:00Z",
-            "window_end": "2026-02-12T14:30:00Z",
-            "messages": [
-                {"role": "user", "content": "Validate the tokens, please."},
-                {"role": "assistant", "content": "Done: they are checked on each call."},
-            ],
-        },
-    )
+    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
-    session_id: str | None = Field(
-        default=None, pattern=UUID_PATTERN, description="UUID of the snapshot; 409 if it is used."
+    session_id: str = Field(
+        pattern=UUID_PATTERN, description="UUID of the snapshot; 409 if it is used."
     )
-    timestamp: Time | None = Field(default=None, description="When it was saved; now by default.")
+    timestamp: Time = Field(description="When it was saved.")
     description: str | None = Field(
-        default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
+        max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
     )
-    summary: str = Field(default="", description="The summary of the snapshot.")
-    message_count: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="Must equal the number of messages, if set."
+    summary: str = Field(description="The summary of the snapshot.")
+    message_count: int = Field(ge=0, le=MAX_SEQ, description="The number of messages.")
+    window_start: Time = Field(description="Start of its window.")
+    window_end: Time = Field(description="End of its window.")
+    agent_id: AgentId | None = Field(description="The agent whose conversations it has.")
+    conversation_ids: list[str] = Field(
+        max_length=MAX_IMPORTED, description="Ignored: derived from the messages."
     )
-    window_start: Time | None = Field(
-        default=None, description="Start of its window; `timestamp` by default."
-    )
-    window_end: Time | None = Field(
-        default=None, description="End of its window; `timestamp` by default."
-    )
-    agent_id: AgentId | None = Field(
-        default=None, description="The agent whose conversations it has."
-    )
-    conversation_ids: list[str] | None = Field(
-        default=None, description="Ignored: derived from the messages."
-    )
-    imported: bool | None = Field(default=None, description="Ignored: always true for an import.")
-    models: list[ImportedModel] | None = Field(
-        default=None,
+    imported: bool = Field(description="Ignored: always true for an import.")
+    models: list[ImportedModel] = Field(
         max_length=MAX_IMPORTED,
         description="Models of the conversations that a restore creates. A conversation without an"
         " entry has the model of its agent or of the service.",
@@ -209,9 +181,8 @@ class SnapshotImport(RequestSchema):
     messages: list[MessageObject] = Field(
         min_length=1,
         max_length=MAX_IMPORTED,
-        description="Messages of a snapshot, or bare messages: OpenAI chat unless `format` names"
-        " another. Messages without `conversation_id` are one conversation; tool results must"
-        " answer calls of their conversation.",
+        description="The messages of a download. Tool results must answer calls of their"
+        " conversation.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
@@ -21,14 +21,14 @@ from app.api.http.dependencies import (
     Limit,
     actor_of,
     agent_id_from,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID, AgentId, ConversationId
-from app.api.http.pacing import SLICE_BYTES, read_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import PageRoute, StreamRoute, WireRoute, heavy
+from app.api.http.routing import HeavyRoute, WireRoute, heavy
 from app.api.snapshots.snapshot_schemas import (
     Restored,
     Snapshot,
@@ -47,13 +47,13 @@ from app.domain.common.errors import (
     StorageLimitReached,
     ValidationError,
 )
+from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots import snapshots
-from app.services.snapshots import snapshots as service
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
-page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
-stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
+stream_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
 
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
@@ -170,16 +170,15 @@ async def list_snapshots(
 )
 @heavy
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
-    """Store a downloaded snapshot, or one of another source in the same format.
+    """Store a downloaded snapshot.
 
     Its messages are validated like those of an append. It keeps its `session_id`: `409` if that
     id is used.
     """
     await require_small_messages(request, body.messages)
     await services(request).storage.take(tenant_of(request), len(await request.body()))
-    new = service.SnapshotImport(
-        messages=body.messages,
-        session_id=body.session_id.lower() if body.session_id is not None else None,
+    file = snapshots.Snapshot(
+        session_id=body.session_id.lower(),
         timestamp=body.timestamp,
         description=body.description,
         summary=body.summary,
@@ -187,9 +186,13 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
         window_start=body.window_start,
         window_end=body.window_end,
         agent_id=body.agent_id,
-        models=[(item.conversation_id, item.model) for item in body.models or ()],
+        conversation_ids=tuple(body.conversation_ids),
+        models=tuple(
+            snapshots.SnapshotModel(item.conversation_id, item.model) for item in body.models
+        ),
     )
-    return _created(await services(request).snapshots.add_import(tenant_of(request), new))
+    stored = await services(request).snapshots.add_import(tenant_of(request), file, body.messages)
+    return _created(stored)
 
 
 @stream_router.get(
@@ -214,7 +217,7 @@ async def get_snapshot(
     session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content, read_of(request)
+        tenant_of(request), session_id, content, Bound(BATCH_BYTES)
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
@@ -281,30 +284,9 @@ async def _json_pieces(
         page, between = first, b""
         while page:
             yield between
-            for piece in _pieces(page):
-                yield piece
+            yield b",".join(page)
             page, between = await anext(pages, []), b","
     yield b"]}"
-
-
-def _pieces(page: list[bytes]) -> Iterator[bytes]:
-    """Remove the entries from a page, and yield them with commas in pieces of about a slice.
-
-    Memory is freed piece by piece.
-    """
-    small: list[bytes] = []
-    while page:
-        entry = page.pop(0)
-        if len(entry) <= SLICE_BYTES:
-            small.append(entry)
-        if small and (len(entry) > SLICE_BYTES or sum(map(len, small)) > SLICE_BYTES):
-            yield b",".join(small) + (b"," if page or entry is not small[-1] else b"")
-            small = []
-        if len(entry) > SLICE_BYTES:
-            for start in range(0, len(entry), SLICE_BYTES):
-                yield entry[start : start + SLICE_BYTES]
-            yield b"," if page else b""
-    yield b",".join(small)
 
 
 def _session_id_from(text: str) -> str:
@@ -331,7 +313,7 @@ def _created(saved: snapshots.Snapshot) -> Response:
 async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> Response:
     before = cursors.decode_time(cursor, "snapshots") if cursor else None
     page = await services(request).snapshots.page(
-        tenant_of(request), limit, before, read=read_of(request), **options
+        tenant_of(request), limit, before, bound=page_bound(request), **options
     )
     following = None
     if page.has_more:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
@@ -33,7 +33,6 @@ class ConversationState:
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
       attempts in a row; `is_resting` is set until the next attempt.
     - `redacted_version` is the view version of the last redaction, 0 without any.
-    - `version` counts all changes except appends.
     """
 
     head_seq: int = 0
@@ -65,7 +64,6 @@ class ConversationState:
     cleared_seq: int = 0
     oldest_at: datetime | None = None
     redacted_version: int = 0
-    version: int = field(default=0, compare=False)
 
     @property
     def shown_messages(self) -> int:
@@ -95,8 +93,7 @@ class Conversation:
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
-    None if that is `conversation_id`. `settings_version` counts the changes of the tenant's agents,
-    models and calibrations. An archived conversation has all its rows but these in an object.
+    None if that is `conversation_id`.
     """
 
     conversation_id: ConversationId
@@ -115,8 +112,6 @@ class Conversation:
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
     expires_at: datetime | None = None
-    settings_version: int = field(default=0, compare=False)
-    is_archived: bool = False
 
     @property
     def public_id(self) -> str:
@@ -139,15 +134,6 @@ class Conversation:
         return self is other or (
             (self.counter, self.settings, self.agent, self.model_entry, self.calibration)
             == (other.counter, other.settings, other.agent, other.model_entry, other.calibration)
-        )
-
-    def may_show_archived(self, now: datetime) -> bool:
-        """Whether it is archived and its active window may have messages."""
-        seconds, newest = self.rolling_window.seconds, self.last_message_at
-        return (
-            self.is_archived
-            and self.state.outside_messages < self.state.head_seq
-            and (seconds is None or newest is None or newest > now - timedelta(seconds=seconds))
         )
 
     def given_to(self, agent: Agent | None) -> Conversation:

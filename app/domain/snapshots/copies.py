@@ -65,11 +65,6 @@ def copy_id(target_id: str, source: SourceMessage) -> str:
     return str(uuid5(NAMESPACE, f"{target_id}/{source.conversation_id}/{source.id}"))
 
 
-def substitute_id(tenant_id: str, conversation_id: str) -> str:
-    """Return the id that an earlier release gave an import whose conversation id was taken."""
-    return str(uuid5(NAMESPACE, f"{tenant_id}/{conversation_id}"))
-
-
 def split_ids(message_id: str, count: int) -> tuple[str, ...]:
     """Return the ids of the `count` messages that the log splits a message into."""
     return (message_id, *(f"{message_id}#{number}" for number in range(1, count)))

@@ -47,7 +47,8 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _time(value: Any) -> bool:
-    return _text(value, 64) and time_from(value) is not None
+    time = time_from(value) if _text(value, 64) else None
+    return time is not None and time.isoformat() == value
 
 
 def _matching(pattern: re.Pattern[str], value: Any) -> bool:
@@ -297,16 +298,9 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
 }
 """The fields of every type of line; none may be missing, and there are no others."""
 
-_TIMES = frozenset(
-    (
-        *("created_at", "at", "late_at", "undone_at"),
-        *("cleared_at", "oldest_at", "newest_at", "expires_at"),
-    )
-)
-
 
 def checked(line: Line) -> dict[str, Any]:
-    """Return the fields of a line, with times in one notation; raises ValidationError."""
+    """Return the fields of a line; raises ValidationError."""
     known = FIELDS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
@@ -318,11 +312,4 @@ def checked(line: Line) -> dict[str, Any]:
             raise line.error("is missing", name)
         if not check(line.fields[name]):
             raise line.error("has a value that is not allowed", name)
-    return {name: _plain(name, value) for name, value in line.fields.items()}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name in _TIMES and value is not None:
-        time = time_from(value)
-        return time.isoformat() if time is not None else None
-    return value
+    return dict(line.fields)

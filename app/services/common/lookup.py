@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from app.domain.common.errors import NotFound
 from app.domain.conversations.agent import Agent
-from app.domain.conversations.archive import ArchivedOwner
 from app.domain.conversations.conversation import Conversation
 from app.services.ports import Repositories
 
@@ -36,20 +35,6 @@ async def lock_conversation(
     if conversation is None:
         raise NotFound.conversation(conversation_id)
     return conversation
-
-
-async def lock_to_remove(
-    repositories: Repositories, tenant_id: str, conversation_id: str
-) -> Conversation | ArchivedOwner | None:
-    """Return a conversation that may be archived, locked until the transaction ends, or None."""
-    for _ in range(2):  # it may be restored between the two reads
-        found = await repositories.log.lock(tenant_id, conversation_id, None)
-        if found is not None:
-            return found
-        archived = await repositories.archives.lock_to_remove(tenant_id, conversation_id)
-        if archived is not None:
-            return archived
-    return None
 
 
 async def get_agent(

@@ -17,9 +17,6 @@ class NoObserver:
     def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
         """Ignore a build."""
 
-    def archived(self, operation: str, outcome: str, seconds: float) -> None:
-        """Ignore an archived or restored conversation."""
-
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:

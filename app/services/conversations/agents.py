@@ -11,7 +11,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.rolling_window import (
     INHERIT,
@@ -20,8 +20,6 @@ from app.domain.conversations.rolling_window import (
     agent_window,
 )
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
-from app.services.common.lookup import lock_to_remove
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -82,11 +80,11 @@ class AgentService(ConfigurableService[Agent]):
         tenant_id: str,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
         async with self._database.session() as repositories:
-            return await repositories.agents.page(tenant_id, limit, before, Bound(read.max_bytes))
+            return await repositories.agents.page(tenant_id, limit, before, bound)
 
     async def clear(self, tenant_id: str, agent_id: str) -> ClearedAgent:
         """Empty the active windows of all its conversations, and delete nothing.
@@ -114,7 +112,7 @@ class AgentService(ConfigurableService[Agent]):
             await self._get(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                found = await lock_to_remove(repositories, tenant_id, conversation_id)
+                found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
                     if not await repositories.retention.lock_expired(conversation_id):
                         continue  # deleted since the ids were read

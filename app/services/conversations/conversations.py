@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
-from app.domain.common.pages import Bound
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.expiry import NO_EXPIRY, Expiry
@@ -26,8 +26,7 @@ from app.domain.conversations.rolling_window import (
 )
 from app.domain.conversations.settings import StoredSettings
 from app.domain.tenancy.audit import Actor, AuditAction
-from app.services.common.lookup import get_conversation, lock_conversation, lock_to_remove
-from app.services.common.read_permits import UNLIMITED, ReadPermit
+from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -101,7 +100,7 @@ class ConversationService(ConfigurableService[Conversation]):
         wanted: ConversationFilter = EVERY_CONVERSATION,
         limit: int = 50,
         before: Place | None = None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
     ) -> ConversationPage:
@@ -114,7 +113,7 @@ class ConversationService(ConfigurableService[Conversation]):
                 wanted,
                 limit,
                 before,
-                Bound(read.max_bytes),
+                bound,
                 with_usage=with_usage,
             )
 
@@ -130,7 +129,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
         """Delete it unless it was changed or appended to since a time; return if it was deleted."""
         async with self._database.transaction() as repositories:
-            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
+            if await repositories.log.lock(tenant_id, conversation_id, None) is None:
                 return False
             if not await repositories.retention.is_idle(conversation_id, since):
                 return False
@@ -155,8 +154,7 @@ class ConversationService(ConfigurableService[Conversation]):
         Without an actor it is a part of a deletion that the audit has.
         """
         async with self._database.transaction() as repositories:
-            if await lock_to_remove(repositories, tenant_id, conversation_id) is None:
-                raise NotFound.conversation(conversation_id)
+            await lock_conversation(repositories, tenant_id, conversation_id, None)
             known = await public_ids_of(repositories, tenant_id, [conversation_id])
             deleted = await repositories.conversations.remove(conversation_id)
             if actor is not None:

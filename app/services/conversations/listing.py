@@ -24,7 +24,7 @@ from app.services.prompt.settings_resolver import SettingsResolver
 class ConversationPage:
     """A page of a list; the list continues after the place `end`, None on the last page.
 
-    `usage` is by id, without archived conversations; it is empty unless it was requested.
+    `usage` is by id; it is empty unless it was requested.
     """
 
     items: tuple[Conversation, ...]
@@ -45,12 +45,11 @@ async def read_usage(
     session: Repositories,
     listed: Sequence[tuple[Conversation, ListedTotals]],
 ) -> Mapping[str, ListedUsage]:
-    """Return the usage of conversations by their ids, without those of the archive."""
-    present = [(item, totals) for item, totals in listed if not item.is_archived]
-    statuses = await read_budgets(resolver, session, [item for item, _ in present])
+    """Return the usage of conversations by their ids."""
+    statuses = await read_budgets(resolver, session, [item for item, _ in listed])
     return {
         item.conversation_id: ListedUsage(statuses.get(item.conversation_id), totals)
-        for item, totals in present
+        for item, totals in listed
     }
 
 

@@ -17,12 +17,10 @@ from app.domain.common.errors import NotFound
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import Tombstone, tombstone_of
-from app.domain.snapshots.entries import redacted_entry
 from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.due_compactions import make_compaction_due
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.own_ids import public_ids_of
-from app.services.ports import Database, Repositories
+from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 
@@ -41,16 +39,11 @@ class RedactionService:
     """Redacts messages."""
 
     def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        outputs: StoredResults,
-        archives: ArchiveService,
+        self, database: Database, resolver: SettingsResolver, outputs: StoredResults
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._outputs = outputs
-        self._archives = archives
 
     async def redact(
         self,
@@ -75,7 +68,6 @@ class RedactionService:
         count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
         while copies := await self._copies(conversation_id, new):
             for copy_id in copies:
-                await self._archives.restore(tenant_id, copy_id)
                 count += await self._redact_one(tenant_id, copy_id, new, tombstone)
         async with self._database.session() as session:
             redaction = await session.redactions.find(conversation_id, seq)
@@ -100,7 +92,6 @@ class RedactionService:
             object_keys = await redactions.remove_blobs(conversation_id, new.seq)
             loses_summary = await redactions.drop_summaries(conversation_id, new.seq)
             await redactions.drop_epoch_texts(conversation_id)
-            await _redact_imported(session, tenant_id, conversation_id, new.message_id)
             await redactions.record(conversation_id, new)
             event = {
                 "message_id": new.message_id,
@@ -121,18 +112,3 @@ class RedactionService:
                 await make_compaction_due(session, conversation_id)
         await self._outputs.delete_objects(*object_keys)
         return True
-
-
-async def _redact_imported(
-    session: Repositories, tenant_id: str, conversation_id: str, message_id: str
-) -> None:
-    """Redact the message where an imported snapshot has it."""
-    after = ("", 0)
-    while page := await session.redactions.imported(tenant_id, conversation_id, after):
-        for session_id, position, body in page:
-            entry = json_text.loads(body)
-            if entry["id"] == message_id:
-                await session.redactions.replace_imported(
-                    tenant_id, session_id, position, redacted_entry(body)
-                )
-        after = page[-1][:2]

@@ -44,7 +44,4 @@ class CallHistoryService:
     ) -> Page[_Item]:
         async with self._database.session() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
-            page = await read(session.usage)
-            if not page:  # it may have been archived since it was read
-                await get_conversation(session, tenant_id, conversation_id, None)
-            return page
+            return await read(session.usage)

@@ -1,6 +1,5 @@
 """Ports: what the services need from adapters, as protocols."""
 
-from app.services.ports.archives import ArchiveFile, ArchiveRepository, ArchiveStore
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -30,9 +29,6 @@ __all__ = [
     "ActiveWindowRepository",
     "AgentRepository",
     "ApiKeyRepository",
-    "ArchiveFile",
-    "ArchiveRepository",
-    "ArchiveStore",
     "BlobRepository",
     "BlobStore",
     "BlobWriter",

@@ -14,10 +14,7 @@ class RedactionRepository(Protocol):
     async def copies(
         self, conversation_id: str, seq: int, message_id: str, limit: int
     ) -> list[str]:
-        """Return conversations in which this message, or its copy by a fork, is not redacted.
-
-        Also archived ones in which it may be.
-        """
+        """Return conversations in which this message, or its copy by a fork, is not redacted."""
         ...
 
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:
@@ -44,18 +41,6 @@ class RedactionRepository(Protocol):
 
     async def drop_epoch_texts(self, conversation_id: str) -> None:
         """Delete the summaries from the starts of all epochs."""
-        ...
-
-    async def imported(
-        self, tenant_id: str, source_id: str, after: tuple[str, int]
-    ) -> list[tuple[str, int, str]]:
-        """Return the next imported entries of a conversation: snapshot, position and JSON."""
-        ...
-
-    async def replace_imported(
-        self, tenant_id: str, session_id: str, position: int, body: str
-    ) -> None:
-        """Replace an imported entry, and the summary of its snapshot."""
         ...
 
     async def record(self, conversation_id: str, new: NewRedaction) -> None:

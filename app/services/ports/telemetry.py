@@ -20,10 +20,6 @@ class Observer(Protocol):
         """Hear of a payload."""
         ...
 
-    def archived(self, operation: str, outcome: str, seconds: float) -> None:
-        """Hear of a conversation that was archived or restored, or could not be."""
-        ...
-
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:

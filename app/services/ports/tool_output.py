@@ -100,7 +100,7 @@ class BlobRepository(Protocol):
         ...
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
-        """Whether a blob that is not collected, an unfinished upload or an archive has this id."""
+        """Whether a blob that is not collected or an unfinished upload has this id."""
         ...
 
 

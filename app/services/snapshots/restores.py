@@ -26,6 +26,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import FormatName
+from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.view import Span, count_in, minus, spans_of, spans_through
@@ -36,14 +37,11 @@ from app.domain.snapshots.copies import (
     pending_calls,
     renamed_calls,
     split_ids,
-    substitute_id,
 )
 from app.domain.snapshots.entries import source_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.services.common.lookup import get_conversation, lock_conversation
-from app.services.common.read_permits import BATCH_BYTES, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.log import LogService
@@ -112,7 +110,6 @@ class RestoreService:
         active: ActiveWindows,
         log: LogService,
         conversations: ConversationService,
-        archives: ArchiveService,
         storage: StorageQuota,
         default_model: str | None,
         max_messages: int,
@@ -122,7 +119,6 @@ class RestoreService:
         self._active = active
         self._log = log
         self._conversations = conversations
-        self._archives = archives
         self._storage = storage
         self._default_model = default_model
         self._max_messages = max_messages
@@ -197,11 +193,9 @@ class RestoreService:
 
     async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
         """Return the key of the conversation of an import, created if missing (rule 5)."""
-        # Earlier releases used the substitute if another tenant had the id.
-        for public_id in (source_id, substitute_id(tenant_id, source_id)):
-            known_id = await self._find_key(tenant_id, public_id)
-            if known_id is not None:
-                return known_id
+        known_id = await self._find_key(tenant_id, source_id)
+        if known_id is not None:
+            return known_id
         agent, model = None, snapshot.model_of(source_id)
         if snapshot.agent_id is not None:
             async with self._database.session() as session:
@@ -223,10 +217,7 @@ class RestoreService:
 
     async def _find_key(self, tenant_id: str, public_id: str) -> str | None:
         async with self._database.session() as session:
-            key = await find_key(session, tenant_id, public_id)
-        if key is not None:
-            await self._archives.restore(tenant_id, key)
-        return key
+            return await find_key(session, tenant_id, public_id)
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
@@ -245,8 +236,8 @@ class RestoreService:
     # --- sources ----------------------------------------------------------------------------
 
     async def _log_messages(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
-        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
-        async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
+        bound = Bound(BATCH_BYTES)
+        async for page in originals_of(self._database, self._outputs, part, Content.FULL, bound):
             for original in page:
                 message, output = original.message, original.message.output
                 yield SourceMessage(
@@ -260,8 +251,8 @@ class RestoreService:
     async def _imported_messages(
         self, tenant_id: str, session_id: str, source_id: str
     ) -> AsyncIterator[SourceMessage]:
-        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
-        pages = imported_entries(self._database, tenant_id, session_id, source_id, read)
+        bound = Bound(BATCH_BYTES)
+        pages = imported_entries(self._database, tenant_id, session_id, source_id, bound)
         async for page in pages:
             for body in page:
                 yield source_of(body.decode())

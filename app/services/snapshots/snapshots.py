@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.common.policy import Policy
 from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.tombstones import REDACTED_SUMMARY
 from app.domain.conversations.own_ids import keys_of
 from app.domain.conversations.view import spans_through
-from app.domain.snapshots.entries import models_of, parse_import
+from app.domain.snapshots.entries import parse_import
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import get_agent
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.archives import ArchiveService
 from app.services.conversations.own_ids import find_key
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -37,22 +35,6 @@ from app.services.snapshots.snapshot_summaries import SnapshotSummaries, Snapsho
 from app.services.tool_output.stored_results import Content, StoredResults
 
 NO_MESSAGES = "Conversation has no messages"
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotImport:
-    """An imported snapshot; `messages` are entries or bare messages."""
-
-    messages: Sequence[Any]
-    session_id: str | None = None
-    timestamp: datetime | None = None
-    description: str | None = None
-    summary: str = ""
-    message_count: int | None = None
-    window_start: datetime | None = None
-    window_end: datetime | None = None
-    agent_id: str | None = None
-    models: Sequence[tuple[str | None, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +58,6 @@ class SnapshotService:
         restores: RestoreService,
         outputs: StoredResults,
         active: ActiveWindows,
-        archives: ArchiveService,
         new_id: Callable[[], str],
     ) -> None:
         self._database = database
@@ -85,7 +66,6 @@ class SnapshotService:
         self._restores = restores
         self._outputs = outputs
         self._active = active
-        self._archives = archives
         self._new_id = new_id
 
     # --- saving ---------------------------------------------------------------------------
@@ -121,13 +101,6 @@ class SnapshotService:
         async with self._database.session() as session:
             agent = await get_agent(session, tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
-            listed = await session.conversation_list.by_ids(
-                tenant_id, ids, self._resolver.default_model
-            )
-        now = self._active.now()
-        shown = [item.conversation_id for item in listed if item.may_show_archived(now)]
-        await self._archives.restore_all(tenant_id, shown)
-        async with self._database.session() as session:
             stored = [
                 await session.conversations.find(tenant_id, each, self._resolver.default_model)
                 for each in ids
@@ -182,8 +155,6 @@ class SnapshotService:
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, model or default_model
         )
-        # A model may have taken a minute for the summary.
-        await self._archives.restore_all(tenant_id, [item.part.conversation_id for item in windows])
         async with self._database.transaction() as session:
             # The lock orders this transaction and a deletion of the agent.
             if lock_agent and agent_id is not None:
@@ -219,30 +190,23 @@ class SnapshotService:
         async with self._database.session() as session:
             return await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
 
-    async def add_import(self, tenant_id: str, new: SnapshotImport) -> Snapshot:
-        """Store an imported snapshot.
+    async def add_import(self, tenant_id: str, file: Snapshot, entries: Sequence[Any]) -> Snapshot:
+        """Store a downloaded snapshot with its entries.
 
         Raises ValidationError for messages that an append would refuse, Conflict for a used id.
         """
-        count = len(new.messages)
-        if new.message_count is not None and new.message_count != count:
-            raise ValidationError.at("/message_count", f"There are {count} messages")
-        session_id = new.session_id or self._new_id()
+        if file.message_count != len(entries):
+            raise ValidationError.at("/message_count", f"There are {len(entries)} messages")
         # In a thread: the number of messages is bounded by the size of the body only.
-        messages = await asyncio.to_thread(parse_import, new.messages, session_id)
-        timestamp = new.timestamp or self._active.now()
-        snapshot = Snapshot(
-            session_id=session_id,
-            timestamp=timestamp,
-            description=sendable(new.description) if new.description is not None else None,
-            summary=sendable(new.summary),
-            message_count=count,
-            window_start=new.window_start or timestamp,
-            window_end=new.window_end or timestamp,
-            agent_id=new.agent_id,
-            conversation_ids=tuple(dict.fromkeys(message.source_id for message in messages)),
+        messages = await asyncio.to_thread(parse_import, entries)
+        session_id, ids = file.session_id, dict.fromkeys(item.source_id for item in messages)
+        snapshot = replace(
+            file,
+            description=sendable(file.description) if file.description is not None else None,
+            summary=sendable(file.summary),
+            conversation_ids=tuple(ids),
             imported=True,
-            models=models_of(new.models, messages, session_id),
+            models=tuple(item for item in file.models if item.conversation_id in ids),
         )
         async with self._database.session() as session:
             if not await session.snapshots.add(tenant_id, snapshot, messages=messages):
@@ -260,7 +224,7 @@ class SnapshotService:
         agent_id: str | None = None,
         public_id: str | None = None,
         must_exist: bool = False,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
         """Return a page, newest first, after the time and id that ended the previous page.
 
@@ -278,11 +242,11 @@ class SnapshotService:
                 # No conversation is stored under its first key; imports may have its messages.
                 key = key or keys_of(tenant_id, public_id)[0]
             return await session.snapshots.page(
-                tenant_id, agent_id, key, public_id, limit, before, Bound(read.max_bytes)
+                tenant_id, agent_id, key, public_id, limit, before, bound
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content, read: ReadPermit = UNLIMITED
+        self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
@@ -291,9 +255,9 @@ class SnapshotService:
         """
         snapshot, parts = await self._get(tenant_id, session_id)
         if snapshot.imported:
-            pages = imported_entries(self._database, tenant_id, session_id, None, read)
+            pages = imported_entries(self._database, tenant_id, session_id, None, bound)
         else:
-            pages = log_entries(self._database, self._outputs, parts, content, read)
+            pages = log_entries(self._database, self._outputs, parts, content, bound)
         return snapshot, complete(snapshot, pages)
 
     # --- restoring and deleting -----------------------------------------------------------
@@ -332,7 +296,6 @@ class SnapshotService:
             if snapshot is None:
                 raise _no_snapshot(session_id)
             parts = await session.snapshots.parts(tenant_id, session_id)
-        await self._archives.restore_all(tenant_id, [part.conversation_id for part in parts])
         return snapshot, parts
 
 

@@ -167,8 +167,6 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 
 
 SPREAD = {
-    "archives.AMONG": "a snapshot of an agent has a part for each conversation",
-    "archives.CANDIDATES": "what is idle, of all tenants, a batch at a time",
     "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
     "statements.LIST_DUE": "the collector's sweep, once an hour",
     "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
@@ -182,7 +180,6 @@ SPREAD = {
     "events.NEWEST_OF": "one look for all streams that a process holds",
     "exports.STALE": "imports that a crash has left, of all tenants, once an hour",
     "forks.ADD": "a fork: two conversations",
-    "group_commit.GROUP": "appends of several conversations that wait at the same time",
     "forks.COPY_BLOBS": "a fork: two conversations",
     "forks.COPY_COMPACTIONS": "a fork: two conversations",
     "forks.COPY_MARKS": "a fork: two conversations",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 
@@ -131,8 +132,7 @@ async def act(caller: Caller) -> None:
     await caller.call("save_agent_snapshot", {}, agent_id=agent)
     saved = await caller.call("save_conversation_snapshot", {}, conversation_id=cid)
     file = await caller.call("get_snapshot", session_id=saved["session_id"])
-    bare = {key: value for key, value in file.items() if key != "session_id"}
-    await caller.call("import_snapshot", bare)
+    await caller.call("import_snapshot", file | {"session_id": str(uuid4())})
     done = await caller.call("compact", {}, conversation_id=cid)
     assert done["compacted"]
     await caller.call("compact", {}, {"wait": "false"}, conversation_id=cid)

@@ -21,11 +21,13 @@ import pytest
 import pytest_asyncio
 
 from app.domain.common.errors import ServiceUnavailable
+from app.domain.snapshots.entries import ENTRY_FIELDS
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, serving, started
 from tests.fake_llm import FakeLLM, answer, no_tags, slow, status
+from tests.snapshot_files import CONVERSATION_ID, SESSION_ID, entries, entry, snapshot_file
 
 FAILED = "(summary generation failed)"
 SENTENCE = "<summary>The user planned a trip. Trains were chosen. Hotels are open.</summary>"
@@ -623,16 +625,10 @@ async def test_restore_records_an_event(client: httpx.AsyncClient, database_url:
 
 # --- import ----------------------------------------------------------------------------------
 
-BARE: dict[str, Any] = {
-    "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
-    "timestamp": "2026-02-12T14:30:00Z",
-    "description": "Working on auth refactor",
-    "summary": "Implemented JWT token validation and refresh flow...",
-    "message_count": 3,
-    "window_start": "2026-02-12T00:00:00Z",
-    "window_end": "2026-02-12T14:30:00Z",
-    "messages": [user("validate"), calling("c1"), result("c1", "validated")],
-}
+FILE = snapshot_file(
+    entries(user("validate"), calling("c1"), result("c1", "validated")),
+    models=[{"conversation_id": CONVERSATION_ID, "model": "gpt-4o"}],
+)
 
 
 async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
@@ -640,22 +636,19 @@ async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
     return await client.post("/v1/snapshots", json=body)
 
 
-async def test_import_accepts_bare_messages(client: httpx.AsyncClient) -> None:
-    """A file of bare messages is imported; a restore creates their conversation."""
-    answered = await imported(client, BARE)
+async def test_a_restore_of_an_import_creates_its_conversation(client: httpx.AsyncClient) -> None:
+    """A restore creates a conversation that does not exist, and finds its messages again."""
+    answered = await imported(client, FILE)
     assert answered.status_code == 201, answered.text
     made = answered.json()
-    assert answered.headers["location"] == f"/v1/snapshots/{BARE['session_id']}"
-    assert made["imported"] is True
-    assert made["summary"] == BARE["summary"]
-    assert made["timestamp"] == "2026-02-12T14:30:00+00:00"
-    (source,) = made["conversation_ids"]
-    whole = await read(client, BARE["session_id"])
-    assert [item["conversation_id"] for item in whole["messages"]] == [source] * 3
-    first, again = [await restore(client, BARE["session_id"]) for _ in range(2)]
+    assert answered.headers["location"] == f"/v1/snapshots/{SESSION_ID}"
+    assert made == {name: FILE[name] for name in FIELDS} | {"imported": True}
+    whole = await read(client, SESSION_ID)
+    assert whole["messages"] == FILE["messages"]
+    first, again = [await restore(client, SESSION_ID) for _ in range(2)]
     assert (first["restored"], first["skipped"]) == (3, 0)
     assert (again["restored"], again["skipped"]) == (0, 3)
-    log = await log_of(client, f"/v1/conversations/{source}")
+    log = await log_of(client, f"/v1/conversations/{CONVERSATION_ID}")
     assert [item["role"] for item in log] == ["user", "assistant", "tool"]
 
 
@@ -717,26 +710,45 @@ async def test_a_download_with_results_without_ids_is_imported(client: httpx.Asy
     assert built["payload"]["contents"][2]["parts"] == answers
 
 
+def unfit(*messages: dict[str, Any]) -> dict[str, Any]:
+    """Return the change of a file to one with these entries."""
+    return {"messages": list(messages), "message_count": len(messages)}
+
+
+def without(name: str) -> dict[str, Any]:
+    """Return an entry without a field."""
+    return {key: value for key, value in entry(user("x")).items() if key != name}
+
+
+X = user("x")
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"message_count": 4}, "/message_count"),
     ({"messages": []}, "/messages"),
     ({"messages": "all"}, "/messages"),
     ({"session_id": "yesterday"}, "/session_id"),
+    ({"session_id": None}, "/session_id"),
     ({"timestamp": "noon"}, "/timestamp"),
     ({"timestamp": "1066-10-14T00:00:00Z"}, "/timestamp"),
     ({"timestamp": 7}, "/timestamp"),
     ({"colour": "red"}, "/colour"),
-    ({"messages": ["hello"]}, "/messages/0"),
-    ({"messages": [{"role": "system", "content": "x"}]}, "/messages/0/role"),
-    ({"messages": [user("x", format="morse")]}, "/messages/0/format"),
-    ({"messages": [user("x", conversation_id="x ")]}, "/messages/0/conversation_id"),
-    ({"messages": [user("x", given="y")]}, "/messages/0/given"),
-    ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
-    ({"messages": [user("x", id=7)]}, "/messages/0/id"),
-    ({"messages": [user("x", seq=True)]}, "/messages/0/seq"),
-    ({"messages": [user("x"), calling("a"), result("b")]}, "/messages/2"),
-    ({"messages": [result("a")]}, "/messages/0"),
-    ({"messages": [calling("a"), result("a"), result("a")]}, "/messages/2"),
+    ({"models": [{"conversation_id": None, "model": "m"}]}, "/models/0/conversation_id"),
+    ({"messages": ["hello"], "message_count": 1}, "/messages/0"),
+    (unfit(entry({"role": "system", "content": "x"})), "/messages/0/role"),
+    (unfit(entry(X, format="morse")), "/messages/0/format"),
+    (unfit(entry(X, conversation_id="x ")), "/messages/0/conversation_id"),
+    (unfit(entry(X, conversation_id=None)), "/messages/0/conversation_id"),
+    (unfit(entry(X, given="y")), "/messages/0/given"),
+    (unfit(entry(X), entry(X)), "/messages/1/id"),
+    (unfit(entry(X, id=7)), "/messages/0/id"),
+    (unfit(entry(X, seq=True)), "/messages/0/seq"),
+    (unfit(entry(X, seq=None)), "/messages/0/seq"),
+    (unfit(entry(X, created_at="noon")), "/messages/0/created_at"),
+    (unfit(entry(X, output_ref="blob")), "/messages/0/output_ref"),
+    (unfit(entry(X, content_truncated=0)), "/messages/0/content_truncated"),
+    *((unfit(without(name)), f"/messages/0/{name}") for name in (*ENTRY_FIELDS, "given")),
+    (unfit(*entries(X, calling("a"), result("b"))), "/messages/2"),
+    (unfit(*entries(result("a"))), "/messages/0"),
+    (unfit(*entries(calling("a"), result("a"), result("a"))), "/messages/2"),
 ]
 
 
@@ -781,62 +793,39 @@ async def test_a_restored_import_has_the_models_of_its_conversations(
             assert built.status_code == 200, built.text
 
 
-async def test_an_import_without_models_is_accepted(settings: Settings, time: Time) -> None:
-    """Files of earlier releases have no models; bare messages may have one for all of them."""
-    async with started(
-        create_app(settings.model_copy(update={"default_model": None}), now=time.now)
-    ) as client:
-        for models, model in ((None, None), ([{"model": "gpt-4o"}], "gpt-4o")):
-            body = {key: value for key, value in BARE.items() if key != "session_id"}
-            made = (await imported(client, body | {"models": models})).json()
-            (source,) = made["conversation_ids"]
-            shown = [{"conversation_id": source, "model": model}] if model else []
-            assert made["models"] == shown
-            await restore(client, made["session_id"])
-            assert await model_of(client, source) == (model, model)
-
-
-async def test_a_snapshot_of_an_earlier_release_is_read(
-    client: httpx.AsyncClient, database_url: str
-) -> None:
-    """A snapshot stored without models has none, and is restored as before. [snapshots.list]"""
-    path = await new_conversation(client)
-    await append(client, path, *talk(2))
-    saved = await save(client, path)
-    await execute(database_url, "UPDATE snapshots SET models = NULL")
-    assert (await read(client, saved["session_id"]))["models"] == []
-    assert (await restore(client, saved["session_id"]))["skipped"] == 2
-
-
 async def test_import_validates_messages_like_an_append(client: httpx.AsyncClient) -> None:
     """An invalid message is refused with its pointer, and nothing is stored [snapshots.import]."""
     for change, pointer in UNFIT:
-        body = {key: value for key, value in BARE.items() if key != "message_count"} | change
-        assert_problem(await imported(client, body), 422, "VALIDATION_ERROR", pointer)
+        answered = await imported(client, FILE | change)
+        assert_problem(answered, 422, "VALIDATION_ERROR", pointer)
+    for name in FILE:
+        body = {key: value for key, value in FILE.items() if key != name}
+        assert_problem(await imported(client, body), 422, "VALIDATION_ERROR", f"/{name}")
     assert (await client.get("/v1/snapshots")).json()["data"] == []
 
 
 async def test_an_oversized_import_is_refused(settings: Settings) -> None:
     """An import has the limits of every body. [api.limits]"""
     async with started(create_app(settings.model_copy(update={"max_body_bytes": 2_000}))) as client:
-        answered = await imported(client, BARE | {"summary": "x" * 3_000})
+        answered = await imported(client, FILE | {"summary": "x" * 3_000})
         assert_problem(answered, 413, "PAYLOAD_TOO_LARGE")
 
 
 async def test_one_of_two_equal_concurrent_imports_is_a_conflict(client: httpx.AsyncClient) -> None:
     """Of two equal imports one is stored, the other is a conflict. [snapshots.import]"""
-    answers = await asyncio.gather(*(imported(client, BARE) for _ in range(3)))
+    answers = await asyncio.gather(*(imported(client, FILE) for _ in range(3)))
     assert sorted(item.status_code for item in answers) == [201, 409, 409]
-    assert len((await read(client, BARE["session_id"]))["messages"]) == 3
+    assert len((await read(client, SESSION_ID))["messages"]) == 3
 
 
 async def test_concurrent_restores_of_an_import_create_one_conversation(
     client: httpx.AsyncClient,
 ) -> None:
     """Equal restores of an import find the same conversation and messages."""
-    await imported(client, BARE)
-    done = await asyncio.gather(*(restore(client, BARE["session_id"]) for _ in range(3)))
+    await imported(client, FILE)
+    done = await asyncio.gather(*(restore(client, SESSION_ID) for _ in range(3)))
     (source,) = {item["conversation_id"] for each in done for item in each["conversations"]}
+    assert source == CONVERSATION_ID
     assert len(await log_of(client, f"/v1/conversations/{source}")) == 3
     assert len((await client.get("/v1/conversations")).json()["data"]) == 1
 
@@ -873,8 +862,8 @@ async def test_deleting_a_conversation_removes_its_imported_messages(
 ) -> None:
     """Imported messages of a conversation are deleted with it. [snapshots.deleted-parts]"""
     path = await new_conversation(client)
-    messages = [user("secret", conversation_id=id_of(path)), user("other")]
-    session_id = (await imported(client, {"messages": messages})).json()["session_id"]
+    messages = [entry(user("secret"), conversation_id=id_of(path)), entry(user("other"))]
+    session_id = (await imported(client, snapshot_file(messages))).json()["session_id"]
     deleted = (await client.delete(path)).json()["deleted"]
     assert deleted["snapshot_messages"] == 1
     left = await read(client, session_id)

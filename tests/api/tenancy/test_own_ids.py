@@ -19,6 +19,7 @@ import pytest
 from app.settings import Settings
 from tests.api.talk import assert_problem, user
 from tests.api.tenancy.test_tenants import CALLS, Call, everything, two_tenants
+from tests.snapshot_files import entry, snapshot_file
 
 STRANGE = ". Kunde 42?&=%2e#'\"<>;+:@漢é🙂 ~ .."
 PLAIN_UUID = "6f1e2d3c-4b5a-4978-8695-a4b3c2d1e0f9"
@@ -160,8 +161,8 @@ async def test_other_texts_are_refused(client: httpx.AsyncClient, text: str) -> 
     created = await client.post("/v1/conversations", json={"conversation_id": text})
     problem = assert_problem(created, 422, "VALIDATION_ERROR", "/conversation_id")
     assert "must" in problem["detail"] or "should" in problem["detail"]
-    message = user("x") | {"conversation_id": text}
-    imported = await client.post("/v1/snapshots", json={"messages": [message]})
+    file = snapshot_file([entry(user("x"), conversation_id=text)])
+    imported = await client.post("/v1/snapshots", json=file)
     assert_problem(imported, 422, "VALIDATION_ERROR", "/messages/0/conversation_id")
     if text.strip("./"):
         found = await client.get(f"/v1/conversations/{quote(text, safe='')}")

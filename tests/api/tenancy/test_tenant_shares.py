@@ -18,6 +18,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import serving, started
+from tests.snapshot_files import entries, snapshot_file
 
 
 @asynccontextmanager
@@ -57,10 +58,11 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
     """Running uploads count towards their tenant's limit only."""
     limited = settings.model_copy(update={"heavy_requests": 3, "heavy_requests_per_tenant": 2})
     app = create_app(limited)
+    app.state.heavy.wait_seconds = 0
 
     def is_begun() -> bool:
         try:
-            app.state.heavy.check_limits("acme")
+            app.state.heavy.check("acme")
         except RateLimited:
             return True
         return False
@@ -96,7 +98,9 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
 async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None:
     """A download counts until the last byte of its response is sent."""
     limited = settings.model_copy(update={"heavy_requests_per_tenant": 1})
-    with serving(create_app(limited)) as base:
+    app = create_app(limited)
+    app.state.heavy.wait_seconds = 0
+    with serving(app) as base:
         async with tenants(settings, base) as (acme, _):
             path = await new_conversation(acme)
             blob = (await acme.post(f"{path}/blobs", content=b"x" * 30_000_000)).json()["id"]
@@ -138,12 +142,12 @@ async def test_a_tenant_stores_up_to_its_limit(settings: Settings) -> None:
         path = await new_conversation(client)
         batch = {"messages": [user("x" * 60_000)]}
         assert (await client.post(f"{path}/messages", json=batch)).status_code == 201
-        entries = {"messages": [user("x" * 60_000)], "summary": "s"}
+        file = snapshot_file(entries(user("x" * 60_000)))
         refusals = [
             await client.post(f"{path}/messages", json=batch),
             await client.post(f"{path}/blobs", content=b"x" * 60_000),
             await client.post(f"{path}/fork"),
-            await client.post("/v1/snapshots", json=entries),
+            await client.post("/v1/snapshots", json=file),
         ]
         for refused in refusals:
             assert assert_problem(refused, 413, "STORAGE_LIMIT")["limit"] == 100_000

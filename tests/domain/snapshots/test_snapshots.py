@@ -34,20 +34,11 @@ from app.domain.snapshots.copies import (
 from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
 from app.domain.snapshots.snapshots import truncated, without_middle
 from tests.domain.histories import QUICK, RawLog, raw_logs
+from tests.snapshot_files import SESSION_ID, entries, entry
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
-SESSION = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
-OWN: dict[str, Any] = {
-    "id": "m1",
-    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-    "seq": 1,
-    "format": "openai_chat",
-    "created_at": "2026-02-12T14:30:00+00:00",
-    "output_ref": None,
-    "content_truncated": False,
-    "content_collected": False,
-}
+OWN = {name: entry({})[name] for name in ENTRY_FIELDS}
 
 
 def call(call_id: str, name: str = "f") -> dict[str, Any]:
@@ -74,16 +65,10 @@ values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 
 @given(st.dictionaries(fields, values))
 def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
     """An entry has all of its message, with any fields, and the entry fields [snapshots.import]."""
-    entry = entry_of(message, OWN)
-    assert {name: entry[name] for name in OWN} == OWN
-    assert message_of(entry) == message
-    assert message_of(json.loads(json.dumps(entry))) == message
-
-
-def test_a_bare_message_is_an_entry() -> None:
-    """A bare message is an entry without conversation and seq."""
-    bare = {"role": "user", "content": "x", "conversation_id": "c", "id": "own", "seq": 4}
-    assert message_of(bare) == {"role": "user", "content": "x", "id": "own"}
+    shown = entry_of(message, OWN)
+    assert {name: shown[name] for name in OWN} == OWN
+    assert message_of(shown) == message
+    assert message_of(json.loads(json.dumps(shown))) == message
 
 
 @given(st.sets(st.integers(1, 40)))
@@ -102,29 +87,17 @@ def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
 @given(raw_logs())
 def test_every_log_can_be_imported(log: RawLog) -> None:
     """An import accepts each message of a log, and returns it unchanged."""
-    entries = [
+    made = [
         entry_of(raw, OWN | {"id": f"m{place}", "format": format})
         for place, (format, raw) in enumerate(log.messages)
     ]
-    found = parse_import(json.loads(json.dumps(entries)), SESSION)
+    found = parse_import(json.loads(json.dumps(made)))
     for (format, raw), item in zip(log.messages, found, strict=True):
         source = source_of(item.body)
         assert source.format is format
         assert source.message == json.loads(json.dumps(raw))
-    again = parse_import([json.loads(item.body) for item in found], SESSION)
+    again = parse_import([json.loads(item.body) for item in found])
     assert again == found
-
-
-def test_ids_of_an_import_follow_from_positions() -> None:
-    """Messages without an id get the same one in each import of a file [snapshots.download]."""
-    bare = [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]
-    found = parse_import(bare, SESSION)
-    assert found == parse_import(bare, SESSION)
-    one, two = (source_of(item.body) for item in found)
-    assert one.id != two.id
-    assert one.conversation_id == two.conversation_id
-    (other,) = parse_import(bare[:1], SESSION.replace("9f", "90"))
-    assert source_of(other.body).id != one.id
 
 
 @pytest.mark.parametrize(
@@ -133,13 +106,13 @@ def test_ids_of_an_import_follow_from_positions() -> None:
 )
 def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> None:
     """The refusal points at the first result that answers no open call [snapshots.import]."""
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "u": {"role": "user", "content": "x"},
         "a": {"role": "assistant", "content": None, "tool_calls": [call("c")]},
         "t": {"role": "tool", "tool_call_id": "c", "content": "x"},
     }
     with pytest.raises(ValidationError) as caught:
-        parse_import([made[kind] for kind in kinds], SESSION)
+        parse_import(entries(*(made[kind] for kind in kinds)))
     assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
 
 
@@ -158,8 +131,7 @@ def test_results_of_an_import_have_no_output_ref() -> None:
         },
         {"role": "user", "content": [block]},
     ]
-    entries = [message | {"format": "anthropic"} for message in messages]
-    _, found = parse_import(entries, SESSION)
+    _, found = parse_import(entries(*messages, format="anthropic"))
     assert source_of(found.body).message["content"][0] == {
         "type": "tool_result",
         "tool_use_id": "t",
@@ -225,14 +197,14 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
             timed = raw | {"timestamp": "2026-02-12T14:30:00Z"}
             source = SourceMessage("conversation", f"m{place}", format, timed)
             fresh = renamed_calls(source.own_calls, used, "origin") if not place else fresh
-            copy = copy_of(source, copy_id("target", source), SESSION, fresh)
+            copy = copy_of(source, copy_id("target", source), SESSION_ID, fresh)
             made = make_drafts(copy, format, len, "")
             assert [item.id for item in made] == [
                 *split_ids(copy_id("target", source), source.split_count)
             ]
             assert all(item.timestamp is None for item in made)
             assert copy["restored_from"] == {
-                "session_id": SESSION,
+                "session_id": SESSION_ID,
                 "conversation_id": "conversation",
                 "message_id": f"m{place}",
                 "timestamp": "2026-02-12T14:30:00Z",
@@ -258,7 +230,7 @@ def test_ids_of_copies_follow_from_source_and_target() -> None:
 def test_a_copied_item_of_the_model_stays_separate() -> None:
     """A copied Responses item is not joined with its neighbours [snapshots.restore-elsewhere]."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
-    copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION, {})
+    copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION_ID, {})
     assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
     assert copy["restored_from"]["timestamp"] == "2026-01-01"
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
@@ -268,7 +240,9 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
 def test_a_result_identified_by_id_keeps_its_call() -> None:
     """A local shell output may have its call id in `id`, which the copy replaces."""
     item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
-    copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "copy", SESSION, {"call_7": "call_8"})
+    copy = copy_of(
+        SourceMessage("c", "m", RESPONSES, item), "copy", SESSION_ID, {"call_7": "call_8"}
+    )
     (parsed,) = FORMATS[RESPONSES].parse(copy, "")
     assert parsed.tool_call_id == "call_8"
     assert copy["id"] == "copy"

@@ -24,15 +24,14 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
-from app.services.common.tenant_shares import TenantShares
-from app.services.conversations.events import EventService, Restore
+from app.services.common.limiter import Slots
+from app.services.conversations.events import EventService
 from tests.conftest import Server, execute
 from tests.services.fakes import (
     TENANT,
     Harness,
     WatchedDatabase,
     new_id,
-    nothing_is_archived,
     user,
 )
 
@@ -53,16 +52,14 @@ def events_of(
     most_streams: int = 10,
     page_rows: int = 500,
     most_per_tenant: int = 10,
-    restore: Restore = nothing_is_archived,
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
-    shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
+    slots = Slots("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
         database,
         lambda: NOW,
-        restore=restore,
         poll_seconds=0.01,
-        shares=shares,
+        slots=slots,
         page_rows=page_rows,
     )
 

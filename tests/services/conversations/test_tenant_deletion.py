@@ -16,7 +16,7 @@ from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result,
 
 
 async def test_a_tenant_is_deleted(database: PostgresDatabase, database_url: str) -> None:
-    """Every row of the tenant and none of another, archived and expired ones too."""
+    """Every row of the tenant and none of another."""
     harness = Harness(WatchedDatabase(database))
     agent = await harness.agent(None)
     first = await harness.conversation(agent_id=agent)
@@ -33,25 +33,25 @@ async def test_a_tenant_is_deleted(database: PostgresDatabase, database_url: str
     await connection.close()
 
 
-async def test_archived_conversations_are_deleted(
+async def test_the_objects_of_a_tenant_are_deleted(
     database: PostgresDatabase, database_url: str
 ) -> None:
     """A deletion leaves neither rows nor objects, of expired conversations too."""
     objects = ObjectStore("memory:///")
     harness = Harness(WatchedDatabase(database), objects=objects)
-    for _ in range(3):
-        await harness.append(await harness.conversation(), user("hi"))
-    assert await harness.archives.archive_all() == 3
+    for _ in range(2):
+        cid = await harness.conversation()
+        await harness.append(cid, user("look"), asks("c"), result("c", "line\n" * 20_000))
     await execute(
         database_url,
         "UPDATE conversations SET expires_at = now() WHERE conversation_id ="
-        " (SELECT conversation_id FROM archived_heads LIMIT 1)",
+        " (SELECT conversation_id FROM heads LIMIT 1)",
     )
-    counts = await TenantDeletion(harness.database, harness.conversations).delete(TENANT)
-    assert (counts["archives"], counts["archived_heads"]) == (2, 2)  # and one that has expired
-    assert await execute(database_url, "SELECT FROM conversations") == []
-    assert await execute(database_url, "SELECT FROM archives") == []
     later = datetime.now(UTC) + timedelta(hours=1)
+    stored = [key async for key, _, _ in objects.orphans(later)]
+    assert len(stored) == 2
+    await TenantDeletion(harness.database, harness.conversations).delete(TENANT)
+    assert await execute(database_url, "SELECT FROM conversations") == []
     assert [key async for key, _, _ in objects.orphans(later)] == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.copies import SourceMessage
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, REMOVED_SUMMARY
+from app.domain.snapshots.snapshots import FAILED_SUMMARY, REMOVED_SUMMARY, Snapshot
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.services.snapshots.restores import RestoreService, in_batches
@@ -26,7 +27,7 @@ from app.services.snapshots.snapshot_summaries import (
     LAST_MESSAGES,
     SnapshotSummaries,
 )
-from app.services.snapshots.snapshots import SnapshotImport, SnapshotService
+from app.services.snapshots.snapshots import SnapshotService
 from app.services.tool_output.stored_results import Content
 from tests.services.fakes import (
     ANTHROPIC,
@@ -45,7 +46,9 @@ from tests.services.fakes import (
     unlimited_storage,
     user,
 )
+from tests.snapshot_files import entry
 
+NOW = datetime(2026, 2, 12, 14, 30, tzinfo=UTC)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -90,7 +93,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         harness.active,
         cast(LogService, appends),
         harness.conversations,
-        harness.archives,
         unlimited_storage(harness.database),
         MODEL,
         10,
@@ -103,7 +105,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         restores,
         harness.outputs,
         harness.active,
-        harness.archives,
         new_id,
     )
 
@@ -116,9 +117,22 @@ async def entries(
     return [json.loads(entry) async for page in pages for entry in page]
 
 
-def of(conversation_id: str, text: str) -> dict[str, Any]:
-    """Return a user message as an import has it."""
-    return user(text) | {"conversation_id": conversation_id}
+async def bring_in(
+    snapshots: SnapshotService,
+    *messages: tuple[str, str],
+    tenant_id: str = TENANT,
+    agent_id: str | None = None,
+) -> Snapshot:
+    """Import user messages, each the id of its conversation and its text."""
+    file = Snapshot(
+        *(new_id(), NOW, None, "", len(messages), NOW, NOW, agent_id),
+        conversation_ids=(),
+    )
+    made = [
+        entry(user(text), number, conversation_id=conversation_id)
+        for number, (conversation_id, text) in enumerate(messages, start=1)
+    ]
+    return await snapshots.add_import(tenant_id, file, made)
 
 
 async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
@@ -179,8 +193,8 @@ async def test_an_import_with_deleted_messages_is_an_error(
 ) -> None:
     """Messages that are deleted during a read are an error [snapshots.shape]."""
     conversation_id = await harness.conversation()
-    messages = [of(conversation_id, "x") for _ in range(300)]
-    saved = await snapshots.add_import(TENANT, SnapshotImport([*messages, user("stays")]))
+    messages = [(conversation_id, "x") for _ in range(300)]
+    saved = await bring_in(snapshots, *messages, (new_id(), "stays"))
     _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
     await anext(pages)
     await harness.conversations.remove(TENANT, conversation_id)
@@ -448,8 +462,7 @@ async def test_conversations_of_an_import_are_created_for_its_agent(
     """Conversations that an import needs are created for its agent, if that exists."""
     agent_id = await harness.agent()
     for given, expected in ((agent_id, agent_id), ("nobody", None)):
-        messages = [of(new_id(), "a"), of(new_id(), "b")]
-        made = await snapshots.add_import(TENANT, SnapshotImport(messages, agent_id=given))
+        made = await bring_in(snapshots, (new_id(), "a"), (new_id(), "b"), agent_id=given)
         done = await snapshots.restore(TENANT, made.session_id)
         assert [item.restored for item in done.conversations] == [1, 1]
         for item in done.conversations:
@@ -463,8 +476,7 @@ async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     """The conversation id of another tenant gives no access to it. [log.client-ids]"""
     theirs = await harness.conversation()
     await harness.talk(theirs, 1)
-    given = SnapshotImport([of(theirs, "mine")])
-    made = await snapshots.add_import("another", given)
+    made = await bring_in(snapshots, (theirs, "mine"), tenant_id="another")
     for expected in (1, 0):
         done = await snapshots.restore("another", made.session_id)
         assert done.restored == expected

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -26,12 +26,6 @@ from typing import Any, assert_never
 
 import asyncpg
 
-from app.adapters.postgres.common.sliced_parameters import (
-    SEND_SLICE,
-    long_items,
-    sliced_sql,
-    text_slices,
-)
 from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
 
 _UNAVAILABLE = (
@@ -134,18 +128,15 @@ class Statement:
     """A statement with named parameters, which become PostgreSQL's numbered ones.
 
     `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
-    `sliced` names the parameters of type `bytea[]` whose long items are sent before it, in slices.
     """
 
-    __slots__ = ("is_long", "names", "sliced", "sliced_sql", "sql")
+    __slots__ = ("is_long", "names", "sql")
 
-    def __init__(self, text: str, *, is_long: bool = False, sliced: Sequence[str] = ()) -> None:
+    def __init__(self, text: str, *, is_long: bool = False) -> None:
         self.is_long = is_long
-        self.sliced = tuple(sliced)
         self.names = tuple(dict.fromkeys(_NAME.findall(text)))
         numbers = {name: str(number) for number, name in enumerate(self.names, start=1)}
         self.sql = _NAME.sub(lambda match: "$" + numbers[match[1]], text)
-        self.sliced_sql = sliced_sql(self.sql, [int(numbers[name]) for name in self.sliced])
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Return the values in the order of the placeholders."""
@@ -194,46 +185,9 @@ class Session:
             async with self._connection.transaction():
                 yield
 
-    async def at_one_moment(self) -> None:
-        """Let the rest of a transaction read what was committed before its next statement.
-
-        Call it before the first one.
-        """
-        await self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-
-    async def copy_out(self, query: str, write: Callable[[bytes], Awaitable[None]]) -> int:
-        """Write the rows of a query in the text format of COPY; return their number.
-
-        In a transaction, with the longer timeout.
-        """
-        return await self._copied(self._connection.copy_from_query, query, output=write)
-
-    async def copy_in(self, table: str, columns: Sequence[str], rows: bytes) -> int:
-        """Add rows in the text format of COPY to a table; return their number.
-
-        In a transaction, with the longer timeout.
-        """
-        copy = self._connection.copy_to_table
-        # To asyncpg, bytes would be the path of a file.
-        return await self._copied(copy, table, columns=columns, source=memoryview(rows))
-
-    async def _copied(self, copy: Any, subject: str, **options: Any) -> int:
-        await self._set_long_timeout()
-        limit = self._timeouts.long_statement + self._timeouts.grace
-        try:
-            status: str = await copy(subject, timeout=limit, **options)
-        except asyncpg.InternalServerError as error:
-            raise _translated(error) from error
-        except (TimeoutError, asyncpg.InternalClientError):
-            self._connection.terminate()
-            raise
-        return int(status.rsplit(" ", 1)[-1])
-
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
         try:
-            if any(long_items(values[name]) for name in statement.sliced):
-                return await self._execute_sliced(execute, statement, values)
             if not statement.is_long:
                 limit = self._timeouts.statement + self._timeouts.grace
                 return await execute(statement.sql, *arguments, timeout=limit)
@@ -244,29 +198,6 @@ class Session:
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
 
-    async def _execute_sliced(
-        self, execute: Any, statement: Statement, values: dict[str, Any]
-    ) -> Any:
-        """Run in a transaction, after its long items; see `sliced_parameters`."""
-        limit = self._timeouts.statement + self._timeouts.grace
-        async with self._connection.transaction():
-            places: list[Any] = []
-            number = 0
-            for name in statement.sliced:
-                items = list(values[name])
-                starts, counts = [0] * len(items), [0] * len(items)
-                for index in long_items(items):
-                    starts[index] = number
-                    for piece in text_slices(items[index]):
-                        await self._connection.execute(SEND_SLICE, number, piece, timeout=limit)
-                        number += 1
-                    counts[index] = number - starts[index]
-                    items[index] = None
-                values = values | {name: items}
-                places += [starts, counts]
-            arguments = statement.arguments(values)
-            return await execute(statement.sliced_sql, *arguments, *places, timeout=limit)
-
     async def _execute_long(self, execute: Any, sql: str, arguments: Sequence[Any]) -> Any:
         """Run with the longer timeout, which applies to the rest of the transaction."""
         limit = self._timeouts.long_statement
@@ -274,13 +205,10 @@ class Session:
             async with self._connection.transaction():
                 await self._set_timeout(limit)
                 return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-        await self._set_long_timeout()
-        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-
-    async def _set_long_timeout(self) -> None:
         if not self._has_long_timeout:
-            await self._set_timeout(self._timeouts.long_statement)
+            await self._set_timeout(limit)
             self._has_long_timeout = True
+        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
 
     async def _set_timeout(self, seconds: float) -> None:
         await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")

@@ -201,22 +201,6 @@ TAKE_CLEAR = Statement(f"""
         newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
-
-
-def _clear_all(table: str, also: str = "", condition: str = "true") -> Statement:
-    return Statement(f"""
-        WITH cleared AS (
-            UPDATE {table} h {_CLEAR}{also}
-            FROM conversations c
-            WHERE h.conversation_id = c.conversation_id
-                AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
-                AND {condition}
-            RETURNING h.conversation_id, h.event_seq
-        )
-        {_ADD_EVENTS}
-    """)
-
-
 # Locks in the order in which other transactions lock conversations. Citus refuses it; there two
 # clears are ordered by the lock of the agent, and other transactions may have to be sent again.
 LOCK_ALL = Statement("""
@@ -224,16 +208,17 @@ LOCK_ALL = Statement("""
     WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
     ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
 """)
-# Run them with the lock of the agent, so that two concurrent clears cannot deadlock. No trigger
-# counts the versions of archived states. The third one clears what was restored meanwhile.
-CLEAR_ALL = {
-    "current": _clear_all("heads"),
-    "archived": _clear_all("archived_heads", ", state_version = h.state_version + 1"),
-    "restored": _clear_all(
-        "heads",
-        condition="(h.cleared_at IS NULL OR h.cleared_at < CAST(:at AS timestamptz))",
-    ),
-}
+# With the lock of the agent, so that two concurrent clears cannot deadlock.
+CLEAR_ALL = Statement(f"""
+    WITH cleared AS (
+        UPDATE heads h {_CLEAR}
+        FROM conversations c
+        WHERE h.conversation_id = c.conversation_id
+            AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENTS}
+""")
 
 
 class ActiveWindowRepository:
@@ -381,5 +366,4 @@ class ActiveWindowRepository:
         agent = {"tenant_id": tenant_id, "agent_id": agent_id}
         if not self._session.is_distributed:
             await self._session.run(LOCK_ALL, **agent)
-        values = {**agent, "at": at, "data": data}
-        return sum([await self._session.run(each, **values) for each in CLEAR_ALL.values()])
+        return await self._session.run(CLEAR_ALL, **agent, at=at, data=data)

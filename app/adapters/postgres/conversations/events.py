@@ -44,12 +44,8 @@ FIND_NEWEST = Statement(f"""
         AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """)
 
-# A conversation that is archived while it is followed is not deleted.
 NEWEST_OF = Statement("""
     SELECT conversation_id, head_seq, event_seq FROM heads
-    WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-    UNION ALL
-    SELECT conversation_id, head_seq, event_seq FROM archived_heads
     WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
 """)
 

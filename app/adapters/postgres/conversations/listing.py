@@ -111,19 +111,12 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
     return Statement(
         bounded(
             f"""
-            SELECT {columns}, {STATE_COLUMNS}, h.is_archived,
-                coalesce({newest_message_at("c.conversation_id")}, (
-                    SELECT a.last_message_at FROM archives a
-                    WHERE a.conversation_id = c.conversation_id AND h.is_archived LIMIT 1
-                )) AS last_message_at,
+            SELECT {columns}, {STATE_COLUMNS},
+                {newest_message_at("c.conversation_id")} AS last_message_at,
                 array_position(
                     CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
             FROM conversations c
-            JOIN (
-                SELECT h.conversation_id, {STATE_COLUMNS}, false AS is_archived FROM heads h
-                UNION ALL
-                SELECT h.conversation_id, {STATE_COLUMNS}, true FROM archived_heads h
-            ) h ON h.conversation_id = c.conversation_id
+            JOIN heads h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
             {joins}
             WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))

@@ -38,32 +38,17 @@ COPIES = Statement(
             SELECT c.conversation_id
             FROM message JOIN conversations c ON c.origin_id = message.origin_id
         )
-        SELECT found.conversation_id
-        FROM (
-            SELECT m.conversation_id
-            FROM message CROSS JOIN family
-            JOIN messages m ON m.conversation_id = family.conversation_id
-                AND m.seq = CAST(:seq AS bigint)
-            WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
-                AND NOT EXISTS (
-                    SELECT FROM redactions done
-                    WHERE done.conversation_id = m.conversation_id
-                        AND done.seq = CAST(:seq AS bigint)
-                )
-            UNION ALL
-            SELECT archived.conversation_id
-            FROM family
-            JOIN archived_heads archived ON archived.conversation_id = family.conversation_id
-            JOIN conversations c ON c.conversation_id = family.conversation_id
-            WHERE archived.head_seq >= CAST(:seq AS bigint)
-                AND (c.expires_at IS NULL OR c.expires_at > now())
-                AND NOT EXISTS (
-                    SELECT FROM redactions done
-                    WHERE done.conversation_id = archived.conversation_id
-                        AND done.seq = CAST(:seq AS bigint)
-                )
-        ) found
-        ORDER BY found.conversation_id
+        SELECT m.conversation_id
+        FROM message CROSS JOIN family
+        JOIN messages m ON m.conversation_id = family.conversation_id
+            AND m.seq = CAST(:seq AS bigint)
+        WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
+            AND NOT EXISTS (
+                SELECT FROM redactions done
+                WHERE done.conversation_id = m.conversation_id
+                    AND done.seq = CAST(:seq AS bigint)
+            )
+        ORDER BY m.conversation_id
         LIMIT CAST(:limit AS bigint)
         """
 )
@@ -196,27 +181,6 @@ DROP_SNAPSHOT_SUMMARIES = Statement(
         WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
         """
 )
-IMPORTED = Statement(
-    """
-        SELECT session_id, position, body FROM snapshot_messages
-        WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:source_id AS text)
-            AND (session_id, position) > (CAST(:session_id AS text), CAST(:position AS bigint))
-        ORDER BY session_id, position
-        LIMIT CAST(:limit AS bigint)
-        """
-)
-SET_IMPORTED = Statement(
-    f"""
-        WITH replaced AS (
-            UPDATE snapshot_messages SET body = CAST(:body AS text)
-            WHERE tenant_id = CAST(:tenant_id AS text)
-                AND session_id = CAST(:session_id AS text)
-                AND position = CAST(:position AS bigint)
-        )
-        UPDATE snapshots SET summary = '{REDACTED_SUMMARY}'
-        WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
-        """
-)
 RECORD = Statement(
     """
         INSERT INTO redactions (conversation_id, seq, message_id, reason, key_id, created_at)
@@ -230,7 +194,6 @@ FIND = Statement(
 )
 
 _EPOCHS_PER_READ = 100
-_IMPORTED_PER_READ = 200
 
 
 class RedactionRepository:
@@ -313,30 +276,6 @@ class RedactionRepository:
                     frames=list(frames),
                 )
             lane, epoch = rows[-1]["lane"], rows[-1]["epoch"]
-
-    async def imported(
-        self, tenant_id: str, source_id: str, after: tuple[str, int]
-    ) -> list[tuple[str, int, str]]:
-        rows = await self._session.all(
-            IMPORTED,
-            tenant_id=tenant_id,
-            source_id=source_id,
-            session_id=after[0],
-            position=after[1],
-            limit=_IMPORTED_PER_READ,
-        )
-        return [(row["session_id"], row["position"], row["body"]) for row in rows]
-
-    async def replace_imported(
-        self, tenant_id: str, session_id: str, position: int, body: str
-    ) -> None:
-        await self._session.run(
-            SET_IMPORTED,
-            tenant_id=tenant_id,
-            session_id=session_id,
-            position=position,
-            body=body,
-        )
 
     async def record(self, conversation_id: str, new: NewRedaction) -> None:
         await self._session.run(

@@ -335,8 +335,8 @@ class SnapshotRepository:
 
 def _snapshot_from(row: Any) -> Snapshot:
     ids: Sequence[str] = row["conversation_ids"]
-    # Null in rows of an earlier release. Models of deleted conversations are left out.
-    models: dict[str, str] = json_text.loads(row["models"] or "{}")
+    # Models of deleted conversations are left out.
+    models: dict[str, str] = json_text.loads(row["models"])
     return Snapshot(
         **{name: row[name] for name in _STORED},
         conversation_ids=tuple(ids),

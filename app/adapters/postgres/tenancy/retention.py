@@ -43,8 +43,11 @@ TRY_LOCK = Statement(
 )
 
 # OFFSET 0 keeps each subquery a lookup by index. Without it PostgreSQL may scan whole tables.
-_UNCHANGED = """
-    c.updated_at < CAST(:before AS timestamptz)
+_IS_IDLE = """
+    NOT EXISTS (
+        SELECT FROM snapshot_parts p WHERE p.conversation_id = {of} OFFSET 0
+    )
+    AND c.updated_at < CAST(:before AS timestamptz)
     AND NOT EXISTS (
         SELECT FROM messages m
         WHERE m.conversation_id = {of} AND m.seq = h.head_seq
@@ -59,8 +62,7 @@ _UNCHANGED = """
             AND x.{time} >= CAST(:before AS timestamptz)
         OFFSET 0
     )"""
-    # Clears, restores, compactions and undos are events. `archives` has the newest time of the rows
-    # of an archived conversation.
+    # Clears, restores, compactions and undos are events.
     for table, time in (
         ("events", "created_at"),
         ("blobs", "created_at"),
@@ -68,27 +70,9 @@ _UNCHANGED = """
         ("jobs", "created_at"),
         ("usage_reports", "created_at"),
         ("pins", "created_at"),
-        ("archives", "idle_since"),
     )
 )
 
-
-def unchanged_since(of: str) -> str:
-    """Return a condition of a conversation `c` with the state `h`, whose id is the term `of`.
-
-    It is met if nothing was appended or changed since the time `:before`.
-    """
-    return _UNCHANGED.format(of=of)
-
-
-_IS_IDLE = (
-    _UNCHANGED
-    + """
-    AND NOT EXISTS (
-        SELECT FROM snapshot_parts p WHERE p.conversation_id = {of} OFFSET 0
-    )
-"""
-)
 # By id, which has an index. An index on the age would have to be updated by every append.
 LIST_CONVERSATIONS = Statement(
     f"""
@@ -115,17 +99,14 @@ LIST_EXPIRED = Statement(
         """,
     is_long=True,
 )
-LOCK_EXPIRED = {
-    table: Statement(
-        f"""
+LOCK_EXPIRED = Statement(
+    """
         SELECT h.conversation_id
-        FROM conversations c JOIN {table} h ON h.conversation_id = c.conversation_id
+        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.expires_at <= now()
         FOR UPDATE OF h, c
         """
-    )
-    for table in ("heads", "archived_heads")
-}
+)
 
 
 class RetentionRepository:
@@ -153,14 +134,8 @@ class RetentionRepository:
         return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
 
     async def lock_expired(self, conversation_id: str) -> bool:
-        # Again in the first table, since it may be restored while the second one is looked at.
-        for table in ("heads", "archived_heads", "heads"):
-            row = await self._session.first(
-                LOCK_EXPIRED[table], conversation_id=UUID(conversation_id)
-            )
-            if row is not None:
-                return True
-        return False
+        row = await self._session.first(LOCK_EXPIRED, conversation_id=UUID(conversation_id))
+        return row is not None
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
         row = await self._session.first(

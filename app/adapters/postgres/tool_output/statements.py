@@ -332,9 +332,6 @@ HOLDS_CONTENT = Statement(
         ) OR EXISTS (
             SELECT FROM blob_uploads
             WHERE {_CONTENT}
-        ) OR EXISTS (
-            SELECT FROM archives
-            WHERE {_CONTENT}
         ) AS is_held
         """
 )

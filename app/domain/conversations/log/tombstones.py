@@ -37,7 +37,7 @@ class Tombstone:
 
 def tombstone_of(row: LogRow) -> Tombstone:
     """Return the tombstone of a stored message."""
-    raw = tombstone_message(row.message(), row.format)
+    raw = _content_of(row.message(), row.format)
     (message,) = FORMATS[row.format].parse(raw, "")
     if row.role is Role.TOOL:
         message = replace(message, tool_call_id=row.call_ids[0])
@@ -50,7 +50,7 @@ def tombstone_of(row: LogRow) -> Tombstone:
     return Tombstone(json_text.dumps(raw), fragment, output)
 
 
-def tombstone_message(message: Message, format: FormatName) -> dict[str, Any]:
+def _content_of(message: Message, format: FormatName) -> dict[str, Any]:
     """Return a message of the format with the role and the calls of this one, and no content."""
     match format:
         case FormatName.OPENAI_CHAT:

@@ -1,1 +1,0 @@
-"""Backup, restore and check of a whole database."""

@@ -1,0 +1,121 @@
+"""A build that extends a cached payload equals a build that reads everything.
+
+[payload.deterministic, epochs.extend]
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.domain.common.errors import ContextOverflow, ValidationError
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.domain.prompt.sections import PromptSection, SectionKind
+from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
+
+APPENDS = st.sampled_from(["user", "user", "says", "output", "large_output"])
+CHANGES = st.sampled_from(["pin", "unpin", "compact", "policy"])
+OWN = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(["sandwich", "sliding_window", "full_history"]),
+        "dynamic_position": st.sampled_from(["tail", "before_window", "system"]),
+        "tool_output": st.sampled_from([{}, {"context_budget_tokens": 400}]),
+        "budget": st.fixed_dictionaries(
+            {"context_window": st.sampled_from([1200, 2500]), "max_output_tokens": st.just(100)}
+        ),
+    }
+)
+
+
+async def _append(harness: Harness, cid: str, kind: str, number: int) -> None:
+    call = f"call_{number}"
+    messages: tuple[Any, ...] = {
+        "user": (user(f"question {number} " + "why " * 40),),
+        "says": (says(f"answer {number} " + "because " * 40),),
+        "output": (asks(call), result(call, "short")),
+        "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 60)),
+    }[kind]
+    await harness.append(cid, *messages)
+
+
+async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
+    match kind:
+        case "pin":
+            with suppress(ValidationError):  # more pins than half of the window
+                await harness.pin(cid, 1 + head_seq // 2)
+        case "unpin":
+            await harness.unpin(cid, 1 + head_seq // 2)
+        case "compact":
+            await harness.compact(cid)
+        case "policy":
+            await harness.set_policy(cid, {"budget": {"notice_at": 0.2 + head_seq % 5 / 10}})
+
+
+@given(
+    own=OWN,
+    format=st.sampled_from([CHAT, ANTHROPIC]),
+    steps=st.lists(
+        st.tuples(
+            APPENDS,
+            st.none() | st.none() | CHANGES,
+            st.sampled_from([None, None, "Busy.", "Free."]),
+            st.sampled_from([{}, {}, {}, {"max_context_tokens": 900}, {"max_output_tokens": 77}]),
+        ),
+        min_size=3,
+        max_size=14,
+    ),
+)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_it_equals_a_build_that_reads_everything(
+    harness: Harness, own: dict[str, Any], format: FormatName, steps: list[Any]
+) -> None:
+    """Whatever happens between two builds, the answer is the same as from a new process."""
+    cid = await harness.conversation(own, SECTIONS, TOOLS)
+    for number, (append, change, status, limits) in enumerate(steps):
+        await _append(harness, cid, append, number)
+        if change is not None:
+            await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
+        note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
+        ask = RequestSettings(format, ASKS[format].model, status=status, dynamic=note, **limits)
+        try:
+            warm = await harness.context.build(TENANT, cid, ask)
+        except ContextOverflow:
+            with pytest.raises(ContextOverflow):
+                await harness.cold().build(TENANT, cid, ask)
+            continue
+        cold = await harness.cold().build(TENANT, cid, ask)
+        assert _lasting(warm) == _lasting(cold)
+
+
+def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as JSON, without what only the first build of an epoch has."""
+    found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
+    once = ("cache_break_reason", "compaction", "new_state")
+    return {name: value for name, value in found.items() if name not in once}
+
+
+@pytest.mark.parametrize("own", [{}, {"tool_output": {"context_budget_tokens": 600}}])
+async def test_a_payload_that_becomes_too_long_is_reduced(
+    harness: Harness, own: dict[str, Any]
+) -> None:
+    """The steps run where results have to be cleared, or the conversation compacted."""
+    cid = await harness.conversation(policy(1500, **own), SECTIONS, TOOLS)
+    reasons = []
+    for number in range(14):
+        await _append(harness, cid, "large_output", number)
+        warm = await harness.context.build(TENANT, cid, ASKS[CHAT])
+        cold = await harness.cold().build(TENANT, cid, ASKS[CHAT])
+        reasons.append(warm["cache_break_reason"])
+        assert _lasting(warm) == _lasting(cold)
+    assert len(set(reasons)) > 1
