@@ -11,7 +11,6 @@ SET citus.multi_shard_modify_mode = 'sequential';
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
-SELECT create_reference_table('key_uses');
 SELECT create_reference_table('agents');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
@@ -21,7 +20,6 @@ SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
 SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
-SELECT create_distributed_table('audit', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 

@@ -3,7 +3,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys`, `key_uses` and
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys` and
 `allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
@@ -54,32 +54,6 @@ api_keys = sa.Table(
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
-)
-
-# Requests of a key by hour and address.
-key_uses = sa.Table(
-    "key_uses",
-    metadata,
-    sa.Column("key_id", sa.Text, primary_key=True),
-    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("address", sa.Text, primary_key=True),
-    sa.Column("admitted", sa.BigInteger, nullable=False),
-    sa.Column("refused", sa.BigInteger, nullable=False),
-)
-
-# Who has changed keys and tenants, and who has deleted data; stays when the tenant is deleted.
-audit = sa.Table(
-    "audit",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("audit_id", sa.Uuid, primary_key=True),
-    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("key_id", sa.Text),
-    sa.Column("account", sa.Text),
-    sa.Column("details", sa.Text, nullable=False),
-    sa.Index("audit_by_time", "at", "audit_id"),
 )
 
 # The use of a tenant's quotas in a rate window, by all processes.
