@@ -14,7 +14,7 @@ from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
 
 BY_CONVERSATION = CONVERSATION_TABLES
-BY_TENANT = ("allowances", "creations", "tenant_usage")
+BY_TENANT = ("creations", "tenant_usage")
 EVERYWHERE = (
     *("tenants", "api_keys", "agents", "agent_versions", "models", "calibrations"),
     *("snapshots", "snapshot_messages"),
