@@ -8,18 +8,9 @@
 SET citus.enable_unsafe_triggers = on;
 SET citus.multi_shard_modify_mode = 'sequential';
 
--- These count versions in settings_versions. A trigger of a table with a copy on every node may not
--- write another one: on Citus the service counts itself.
-DROP TRIGGER IF EXISTS agents_changed ON agents;
-DROP TRIGGER IF EXISTS models_changed ON models;
-DROP TRIGGER IF EXISTS calibrations_added ON calibrations;
-DROP TRIGGER IF EXISTS calibrations_changed ON calibrations;
-
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
-SELECT create_reference_table('settings_versions');
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
-SELECT create_reference_table('key_uses');
 SELECT create_reference_table('agents');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
@@ -29,7 +20,6 @@ SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
 SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
-SELECT create_distributed_table('audit', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 

@@ -14,10 +14,9 @@ from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
 
 BY_CONVERSATION = CONVERSATION_TABLES
-BY_TENANT = ("allowances", "audit", "creations", "tenant_usage")
+BY_TENANT = ("allowances", "creations", "tenant_usage")
 EVERYWHERE = (
-    *("tenants", "api_keys", "key_uses", "agents", "agent_versions", "models", "calibrations"),
-    "settings_versions",
+    *("tenants", "api_keys", "agents", "agent_versions", "models", "calibrations"),
     *("snapshots", "snapshot_messages"),
 )
 

@@ -3,8 +3,8 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`settings_versions`, `creations`, `snapshots`, `snapshot_messages`, `tenants`,
-`tenant_usage`, `api_keys`, `key_uses` and `allowances` are small enough to be reference tables.
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys` and
+`allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
 
@@ -56,32 +56,6 @@ api_keys = sa.Table(
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
-# Requests of a key by hour and address.
-key_uses = sa.Table(
-    "key_uses",
-    metadata,
-    sa.Column("key_id", sa.Text, primary_key=True),
-    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("address", sa.Text, primary_key=True),
-    sa.Column("admitted", sa.BigInteger, nullable=False),
-    sa.Column("refused", sa.BigInteger, nullable=False),
-)
-
-# Who has changed keys and tenants, and who has deleted data; stays when the tenant is deleted.
-audit = sa.Table(
-    "audit",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("audit_id", sa.Uuid, primary_key=True),
-    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("key_id", sa.Text),
-    sa.Column("account", sa.Text),
-    sa.Column("details", sa.Text, nullable=False),
-    sa.Index("audit_by_time", "at", "audit_id"),
-)
-
 # The use of a tenant's quotas in a rate window, by all processes.
 allowances = sa.Table(
     "allowances",
@@ -110,15 +84,6 @@ agents = sa.Table(
     sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
     sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
     sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
-)
-
-# Counts the changes of a tenant's agents, models and calibrations; triggers write it.
-settings_versions = sa.Table(
-    "settings_versions",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    postgresql_with={"fillfactor": 50},
 )
 
 conversations = sa.Table(
@@ -240,14 +205,6 @@ heads = sa.Table(
     sa.Column("newest_before", sa.DateTime(timezone=True)),
     # The view version of the last redaction: no payload of an earlier one is rendered again.
     sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
-    # Triggers count every change that is not an append. The first one is a time, so that no
-    # process takes a new conversation for a deleted one with the same id.
-    sa.Column(
-        "state_version",
-        sa.BigInteger,
-        nullable=False,
-        server_default=sa.text("(EXTRACT(epoch FROM clock_timestamp()) * 1000000)::bigint"),
-    ),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -30,7 +31,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
-    actor_of,
+    by_caller,
     page_bound,
     services,
     tenant_of,
@@ -46,6 +47,7 @@ from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.listing import ListedUsage
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 page_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
 
@@ -179,13 +181,10 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    return Json(
-        {
-            "deleted": await services(request).conversations.remove(
-                tenant_of(request), conversation_id, actor_of(request)
-            )
-        }
-    )
+    deleted = await services(request).conversations.remove(tenant_of(request), conversation_id)
+    data = by_caller(request, conversation_id=conversation_id, rows=deleted)
+    _log.info("conversation_deleted", extra={"data": data})
+    return Json({"deleted": deleted})
 
 
 @router.post(

@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.state_change import KnownAppend
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -22,7 +21,6 @@ from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ExportRepository, ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
-    AuditRepository,
     QuotaRepository,
     RetentionRepository,
     StorageRepository,
@@ -34,11 +32,6 @@ from app.services.ports.tool_output import BlobRepository
 
 class Repositories(Protocol):
     """All repositories, over one session."""
-
-    @property
-    def audit(self) -> AuditRepository:
-        """Changes of keys and tenants, and deletions."""
-        ...
 
     @property
     def agents(self) -> AgentRepository:
@@ -157,7 +150,7 @@ class Repositories(Protocol):
 
     @property
     def keys(self) -> ApiKeyRepository:
-        """API keys and their uses."""
+        """API keys."""
         ...
 
 
@@ -166,16 +159,6 @@ class Database(Protocol):
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
-        ...
-
-    async def append_to_known(self, tenant_id: str, append: KnownAppend) -> Conversation | None:
-        """Store a batch if the state is still the known one, and return the conversation after it.
-
-        Batches of concurrent callers are committed together. The result has the version of the
-        current settings; where that is not the known one, its settings are outdated. None means
-        that nothing was stored; `LogRepository.append` may store the batch. Raises
-        ServiceUnavailable.
-        """
         ...
 
     def session(self) -> AbstractAsyncContextManager[Repositories]:

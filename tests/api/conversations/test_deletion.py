@@ -14,14 +14,11 @@ KEPT = {
     # What is the tenant's own, not an agent's or a conversation's.
     "models",
     "calibrations",
-    "settings_versions",
     "creations",
     "tenants",
     "api_keys",
-    "key_uses",
     "allowances",
     "tenant_usage",
-    "audit",
 }
 
 

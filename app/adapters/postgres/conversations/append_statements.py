@@ -1,7 +1,4 @@
-"""The statement that appends a batch to a state that is read, in its variants [log.one-statement].
-
-It stores any batch. `group_commit` has the statement for a state that the process knows.
-"""
+"""The statement that appends a batch, in its variants [log.one-statement]."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ _CHANGE = """
                     ELSE h.mentions || CAST(:mentions AS text[])
                 END,
                 {window}
-                state_version = h.state_version + {version},
                 open_calls = CASE
                     WHEN CAST(:closes_group AS boolean) THEN CAST(:open_calls AS text[])
                     ELSE ARRAY(
@@ -148,8 +144,6 @@ _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestam
                 oldest_at = least(
                     h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),
                 open_outside = false,"""
-# The state that other processes know changes with the mentions.
-_VERSION = "CASE WHEN CAST(:mentions AS text[]) <@ h.mentions THEN 0 ELSE 1 END"
 _NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
 _TIMES = {
     "times": """greatest(item.newest_at, moved.newest_before),
@@ -165,7 +159,6 @@ def _change(is_usual: bool, due_now: str) -> str:
     return _CHANGE.format(
         due_now=due_now,
         window=_USUAL_WINDOW if is_usual else _WINDOW,
-        version=_VERSION if is_usual else "1",
     )
 
 

@@ -186,25 +186,9 @@ class LogRepository:
             row = await self._session.first(FIND_CONVERSATION, **values)
         return {**row, "became_due": moved["became_due"]} if row is not None else None
 
-    async def refresh(
-        self, tenant_id: str, conversation_id: str, default_model: str | None
-    ) -> Conversation | None:
-        return await self._read((FIND_CONVERSATION,), tenant_id, conversation_id, default_model)
-
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
-        statements = (LOCK, FIND_CONVERSATION)
-        return await self._read(statements, tenant_id, conversation_id, default_model)
-
-    async def _read(
-        self,
-        statements: Sequence[Statement],
-        tenant_id: str,
-        conversation_id: str,
-        default_model: str | None,
-    ) -> Conversation | None:
-        """Run the first statement, and the second one where that missed the agent."""
         cached = self._settings_cache.get(tenant_id, conversation_id)
         parameters = {
             "tenant_id": tenant_id,
@@ -213,11 +197,11 @@ class LogRepository:
             "default_model": default_model,
             **cached.parameters,
         }
-        row = await self._session.first(statements[0], **parameters)
+        row = await self._session.first(LOCK, **parameters)
         if row is not None and row["agent_id"] is not None and row["agent_updated_at"] is None:
             # While the statement waited, the conversation was given to an agent whose row was not
             # read then.
-            row = await self._session.first(statements[-1], **parameters)
+            row = await self._session.first(FIND_CONVERSATION, **parameters)
         return (
             self._settings_cache.conversation_from(row, tenant_id, cached)
             if row is not None
