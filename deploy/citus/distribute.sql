@@ -23,11 +23,8 @@ SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'non
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
--- A conversation and all that belongs to it, on one node. The triggers of conversations write the
--- first two, and leave the rows that are there: so those come first.
-SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'none');
-SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversation_activity');
-SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'conversation_activity');
+-- A conversation and all that belongs to it, on one node.
+SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');

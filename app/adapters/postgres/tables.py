@@ -120,37 +120,13 @@ conversations = sa.Table(
     ),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
+    # The values of the metadata by tenant; `labels_of` is in the migration.
     sa.Index(
-        "conversations_by_model",
-        *("tenant_id", "model", "created_at", "conversation_id"),
-        postgresql_where=sa.text("model IS NOT NULL"),
+        "conversations_by_label",
+        sa.literal_column("labels_of(tenant_id, metadata)").label("labels"),
+        postgresql_using="gin",
+        postgresql_ops={"labels": "jsonb_path_ops"},
     ),
-)
-
-# The top-level values of the metadata that lists filter by; triggers keep them equal to it.
-conversation_labels = sa.Table(
-    "conversation_labels",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Index(
-        "conversation_labels_by_value",
-        *("tenant_id", "key", "value", "created_at", "conversation_id"),
-    ),
-)
-
-# When the newest message was appended, or the conversation created; a trigger writes it.
-conversation_activity = sa.Table(
-    "conversation_activity",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("active_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Index("conversation_activity_by_time", "tenant_id", "active_at", "conversation_id"),
-    postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
 )
 
 

@@ -18,7 +18,6 @@ from app.api.conversations.list_filters import (
     METADATA_PARAMETER,
     Filter,
     Include,
-    Order,
     cursor_at,
     place_from,
 )
@@ -42,7 +41,6 @@ from app.api.http.routing import HeavyRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.listing import ListOrder
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.listing import ListedUsage
@@ -93,29 +91,26 @@ async def create_conversation(
 async def list_conversations(
     request: Request,
     wanted: Filter,
-    order: Order = "created",
     include: Include = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """Return conversations, newest first, without their sections, tools and policies.
 
-    Filters are combined: a conversation must match all of them. Repeat the filters and `order` with
-    a cursor. A page may have fewer items than `limit`, or none, and still a `next_cursor`.
+    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
+    page may have fewer items than `limit`, or none, and still a `next_cursor`.
     """
     with_usage = include is not None
-    list_order = ListOrder(order)
-    before = place_from(cursor, wanted, list_order) if cursor else None
+    before = place_from(cursor, wanted) if cursor else None
     page = await services(request).conversations.list(
         tenant_of(request),
         wanted,
-        list_order,
         limit,
         before,
         page_bound(request),
         with_usage=with_usage,
     )
-    next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None
+    next_cursor = cursor_at(page.end, wanted) if page.end is not None else None
     data = [
         _item(found) | {"usage": _usage_json(page.usage.get(found.conversation_id))}
         for found in page.items

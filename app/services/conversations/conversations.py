@@ -16,7 +16,6 @@ from app.domain.conversations.expiry import NO_EXPIRY, Expiry
 from app.domain.conversations.listing import (
     EVERY_CONVERSATION,
     ConversationFilter,
-    ListOrder,
     Place,
 )
 from app.domain.conversations.rolling_window import (
@@ -98,7 +97,6 @@ class ConversationService(ConfigurableService[Conversation]):
         self,
         tenant_id: str,
         wanted: ConversationFilter = EVERY_CONVERSATION,
-        order: ListOrder = ListOrder.CREATED,
         limit: int = 50,
         before: Place | None = None,
         bound: Bound = UNBOUNDED,
@@ -112,7 +110,6 @@ class ConversationService(ConfigurableService[Conversation]):
                 self._resolver,
                 tenant_id,
                 wanted,
-                order,
                 limit,
                 before,
                 bound,
