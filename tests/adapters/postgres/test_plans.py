@@ -125,5 +125,5 @@ async def test_searches_go_by_words_of_each_conversation(database_url: str) -> N
         used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
         assert used <= {"messages_pkey"}, plan
         assert not re.search("Seq Scan|Hash|Merge", plan), plan
-    plan = await plan_of(database_url, BY_PLACES[False])
+    plan = await plan_of(database_url, BY_PLACES)
     assert re.findall(r"Scan (?:Backward )?using (\w+) on", plan) == ["messages_pkey"], plan
