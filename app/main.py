@@ -24,7 +24,6 @@ from app.api.conversations import (
 from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.application import Application
-from app.api.http.body_memory import BodyMemory
 from app.api.http.dependencies import Services
 from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
@@ -44,11 +43,10 @@ from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
-from app.domain.common.json_structure import StructureLimits
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import SettingsError
 from app.heap import return_freed_memory
-from app.services.common.read_permits import ReadPermits
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.compaction.background import JobService
 from app.services.compaction.receipts import ReceiptService
 from app.services.conversations.agents import AgentService
@@ -120,6 +118,8 @@ ROUTERS = (
     pages.router,
 )
 
+HEAVY_WAIT_SECONDS = 10.0
+"""How long a heavy request waits for a slot, so that short bursts are not refused."""
 MCP_MARGIN_SECONDS = 30.0
 """The time that an MCP tool call may take beyond the deadline of a compaction."""
 
@@ -156,7 +156,9 @@ def create_app(
         settings.max_body_bytes,
         settings.summarizer_deadline_seconds + MCP_MARGIN_SECONDS,
         StructureLimits(
-            settings.max_message_values, settings.max_message_values, settings.max_json_depth
+            min(MAX_MESSAGE_VALUES, settings.max_json_values),
+            min(MAX_MESSAGE_VALUES, settings.max_json_keys),
+            settings.max_json_depth,
         ),
     )
 
@@ -196,19 +198,18 @@ def create_app(
         app.add_outer_middleware(parts.telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
-    app.state.body_memory = BodyMemory(settings.bodies_bytes)
-    app.state.max_message_values = settings.max_message_values
+    app.state.page_bytes = settings.page_bytes
     app.state.json_limits = StructureLimits(
         settings.max_json_values, settings.max_json_keys, settings.max_json_depth
     )
-    app.state.heavy = TenantShares(
+    app.state.heavy = Slots(
         "heavy_requests",
-        "uploads, downloads, searches of outputs, forks, imports and restores",
+        "slots for heavy requests",
         settings.heavy_requests,
         settings.heavy_requests_per_tenant,
+        wait_seconds=HEAVY_WAIT_SECONDS,
     )
     app.state.keep_alive_seconds = settings.events_keep_alive_seconds
-    app.state.reads = ReadPermits(settings.page_bytes)
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app
@@ -274,7 +275,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             database,
             utc_now,
             poll_seconds=settings.events_poll_seconds,
-            shares=TenantShares(
+            slots=Slots(
                 "streams",
                 "event streams",
                 settings.events_max_streams,
@@ -290,7 +291,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
             utc_now,
             exports.check_settings,
             max_body_bytes=settings.max_body_bytes,
-            max_message_values=settings.max_message_values,
             max_blob_bytes=settings.max_blob_bytes,
         ),
         forks=ForkService(

@@ -230,11 +230,6 @@ class LimitSettings(BaseModel):
         " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
-    bodies_bytes: Positive = Field(
-        64 * 2**20,
-        description="Memory per process for bodies of more than 64 KiB while they are received and"
-        " answered; one body more is always received, others wait and then receive 503.",
-    )
     max_json_values: Positive = Field(
         200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
     )
@@ -244,18 +239,16 @@ class LimitSettings(BaseModel):
     max_json_depth: int = Field(
         100, ge=1, le=200, description="Maximum nesting of objects and lists in a JSON body."
     )
-    max_message_values: Positive = Field(
-        10_000, description="Maximum JSON values of one appended or imported message."
-    )
     max_batch: int = Field(1000, ge=1, le=1000, description="Maximum messages per append.")
     page_bytes: Positive = Field(
         8 * 2**20,
         description="Maximum size of a list page; a page always has at least one item.",
     )
     heavy_requests: Positive = Field(
-        64,
-        description="Concurrent uploads, downloads, searches of outputs, forks, imports and"
-        " restores per process; more receive 503.",
+        32,
+        description="Slots per process for uploads, downloads, searches of outputs, forks, imports,"
+        " restores, lists, and bodies of more than 64 KiB, one more for each 4 MiB; others wait"
+        " 10 s and then receive 503.",
     )
     heavy_requests_per_tenant: Positive = Field(
         16, description="The same limit per tenant; more receive 429."

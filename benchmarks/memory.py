@@ -129,9 +129,9 @@ def _loads(names: Sequence[UUID], quick: bool) -> dict[str, Callable[[Served], N
     loads: dict[str, Callable[[Served], None]] = {
         f"{steps} steps in each": lambda served: _steps(served, names, steps),
         f"{compactions} extractive compactions": lambda served: _compactions(served, compactions),
-        "one message of 10 MB": lambda served: _post(served, *_message(10_000_000)),
-        f"{at_once} messages of 10 MB at once": lambda served: _post_at_once(
-            served, [_message(10_000_000)] * at_once
+        "one message of 4 MB": lambda served: _post(served, *_message(4_000_000)),
+        f"{at_once} messages of 4 MB at once": lambda served: _post_at_once(
+            served, [_message(4_000_000)] * at_once
         ),
     }
     sent = {name: each for name, each in bodies().items() if name in hostile}

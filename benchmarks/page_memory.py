@@ -23,7 +23,7 @@ from benchmarks.stage import database, report
 
 LIMIT_BYTES = 2**30
 MESSAGES = 100
-MESSAGE_BYTES = 5_200_000
+MESSAGE_BYTES = 4_000_000
 CONCURRENT_READS = 16
 PAGES_PER_READ = 6
 """How far those at once read, since the client is most of the work."""

@@ -2,8 +2,8 @@
 
 1. The served process measures itself (`loop_stalls`), without its worker. The baseline is the same
    process without a request, for as long.
-2. A message of 10 MB of every kind of text is appended, each to a conversation of its own.
-3. Bodies of 32 MB: those of `hostile`, most of which are refused, and some that are taken.
+2. A message of 4 MB of every kind of text is appended, each to a conversation of its own.
+3. Bodies of 32 MB: those of `hostile`, most of which are refused, and some of usual content.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from benchmarks.processes import Served, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import pool
 
-SIZE_BYTES = 10_000_000
-MESSAGE_SECONDS, BODY_SECONDS = 0.010, 0.100
+SIZE_BYTES = 4_000_000
+MESSAGE_SECONDS, BODY_SECONDS = 0.020, 0.150
 QUICK_TEXTS = ("English", "one letter", "emoji", "base64")
-QUICK_BODIES = ("32 MB of `[]`", "32 MB of digits", "100,000 unknown keys", "1,000 messages taken")
+QUICK_BODIES = (
+    "32 MB of `[]`",
+    "32 MB of digits",
+    "100,000 unknown keys",
+    "1,000 messages taken",
+    "an image taken",
+)
 _APPEND = "/v1/conversations/{id}/messages"
 
 Row = tuple[str, str, list[Stall], list[Stall], list[float]]
@@ -45,7 +51,7 @@ def measure(quick: bool) -> Section:
     }
     large = {
         name: body
-        for name, body in (_taken() | bodies()).items()
+        for name, body in (_usual() | bodies()).items()
         if not quick or name in QUICK_BODIES
     }
     with (
@@ -65,7 +71,7 @@ def measure(quick: bool) -> Section:
     section.add_text(f"Bodies of up to {BODY_BYTES >> 20} MiB:")
     _add_table(section, refused)
     for rows, goal, most in (
-        (messages, "a message of 10 MB of any text", MESSAGE_SECONDS),
+        (messages, "a message of 4 MB of any text", MESSAGE_SECONDS),
         (refused, "any body of 32 MB", BODY_SECONDS),
     ):
         worst = max(p50([stall.seconds for stall in row[2]]) for row in rows)
@@ -170,8 +176,8 @@ def _texts() -> dict[str, bytes]:
     return texts
 
 
-def _taken() -> dict[str, tuple[str, bytes]]:
-    """Return bodies of 32 MB that are taken, with their paths."""
+def _usual() -> dict[str, tuple[str, bytes]]:
+    """Return bodies of 32 MB of usual content, with their paths."""
     prose = pool("prose").replace("\n", " ")
     most = BODY_BYTES - 1000
 
@@ -183,19 +189,18 @@ def _taken() -> dict[str, tuple[str, bytes]]:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": of(most - 500)},
     ]
+    url = "data:image/png;base64," + "A" * (most // 4 * 4)
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
     many = [{"role": "user", "content": of(most // 1000 - 60)} for _ in range(1000)]
     small = [{"role": "user", "content": "Hello, how are you?"} for _ in range(500_000)]
     return {
-        "one message taken": (
+        "one message refused": (
             _APPEND,
             orjson.dumps({"messages": [{"role": "user", "content": of(most)}]}),
         ),
-        "one letter taken": (
-            _APPEND,
-            orjson.dumps({"messages": [{"role": "user", "content": "a" * most}]}),
-        ),
+        "an image taken": (_APPEND, orjson.dumps({"messages": [image]})),
         "1,000 messages taken": (_APPEND, orjson.dumps({"messages": many})),
-        "a tool result taken": (_APPEND, orjson.dumps({"messages": result})),
+        "a tool result refused": (_APPEND, orjson.dumps({"messages": result})),
         "text to count": ("/v1/tokens/count", orjson.dumps({"text": of(most)})),
         "1,000 messages to count": ("/v1/tokens/count", orjson.dumps({"messages": many})),
         "500,000 messages to validate": (
@@ -204,6 +209,6 @@ def _taken() -> dict[str, tuple[str, bytes]]:
         ),
         "a step": (
             "/v1/conversations/{id}/context",
-            orjson.dumps({"append": {"messages": [{"role": "user", "content": of(most)}]}}),
+            orjson.dumps({"append": {"messages": [image]}}),
         ),
     }

@@ -7,15 +7,7 @@
 SET citus.enable_unsafe_triggers = on;
 SET citus.multi_shard_modify_mode = 'sequential';
 
--- These count versions in settings_versions. A trigger of a table with a copy on every node may not
--- write another one: on Citus the service counts itself.
-DROP TRIGGER IF EXISTS agents_changed ON agents;
-DROP TRIGGER IF EXISTS models_changed ON models;
-DROP TRIGGER IF EXISTS calibrations_added ON calibrations;
-DROP TRIGGER IF EXISTS calibrations_changed ON calibrations;
-
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
-SELECT create_reference_table('settings_versions');
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
 SELECT create_reference_table('key_uses');

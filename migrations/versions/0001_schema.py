@@ -73,49 +73,11 @@ APPENDED = """
     END;
     $$
 """
-# Triggers count the versions of states and settings. An append changes `head_seq`, and no version:
-# its statement returns what it changed. A calibration changes with every usage report, and counts
-# only if builds would use another one (`Calibration.rounded`).
-STATE_CHANGED = """
-    CREATE FUNCTION state_is_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-    BEGIN
-        NEW.state_version := OLD.state_version + 1;
-        RETURN NEW;
-    END;
-    $$
-"""
-PART_CHANGED = """
-    CREATE FUNCTION part_of_state_is_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-    BEGIN
-        UPDATE heads SET state_version = state_version + 1
-        WHERE conversation_id = coalesce(NEW.conversation_id, OLD.conversation_id);
-        RETURN NULL;
-    END;
-    $$
-"""
-SETTINGS_CHANGED = """
-    CREATE FUNCTION settings_are_changed() RETURNS TRIGGER LANGUAGE plpgsql AS $$
-    BEGIN
-        INSERT INTO settings_versions AS known (tenant_id, version)
-        VALUES (coalesce(NEW.tenant_id, OLD.tenant_id), 1)
-        ON CONFLICT (tenant_id) DO UPDATE SET version = known.version + 1;
-        RETURN NULL;
-    END;
-    $$
-"""
-OTHER_CALIBRATION = """
-    round(NEW.factor::numeric, 3) <> round(OLD.factor::numeric, 3)
-    OR round(NEW.margin::numeric, 3) <> round(OLD.margin::numeric, 3)
-    OR least(NEW.reports, 3) <> least(OLD.reports, 3)
-"""
 FUNCTIONS = {
     "labels_of": LABELS,
     "conversation_is_added": ADDED,
     "conversation_is_labelled": LABELLED,
     "conversation_is_active": APPENDED,
-    "state_is_changed": STATE_CHANGED,
-    "part_of_state_is_changed": PART_CHANGED,
-    "settings_are_changed": SETTINGS_CHANGED,
 }
 TRIGGERS = (
     """conversations_added AFTER INSERT ON conversations FOR EACH ROW
@@ -124,21 +86,6 @@ TRIGGERS = (
         WHEN (NEW.metadata <> OLD.metadata) EXECUTE FUNCTION conversation_is_labelled()""",
     """heads_active AFTER UPDATE OF head_seq ON heads FOR EACH ROW
         WHEN (NEW.head_seq > OLD.head_seq) EXECUTE FUNCTION conversation_is_active()""",
-    """heads_changed BEFORE UPDATE ON heads FOR EACH ROW WHEN (
-        NEW.head_seq = OLD.head_seq AND NEW.state_version = OLD.state_version
-    ) EXECUTE FUNCTION state_is_changed()""",
-    """conversations_changed AFTER UPDATE ON conversations FOR EACH ROW
-        EXECUTE FUNCTION part_of_state_is_changed()""",
-    """pins_changed AFTER INSERT OR DELETE ON pins FOR EACH ROW
-        EXECUTE FUNCTION part_of_state_is_changed()""",
-    """agents_changed AFTER INSERT OR UPDATE OR DELETE ON agents FOR EACH ROW
-        EXECUTE FUNCTION settings_are_changed()""",
-    """models_changed AFTER INSERT OR UPDATE OR DELETE ON models FOR EACH ROW
-        EXECUTE FUNCTION settings_are_changed()""",
-    """calibrations_added AFTER INSERT OR DELETE ON calibrations FOR EACH ROW
-        EXECUTE FUNCTION settings_are_changed()""",
-    f"""calibrations_changed AFTER UPDATE ON calibrations FOR EACH ROW
-        WHEN ({OTHER_CALIBRATION}) EXECUTE FUNCTION settings_are_changed()""",
 )
 
 

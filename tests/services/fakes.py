@@ -175,11 +175,6 @@ class WatchedDatabase:
         """Return the conversation that the real database has cached."""
         return self._database.cached_conversation(tenant_id, conversation_id)
 
-    async def append_to_known(self, *arguments: Any) -> Conversation | None:
-        """Append by a known state, as the real database does."""
-        with _counted(), self._numbered():
-            return await self._database.append_to_known(*arguments)
-
     @contextmanager
     def _numbered(self) -> Iterator[None]:
         self.opened += 1
@@ -255,19 +250,11 @@ class _WatchedContexts:
 
     async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
         found = await self._contexts.read_build_input(*arguments, **named)
-        await self._after_read()
-        return found
-
-    async def read_since(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read_since(*arguments, **named)
-        await self._after_read()
-        return found
-
-    async def _after_read(self) -> None:
         hook = self._watched.after_read
         if hook is not None:
             self._watched.after_read = None
             await hook()
+        return found
 
 
 def new_id() -> str:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from app.adapters.postgres.common.connections import Session, Store
 from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
-from app.adapters.postgres.conversations import append_statements, group_commit
+from app.adapters.postgres.conversations import append_statements
 from app.adapters.postgres.conversations.active_windows import ActiveWindowRepository
 from app.adapters.postgres.conversations.agents import AgentRepository
 from app.adapters.postgres.conversations.conversations import ConversationRepository
 from app.adapters.postgres.conversations.events import EventRepository
-from app.adapters.postgres.conversations.group_commit import GroupCommit
 from app.adapters.postgres.conversations.listing import ConversationListRepository
 from app.adapters.postgres.conversations.log import LogRepository
 from app.adapters.postgres.conversations.redactions import RedactionRepository
 from app.adapters.postgres.conversations.search import SearchRepository
 from app.adapters.postgres.conversations.tenant_search import TenantSearchRepository
 from app.adapters.postgres.conversations.transcripts import TranscriptRepository
-from app.adapters.postgres.payload import build_reads, inline_compactions
+from app.adapters.postgres.payload import build_reads
 from app.adapters.postgres.payload.contexts import ADD_EPOCH, ContextRepository
 from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
@@ -38,19 +36,13 @@ from app.adapters.postgres.tenancy.tenant_data import TenantDataRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.state_change import KnownAppend, state_after
 from app.domain.conversations.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 
 FREQUENT = (
     build_reads.READ,
-    build_reads.SINCE,
     ADD_EPOCH,
-    inline_compactions.BASIS,
-    inline_compactions.ROWS,
-    inline_compactions.STORE,
     append_statements.APPENDS[True, False, False],
     append_statements.APPENDS[False, False, False],
-    *group_commit.STATEMENTS,
     api_keys.FIND,
     api_keys.EXISTS,
     quotas.FIND_LIMITS,
@@ -178,21 +170,9 @@ class PostgresDatabase:
         self._store = store
         self._settings_cache = SettingsCache(window_defaults)
         self._window_defaults = window_defaults
-        self._group_commit = GroupCommit(store)
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         return self._settings_cache.get(tenant_id, conversation_id).conversation
-
-    async def append_to_known(self, tenant_id: str, append: KnownAppend) -> Conversation | None:
-        stored = await self._group_commit.append(tenant_id, append)
-        if stored is None:
-            return None
-        known = append.known
-        after = replace(known, state=state_after(known.state, append.change, stored.totals))
-        if stored.settings_version != known.settings_version:
-            return replace(after, settings_version=stored.settings_version)
-        self._settings_cache.put(tenant_id, after)
-        return after
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PostgresRepositories]:

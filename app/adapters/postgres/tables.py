@@ -3,8 +3,8 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`settings_versions`, `creations`, `snapshots`, `snapshot_messages`, `tenants`,
-`tenant_usage`, `api_keys`, `key_uses` and `allowances` are small enough to be reference tables.
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys`, `key_uses` and
+`allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
 
@@ -110,15 +110,6 @@ agents = sa.Table(
     sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
     sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
     sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
-)
-
-# Counts the changes of a tenant's agents, models and calibrations; triggers write it.
-settings_versions = sa.Table(
-    "settings_versions",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, nullable=False),
-    postgresql_with={"fillfactor": 50},
 )
 
 conversations = sa.Table(
@@ -240,14 +231,6 @@ heads = sa.Table(
     sa.Column("newest_before", sa.DateTime(timezone=True)),
     # The view version of the last redaction: no payload of an earlier one is rendered again.
     sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
-    # Triggers count every change that is not an append. The first one is a time, so that no
-    # process takes a new conversation for a deleted one with the same id.
-    sa.Column(
-        "state_version",
-        sa.BigInteger,
-        nullable=False,
-        server_default=sa.text("(EXTRACT(epoch FROM clock_timestamp()) * 1000000)::bigint"),
-    ),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",

@@ -23,14 +23,14 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID
-from app.api.http.pacing import read_of
 from app.api.http.pages import page_by_id
-from app.api.http.routing import PageRoute, WireRoute
+from app.api.http.routing import HeavyRoute, WireRoute
 from app.api.payload.context_schemas import CompactResult
 from app.domain.common.errors import (
     Conflict,
@@ -46,7 +46,7 @@ from app.services.compaction import receipts
 from app.services.compaction.runs import CompactRequest
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
-page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["compactions"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)
@@ -99,7 +99,7 @@ async def compact(
     options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
     compaction = services(request).compaction
     if wait or options.dry_run:
-        max_bytes = request.app.state.reads.page_bytes
+        max_bytes = request.app.state.page_bytes
         result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
         if isinstance(result, DryRunResult):
             return Json(_dry_run_json(result))
@@ -127,7 +127,7 @@ async def list_compactions(
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
     before = cursors.decode_id(cursor, "compactions")
     page = await services(request).receipts.page(
-        tenant_of(request), conversation_id, limit, before, read_of(request)
+        tenant_of(request), conversation_id, limit, before, page_bound(request)
     )
     return page_by_id("compactions", "compaction_id", page, _receipt_json)
 
@@ -170,7 +170,7 @@ async def expand_compaction(
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        tenant_of(request), conversation_id, receipt_id, after_seq, limit, read_of(request)
+        tenant_of(request), conversation_id, receipt_id, after_seq, limit, page_bound(request)
     )
     return await transcript(request, conversation, page, "asc", None)
 

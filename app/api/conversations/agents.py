@@ -24,13 +24,13 @@ from app.api.http.dependencies import (
     Limit,
     actor_of,
     agent_id_from,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import PageRoute, WireRoute
+from app.api.http.routing import HeavyRoute, WireRoute
 from app.domain.common.errors import (
     Conflict,
     PayloadTooLarge,
@@ -43,7 +43,7 @@ from app.services.conversations.agents import NewAgent
 from app.services.conversations.configurable_resources import Configured
 
 router = APIRouter(route_class=WireRoute, tags=["agents"])
-page_router = APIRouter(route_class=PageRoute, tags=["agents"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["agents"])
 
 
 @router.post(
@@ -88,7 +88,9 @@ async def create_agent(
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
-    page = await services(request).agents.list(tenant_of(request), limit, before, read_of(request))
+    page = await services(request).agents.list(
+        tenant_of(request), limit, before, page_bound(request)
+    )
     last = page[-1] if page.has_more else None
     cursor_fields = (last.created_at.isoformat(), last.agent_id) if last else ()
     next_cursor = cursors.encode("agents", *cursor_fields) if last else None

@@ -31,13 +31,13 @@ from app.api.http.dependencies import (
     IdempotencyKey,
     Limit,
     actor_of,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.pacing import read_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import PageRoute, WireRoute
+from app.api.http.routing import HeavyRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
@@ -47,7 +47,7 @@ from app.services.conversations.conversations import NewConversation
 from app.services.conversations.listing import ListedUsage
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
-page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
 
 
 @router.post(
@@ -110,7 +110,7 @@ async def list_conversations(
         list_order,
         limit,
         before,
-        read_of(request),
+        page_bound(request),
         with_usage=with_usage,
     )
     next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None

@@ -25,13 +25,13 @@ from app.api.http.dependencies import (
     IdempotencyKey,
     Limit,
     agent_id_from,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ
-from app.api.http.pacing import read_of
-from app.api.http.routing import DirectRoute, PageRoute, WireRoute
+from app.api.http.routing import DirectRoute, HeavyRoute, WireRoute
 from app.api.payload.append_schemas import Appended
 from app.domain.common.errors import (
     Conflict,
@@ -52,7 +52,7 @@ from app.services.conversations.transcripts import PageMessage, TranscriptMessag
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=PageRoute, tags=["messages"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
 MAX_ID_CHARS = 256
@@ -170,7 +170,7 @@ async def list_messages(
         before_seq=before_seq,
         order=page_order,
         limit=limit,
-        read=read_of(request),
+        bound=page_bound(request),
     )
     return await transcript(request, conversation, page, page_order, content)
 
@@ -206,13 +206,13 @@ async def list_agent_messages(
     after = None
     if cursor:
         page_order, after = cursors.decode_agent_message(cursor)
-    tenant_id, read, found = tenant_of(request), read_of(request), services(request)
+    tenant_id, bound, found = tenant_of(request), page_bound(request), services(request)
     find = None
     if q is not None:
         search = found.tenant_search.by_time
-        find = partial(search, tenant_id, agent_id, q, after, page_order, limit, read)
+        find = partial(search, tenant_id, agent_id, q, after, page_order, limit, bound)
     page = await found.transcripts.of_agent(
-        tenant_id, agent_id, after, page_order, limit, read, find
+        tenant_id, agent_id, after, page_order, limit, bound, find
     )
     return await _transcript(request, page, page_order, content)
 
@@ -286,7 +286,7 @@ async def _transcript(
 ) -> Response:
     """Return a page of messages, as many as its maximum size allows."""
     shown = await services(request).transcripts.with_visibility(
-        tenant_of(request), page, Content(content or Content.AUTO), read_of(request)
+        tenant_of(request), page, Content(content or Content.AUTO), page_bound(request)
     )
     next_cursor = None
     if page.has_more or len(page) > len(shown):

@@ -9,16 +9,15 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.conversations.search_schemas import SearchPage
 from app.api.http import cursors
 from app.api.http.bodies import Json
-from app.api.http.dependencies import Cursor, services, tenant_of
+from app.api.http.dependencies import Cursor, page_bound, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId
-from app.api.http.pacing import read_of
-from app.api.http.routing import PageRoute
+from app.api.http.routing import HeavyRoute
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.search.several import MAX_HITS, Hit, SearchPlace
 
-router = APIRouter(route_class=PageRoute, tags=["messages"])
+router = APIRouter(route_class=HeavyRoute, tags=["messages"])
 
 
 @router.get(
@@ -57,7 +56,7 @@ async def search_messages(
         at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
         after = SearchPlace((at, conversation_id), before_seq)
     page = await services(request).tenant_search.page(
-        tenant_of(request), q, agent_id, after, limit, read_of(request)
+        tenant_of(request), q, agent_id, after, limit, page_bound(request)
     )
     next_cursor = None
     if page.end is not None:

@@ -15,12 +15,12 @@ from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     ConversationPath,
     caller_of,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.pacing import read_of
-from app.api.http.routing import PageRoute, WireRoute
+from app.api.http.routing import HeavyRoute, WireRoute
 from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
@@ -30,7 +30,7 @@ from app.domain.common.errors import (
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=PageRoute, tags=["messages"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
 
 _PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
 
@@ -49,15 +49,10 @@ async def get_message(
     content: Contents = None,
 ) -> Response:
     """Return one message by its id, as the transcript shows it."""
-    transcripts, read = services(request).transcripts, read_of(request)
-    found = await transcripts.one(
-        tenant_of(request),
-        conversation_id,
-        message_id_from(message_id),
-        read,
-    )
+    transcripts = services(request).transcripts
+    found = await transcripts.one(tenant_of(request), conversation_id, message_id_from(message_id))
     (shown,) = await transcripts.with_visibility(
-        tenant_of(request), [found], Content(content or Content.AUTO), read
+        tenant_of(request), [found], Content(content or Content.AUTO), page_bound(request)
     )
     return Json(shown_message(shown))
 

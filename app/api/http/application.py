@@ -15,8 +15,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import BODY_PERMIT
-from app.api.http.body_memory import BodyPermit
+from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.api.http.routing import DirectRoute
 
 
@@ -39,11 +38,11 @@ class Application(FastAPI):
         if self.middleware_stack is None:
             self.middleware_stack = self.build_middleware_stack()
         scope["app"] = self
-        permit = scope[BODY_PERMIT] = BodyPermit(self.state.body_memory)
+        share = scope[HEAVY_SHARE] = HeavyShare(self.state.heavy)
         try:
             await self.middleware_stack(scope, receive, send)
         finally:
-            permit.release()
+            share.release()
 
     def build_middleware_stack(self) -> ASGIApp:
         """Return the app that handles a request; FastAPI calls this for the first one."""

@@ -8,7 +8,7 @@
 4. Responses are dicts and dataclasses serialised without response models.
 5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
    objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
-6. Long bodies share the memory of `app.api.http.body_memory`.
+6. A request with a long body is one of `app.api.http.heavy_requests`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.api.http.body_memory import BodyPermit
+from app.api.http.heavy_requests import LIGHT_BYTES, take_share
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
 from app.domain.common.json_structure import (
+    MAX_MESSAGE_VALUES,
     ExceededLimit,
     StructureLimits,
     exceeded_limit,
     has_more_values,
 )
 
-THREAD_BYTES = 256 * 1024
+THREAD_BYTES = 100_000
 """The length of a body from which it is counted, parsed and validated in a thread.
 
 Below it a thread costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
 """
-BODY_PERMIT = "body_permit"
-"""Where the application puts the permit for a long body, which it releases in the end."""
 _SLICE = 1 << 20
 _MIN_VALUE_BYTES = 2  # with its comma
 _Arguments = ParamSpec("_Arguments")
@@ -105,19 +104,20 @@ class WireRequest(Request):
         return self._body
 
     async def _read_body(self, max_bytes: int) -> bytes:
-        if _declared_size(self) > max_bytes:
+        expected = body_bytes_of(self.scope)
+        if expected is not None and expected > max_bytes:
             raise _too_large(max_bytes)
         chunk, has_more = await self._next_chunk()
         if len(chunk) > max_bytes:
             raise _too_large(max_bytes)
         if not has_more:
             return chunk
-        permit: BodyPermit = self.scope[BODY_PERMIT]
         body = BytesIO()  # which gives its bytes without a copy, as neither bytearray nor join do
         body.write(chunk)
         while has_more:
+            if (expected or body.tell()) > LIGHT_BYTES:
+                await take_share(self.scope, expected)
             chunk, has_more = await self._next_chunk()
-            await permit.take(len(chunk))
             body.write(chunk)
             if body.tell() > max_bytes:
                 raise _too_large(max_bytes)
@@ -178,20 +178,18 @@ def require_structure(body: bytes, limits: StructureLimits) -> None:
 async def require_small_messages(
     request: Request, messages: Sequence[Any], pointer: str = "/messages"
 ) -> None:
-    """Raise PayloadTooLarge for a message with more values than the settings allow.
+    """Raise PayloadTooLarge for a message with more than `MAX_MESSAGE_VALUES`.
 
-    `pointer` is where they are in the body. The limit is lower than that of a body, since stored
-    messages are parsed repeatedly.
+    `pointer` is where the messages are in the body.
     """
-    max_values = request.app.state.max_message_values
-    if len(await request.body()) <= max_values * _MIN_VALUE_BYTES:
+    if len(await request.body()) <= MAX_MESSAGE_VALUES * _MIN_VALUE_BYTES:
         return
     for index, message in enumerate(messages):
-        if has_more_values(message, max_values):
-            detail = f"has more than {max_values:,} JSON values"
+        if has_more_values(message, MAX_MESSAGE_VALUES):
+            detail = f"has more than {MAX_MESSAGE_VALUES:,} JSON values"
             raise PayloadTooLarge(
-                f"A message has more than {max_values:,} JSON values; nothing was stored",
-                {"limit": max_values, "setting": "CONTEXT_MAX_MESSAGE_VALUES"},
+                f"A message has more than {MAX_MESSAGE_VALUES:,} JSON values; nothing was stored",
+                {"limit": MAX_MESSAGE_VALUES},
                 (Problem(f"{pointer}/{index}", detail),),
             )
 
@@ -264,9 +262,12 @@ def header_of(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def _declared_size(request: Request) -> int:
-    declared = header_of(request.scope, b"content-length") or ""
-    return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
+def body_bytes_of(scope: Scope) -> int | None:
+    """Return the length of a body as its headers say, None if they do not."""
+    declared = header_of(scope, b"content-length") or ""
+    if declared.isdecimal() and len(declared) < 19:
+        return int(declared)
+    return None if header_of(scope, b"transfer-encoding") else 0
 
 
 def _too_large(max_bytes: int) -> PayloadTooLarge:

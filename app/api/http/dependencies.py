@@ -11,6 +11,7 @@ from fastapi import Header, Path, Query, Request
 from app.api.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import is_sendable
+from app.domain.common.pages import Bound
 from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
 from app.domain.tenancy.api_keys import Caller
 from app.domain.tenancy.audit import Actor
@@ -104,6 +105,11 @@ def tenant_of(request: Request) -> str:
 def actor_of(request: Request) -> Actor:
     """Return who the audit names for the request."""
     return Actor(caller_of(request).key_id)
+
+
+def page_bound(request: Request) -> Bound:
+    """Return the maximum bytes of a page."""
+    return Bound(request.app.state.page_bytes)
 
 
 def services(request: Request) -> Services:

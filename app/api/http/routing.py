@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import ExitStack
 from functools import cache
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     THREAD_BYTES,
     WireRequest,
+    body_bytes_of,
     header_of,
     in_thread_if_long,
     require_json,
@@ -38,17 +38,16 @@ from app.api.http.bodies import (
 from app.api.http.conversation_ids import with_key
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
-from app.api.http.pacing import permitted
+from app.api.http.heavy_requests import drained, take_share
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
-from app.services.common.read_permits import ReadPermits
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def heavy(endpoint: _Endpoint) -> _Endpoint:
-    """Mark an endpoint as heavy: these share limits of concurrent requests, one per tenant."""
+    """Mark an endpoint as heavy (`app.api.http.heavy_requests`)."""
     endpoint.__dict__["is_heavy"] = True
     return endpoint
 
@@ -67,7 +66,7 @@ class WireRoute(_NamedRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         if getattr(endpoint, "is_heavy", False):
-            self.app = _with_tenant_share(self.app)
+            self.app = _with_share(self.app, self.body_field is not None)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with the body read before it and error handling around it."""
@@ -102,33 +101,23 @@ class WireRoute(_NamedRoute):
         return handle_wire
 
 
-class PageRoute(WireRoute):
-    """A route that responds with a page, under a memory permit."""
+class HeavyRoute(WireRoute):
+    """A route whose endpoints are all heavy, such as those of lists."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = permitted(self.app, ReadPermits.page)
+        super().__init__(path, heavy(endpoint), **options)
 
 
-class StreamRoute(WireRoute):
-    """A route whose response is read and sent in batches."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = permitted(self.app, ReadPermits.stream)
-
-
-def _with_tenant_share(inner: ASGIApp) -> ASGIApp:
-    """Return the app with a share of its tenant held until the response is sent."""
+def _with_share(inner: ASGIApp, reads_body: bool) -> ASGIApp:
+    """Return the app with a share of the heavy work, held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(scope["app"].state.heavy.acquire(scope["caller"].tenant_id))
-            except ContextError as error:
-                await answer_error(error)(scope, receive, send)
-                return
-            await inner(scope, receive, send)
+        try:
+            await take_share(scope, body_bytes_of(scope) if reads_body else 0)
+        except ContextError as error:
+            await answer_error(error)(scope, receive, send)
+            return
+        await inner(scope, receive, drained(send))
 
     return app
 

@@ -23,7 +23,6 @@ from uuid_utils import uuid7
 
 from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.errors import answer_unexpected
-from app.api.http.pacing import ReaderStalled
 from app.domain.common.errors import ContextError
 from app.logs import Event, request_id
 
@@ -126,8 +125,6 @@ def _reason(error: BaseException | None) -> str | None:
     while error is not None:
         if isinstance(error, ContextError):
             return str(error.facts.get("reason", error.code))
-        if isinstance(error, ReaderStalled):
-            return "reader_stalled"
         error = error.__cause__
     return None
 

@@ -28,9 +28,8 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId, ConversationId, ResponseSchema, examples
-from app.api.http.pacing import SLICE_BYTES, read_of
 from app.api.http.request_errors import validated
-from app.api.http.routing import StreamRoute, WireRoute, heavy
+from app.api.http.routing import HeavyRoute, WireRoute, heavy
 from app.domain.common.errors import (
     Conflict,
     NotFound,
@@ -39,11 +38,12 @@ from app.domain.common.errors import (
     StorageLimitReached,
     ValidationError,
 )
+from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots.exports import MEDIA_TYPE
 from app.services.snapshots.imports import NewImport
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
-stream_router = APIRouter(route_class=StreamRoute, tags=["conversations"])
+stream_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
 
 _EXAMPLE = (
     '{"type":"export","format":"context-service.conversation","version":1,'
@@ -96,7 +96,9 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     compactions and the active window. The last line has the type `end`, with the number of lines
     and a SHA-256: without it, the export is cut off.
     """
-    export = services(request).exports.export(tenant_of(request), conversation_id, read_of(request))
+    export = services(request).exports.export(
+        tenant_of(request), conversation_id, Bound(BATCH_BYTES)
+    )
     # Read before the response starts, so that an unknown conversation is a 404.
     first = await anext(export)
     name = quote(public_id_of(request), safe="")
@@ -104,7 +106,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_pieces(first, export), headers=headers, media_type=MEDIA_TYPE)
+    return StreamingResponse(_lines(first, export), headers=headers, media_type=MEDIA_TYPE)
 
 
 @router.post(
@@ -156,16 +158,11 @@ def _creation() -> TypeAdapter[Any]:
     return TypeAdapter(ConversationCreate)
 
 
-async def _pieces(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines in pieces of about a slice."""
-    pending = bytearray(first)
+async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    yield first
     async with aclosing(export):
         async for lines in export:
-            pending += lines
-            if len(pending) >= SLICE_BYTES:
-                yield bytes(pending)
-                pending.clear()
-    yield bytes(pending)
+            yield lines
 
 
 async def _body(request: Request) -> AsyncGenerator[bytes]:

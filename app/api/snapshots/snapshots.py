@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
@@ -21,14 +21,14 @@ from app.api.http.dependencies import (
     Limit,
     actor_of,
     agent_id_from,
+    page_bound,
     services,
     tenant_of,
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID, AgentId, ConversationId
-from app.api.http.pacing import SLICE_BYTES, read_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import PageRoute, StreamRoute, WireRoute, heavy
+from app.api.http.routing import HeavyRoute, WireRoute, heavy
 from app.api.snapshots.snapshot_schemas import (
     Restored,
     Snapshot,
@@ -47,12 +47,13 @@ from app.domain.common.errors import (
     StorageLimitReached,
     ValidationError,
 )
+from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots import snapshots
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
-page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
-stream_router = APIRouter(route_class=StreamRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
+stream_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
 
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
@@ -216,7 +217,7 @@ async def get_snapshot(
     session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content, read_of(request)
+        tenant_of(request), session_id, content, Bound(BATCH_BYTES)
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
@@ -283,30 +284,9 @@ async def _json_pieces(
         page, between = first, b""
         while page:
             yield between
-            for piece in _pieces(page):
-                yield piece
+            yield b",".join(page)
             page, between = await anext(pages, []), b","
     yield b"]}"
-
-
-def _pieces(page: list[bytes]) -> Iterator[bytes]:
-    """Remove the entries from a page, and yield them with commas in pieces of about a slice.
-
-    Memory is freed piece by piece.
-    """
-    small: list[bytes] = []
-    while page:
-        entry = page.pop(0)
-        if len(entry) <= SLICE_BYTES:
-            small.append(entry)
-        if small and (len(entry) > SLICE_BYTES or sum(map(len, small)) > SLICE_BYTES):
-            yield b",".join(small) + (b"," if page or entry is not small[-1] else b"")
-            small = []
-        if len(entry) > SLICE_BYTES:
-            for start in range(0, len(entry), SLICE_BYTES):
-                yield entry[start : start + SLICE_BYTES]
-            yield b"," if page else b""
-    yield b",".join(small)
 
 
 def _session_id_from(text: str) -> str:
@@ -333,7 +313,7 @@ def _created(saved: snapshots.Snapshot) -> Response:
 async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> Response:
     before = cursors.decode_time(cursor, "snapshots") if cursor else None
     page = await services(request).snapshots.page(
-        tenant_of(request), limit, before, read=read_of(request), **options
+        tenant_of(request), limit, before, bound=page_bound(request), **options
     )
     following = None
     if page.has_more:

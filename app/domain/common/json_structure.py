@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+MAX_MESSAGE_VALUES = 10_000
+"""The maximum values of one message; lower than that of a body, as it is parsed repeatedly."""
 _SLICE = 1 << 17
 _ALL = bytes(range(256))
 _STRUCTURE = b"[{,:"

@@ -7,28 +7,15 @@ Infinity and numbers too large for a double are refused, as by RFC 8259.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import orjson
 
-from app.domain.common.long_strings import loads_by_slices
 from app.domain.common.messages import sendable_json
-
-_LONG_TEXT = 1 << 20
-"""Bytes that are parsed in about two milliseconds."""
-_SLICE = 1 << 18
-"""Characters that are written in less than a millisecond."""
 
 
 def loads(text: bytes | str) -> Any:
     """Parse one JSON document; raises ValueError for an invalid or too deeply nested one."""
-    if len(text) > _LONG_TEXT and isinstance(text, bytes):
-        with suppress(orjson.JSONDecodeError):  # which is raised again for the whole text
-            parsed = loads_by_slices(text)
-            if parsed is not None:
-                return parsed[0]
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -58,55 +45,10 @@ def dump_stored(value: Any) -> bytes:
     text in PostgreSQL, and is read with identical strings.
     """
     try:
-        return b"".join(_chunks(value)) if _is_long(value) else orjson.dumps(value)
+        return orjson.dumps(value)
     except TypeError:
         text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
         return text.encode()
-
-
-def _is_long(value: Any) -> bool:
-    """Return whether a string is long; only then the document is written in slices."""
-    if isinstance(value, str):
-        return len(value) > _SLICE
-    if isinstance(value, dict):
-        items: Iterable[Any] = value.values()
-    elif isinstance(value, list):
-        items = value
-    else:
-        return False
-    for item in items:  # most values are strings, for which no call is made
-        if isinstance(item, str):
-            if len(item) > _SLICE:
-                return True
-        elif isinstance(item, dict | list) and _is_long(item):
-            return True
-    return False
-
-
-def _chunks(value: Any) -> Iterator[bytes]:
-    """Write a document in pieces: one call for a long string would block all threads."""
-    match value:
-        case str() if len(value) > _SLICE:
-            yield b'"'
-            for start in range(0, len(value), _SLICE):
-                yield orjson.dumps(value[start : start + _SLICE])[1:-1]
-            yield b'"'
-        case dict() if value:
-            opening = b"{"
-            for key, item in value.items():
-                yield opening + orjson.dumps(key) + b":"
-                yield from _chunks(item)
-                opening = b","
-            yield b"}"
-        case list() if value:
-            opening = b"["
-            for item in value:
-                yield opening
-                yield from _chunks(item)
-                opening = b","
-            yield b"]"
-        case _:
-            yield orjson.dumps(value)
 
 
 def dump_payload(value: Any) -> bytes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+PAGE_BYTES = 8 * 2**20
+BATCH_BYTES = 2**20
+"""The bytes that an answer of any length reads at once."""
 _Item = TypeVar("_Item")
 
 
@@ -31,3 +34,17 @@ class Page(list[_Item]):
     def __init__(self, items: Iterable[_Item] = (), *, has_more: bool = False) -> None:
         super().__init__(items)
         self.has_more = has_more
+
+
+def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges `[start, end)` of seqs with at most `max_bytes`, or of one item."""
+    start, end, batch_bytes = 0, 0, 0
+    for seq, size in sizes.items():
+        if end and batch_bytes + size > max_bytes:
+            yield start, end
+            end = 0
+        if not end:
+            start, batch_bytes = seq, 0
+        end, batch_bytes = seq + 1, batch_bytes + size
+    if end:
+        yield start, end

@@ -13,9 +13,7 @@ from functools import lru_cache
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import Policy, SummaryRole
 from app.domain.compaction.plans import CompactionPlan
-from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.inline_compaction import InlineChange
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import (
     SUMMARY_PREFIX,
@@ -83,32 +81,6 @@ def without_compaction(state: ConversationState) -> ConversationState:
         resume_at_tokens=0,
         failures=0,
     )
-
-
-def state_after(state: ConversationState, change: InlineChange) -> ConversationState:
-    """Return the state of a conversation after a compaction or clearing inside a build.
-
-    A clearing changes neither what is due nor the failures.
-    """
-    visible = change.visible
-    view = visible.view
-    after = replace(
-        state,
-        version=state.version + 1,
-        view_version=state.view_version + 1,
-        view_cause=change.cause,
-        compaction_id=visible.compaction_id,
-        hidden_span=view.hidden,
-        kept_seqs=visible.kept_seqs,
-        results_cleared_through=view.results_cleared_through,
-        summary_tokens=visible.summary_tokens,
-        hidden_tokens=visible.hidden_tokens,
-        hidden_messages=visible.hidden_messages,
-        resume_at_tokens=change.resume_at_tokens,
-    )
-    if change.receipt.trigger is Trigger.TOOL_OUTPUT:
-        return after
-    return replace(after, is_due=False, is_resting=False, failures=0)
 
 
 def view_after(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.common.ids import AgentId, ConversationId
@@ -33,7 +33,6 @@ class ConversationState:
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
       attempts in a row; `is_resting` is set until the next attempt.
     - `redacted_version` is the view version of the last redaction, 0 without any.
-    - `version` counts all changes except appends.
     """
 
     head_seq: int = 0
@@ -65,7 +64,6 @@ class ConversationState:
     cleared_seq: int = 0
     oldest_at: datetime | None = None
     redacted_version: int = 0
-    version: int = field(default=0, compare=False)
 
     @property
     def shown_messages(self) -> int:
@@ -95,8 +93,7 @@ class Conversation:
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
-    None if that is `conversation_id`. `settings_version` counts the changes of the tenant's agents,
-    models and calibrations.
+    None if that is `conversation_id`.
     """
 
     conversation_id: ConversationId
@@ -115,7 +112,6 @@ class Conversation:
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
     expires_at: datetime | None = None
-    settings_version: int = field(default=0, compare=False)
 
     @property
     def public_id(self) -> str:

@@ -23,10 +23,9 @@ import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
 from app.domain.compaction.reduction.text_shortening import shortened_preview
@@ -183,29 +182,6 @@ class Assembler(ABC):
         if has_item:  # nothing shows what it stands for
             self._not_carried[compactions.COMPACTION] = None
         self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
-
-    def with_cleared(self, view: View) -> Self | None:
-        """Return a copy with the placeholders of a view that only clears more tool results.
-
-        None where the items of its rows have to be rendered again.
-        """
-        return None
-
-    def _copy(self) -> Self:
-        """Return an assembler to which rows can be added without changing this one."""
-        copied = copy(self)
-        for name, value in vars(copied).items():
-            if isinstance(value, list | dict | set):
-                setattr(copied, name, value.copy())
-        copied._hash = self._hash.copy()
-        return copied
-
-    def _replace_items(self, items: Mapping[int, bytes]) -> None:
-        """Put other items in the place of some that did not change so far."""
-        for index, item in items.items():
-            self.size_bytes += len(item) - len(self._stable_items[index])
-            self._stable_items[index] = item
-        self._hash = hashlib.sha256(b"".join(self._stable_items))
 
     def finish(self) -> None:
         """Render what follows the last row: a summary of everything before."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
-from app.domain.common.json_structure import has_more_values
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES, has_more_values
 from app.domain.common.messages import FormatName, Role
 from app.domain.conversations.active_window import ActiveWindow, window_from
 from app.domain.conversations.log.batch import unpaired
@@ -24,8 +24,7 @@ from app.domain.snapshots.exports import FORMAT, KEYS, ORDER, VERSION, Line, Rec
 class ImportChecker:
     """Checks the lines of one export in their order; memory does not grow with their number."""
 
-    def __init__(self, max_message_values: int) -> None:
-        self._max_message_values = max_message_values
+    def __init__(self) -> None:
         self._kind: RecordKind | None = None
         self._key: tuple[Any, ...] = ()
         self._has_begun = False
@@ -135,8 +134,8 @@ class ImportChecker:
             if fields[name] is None:
                 continue
             raw = json_text.loads(fields[name])
-            if has_more_values(raw, self._max_message_values):
-                raise line.error(f"has more than {self._max_message_values:,} JSON values", name)
+            if has_more_values(raw, MAX_MESSAGE_VALUES):
+                raise line.error(f"has more than {MAX_MESSAGE_VALUES:,} JSON values", name)
             try:
                 messages = FORMATS[FormatName(format)].parse(raw, "")
             except ValidationError as error:

@@ -15,21 +15,16 @@ from dataclasses import replace
 from cachetools import LRUCache
 
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.domain.common.pages import PAGE_BYTES
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
 from app.domain.compaction.results import CompactionPending, CompactResult
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.views import lacks_summary, with_item_sent
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.view import View
+from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.view import Span, View
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.common.read_permits import PAGE_BYTES
-from app.services.compaction.inline import (
-    BuildSource,
-    InlineCompaction,
-    InlineCompactions,
-    Unfit,
-)
 from app.services.compaction.leases import Leases
 from app.services.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
 from app.services.compaction.runs import CompactRequest, ExecutedPlan
@@ -45,7 +40,6 @@ class CompactionService:
     def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
         self.runner = runner
         self._leases = leases
-        self._inline = InlineCompactions(runner)
         self._fruitless_plans: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS_PLANS)
 
     # --- forced ---------------------------------------------------------------------------
@@ -89,48 +83,41 @@ class CompactionService:
     # --- for builds -----------------------------------------------------------------------
 
     async def compact_for_build(
-        self, build: BuildSource, plan_key: Hashable
-    ) -> InlineCompaction | CompactResult | NoCompaction | CompactionPending | None:
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        state: ConversationState,
+        plan_key: Hashable,
+    ) -> CompactResult | NoCompaction | CompactionPending | None:
         """Compact during a build; None when the view was changed meanwhile.
 
         After a failure there is no attempt for some time. `plan_key` identifies the input of the
         plan: an attempt that compacted nothing is not repeated until it changes, because builds
         are frequent.
         """
-        conversation_id = build.conversation.conversation_id
-        if build.conversation.state.is_resting:
+        if state.is_resting:
             raise ServiceUnavailable("The summariser failed a moment ago")
         if self._fruitless_plans.get(conversation_id) == plan_key:
             return NoCompaction("nothing could be compacted, and nothing has changed since")
-        result: InlineCompaction | CompactResult | CompactionPending | Unfit | None = Unfit()
-        if await self._inline.can_compact(build):
-            result = await self._inline.compact(build)
-        if isinstance(result, Unfit):
-            result = await self._compact_leased(build)
-        if not isinstance(result, CompactResult) or result.compacted:
-            return result
-        self._fruitless_plans[conversation_id] = plan_key
-        return NoCompaction(result.reason or "")
-
-    async def _compact_leased(self, build: BuildSource) -> CompactResult | CompactionPending | None:
-        """Compact during a build with the lease of the conversation, maybe by a model."""
-        conversation_id, state = build.conversation.conversation_id, build.conversation.state
         try:
             async with self._leases.held(conversation_id) as is_held:
                 if not is_held:
                     return CompactionPending()
-                source = await self.runner.inputs.read(
-                    build.tenant_id, conversation_id, build.settings
-                )
+                source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
                 try:
-                    return await self.runner.compact(source, Trigger.PROACTIVE, CompactRequest())
+                    result = await self.runner.compact(source, Trigger.PROACTIVE, CompactRequest())
                 except ServiceUnavailable:
                     await self.runner.postpone(source)
                     raise
         except Conflict:
             return None
+        if result.compacted:
+            return result
+        self._fruitless_plans[conversation_id] = plan_key
+        return NoCompaction(result.reason or "")
 
     async def summarise_behind_item(
         self,
@@ -175,10 +162,30 @@ class CompactionService:
         return await self.runner.apply(run, receipt)
 
     async def clear_tool_results(
-        self, build: BuildSource, plan: CompactionPlan
-    ) -> InlineCompaction | CompactionPending | None:
-        """Clear tool results by a plan that a build made, without a model.
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        view_version: int,
+        plan: CompactionPlan,
+        spans: tuple[Span, ...] | None = None,
+    ) -> bool:
+        """Clear tool results by a plan that was made on a version of the view, without a model.
 
-        Returns None when the view was changed meanwhile.
+        A sliding window shows only `spans` of the view. Returns False while a compaction runs;
+        otherwise True: the view was changed, by this call or by another.
         """
-        return await self._inline.clear_tool_results(build, plan)
+        try:
+            async with self._leases.held(conversation_id) as is_held:
+                if not is_held:
+                    return False
+                source = await self.runner.inputs.read(tenant_id, conversation_id, settings, spans)
+                if source.state.view_version != view_version:
+                    return True
+                run = self.runner.start(source, Trigger.TOOL_OUTPUT)
+                executed = ExecutedPlan(plan, run.view_without_summary(plan))
+                receipt = self.runner.clearing_receipt(run, executed)
+                await self.runner.apply(run, receipt)
+        except Conflict:
+            pass
+        return True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.common.messages import FormatName, Message
+from app.domain.common.messages import Message
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.results import CompactResult
@@ -62,8 +62,6 @@ from app.services.compaction.summariser import (
 from app.services.ports import Database
 
 DRY_RUN = "dry run"
-MAX_INLINE_MESSAGES = 1_000
-"""More messages than these are read page by page, also for a build."""
 MAX_REPLANNED = 2_000
 """Of more messages a summary is made once only: reading them takes most of the time."""
 MIN_SPARE = 0.1
@@ -113,7 +111,6 @@ class PlanExecutor:
         try:
             if plan.hidden is None or not plan.summarises:
                 return ExecutedPlan(plan, run.view_without_summary(plan))
-            await self._read_inline(run, plan, plan.hidden)
             if plan.chunks:
                 return await self._grow_tree(run, plan)
             return await self._summarise(run, plan, plan.hidden)
@@ -123,24 +120,6 @@ class PlanExecutor:
             executed = await self.execute(run, plan.fallback)
             executed.lacks_summary = True
             return executed
-
-    async def _read_inline(self, run: CompactionRun, plan: CompactionPlan, hidden: Span) -> None:
-        """Read at once what an inline compaction summarises, and what its build shows after it."""
-        inline, source = run.inline, run.source
-        if inline is None:
-            return
-        start = source.view.summarised.end if source.view.summarised is not None else hidden.start
-        read = Span(start, source.state.head_seq + 1)
-        if read.end - read.start > MAX_INLINE_MESSAGES:
-            return
-        async with self._database.session() as session:
-            inline.rows = await session.contexts.inline_rows(
-                run.conversation_id,
-                read,
-                hidden.end,
-                run.view_without_summary(plan),
-                as_chat=inline.format is FormatName.OPENAI_CHAT,
-            )
 
     async def _summarise(
         self, run: CompactionRun, plan: CompactionPlan, hidden: Span
@@ -244,9 +223,8 @@ class PlanExecutor:
             unlisted = await asyncio.to_thread(merged_unlisted, (unlisted, new), resolved.count)
             made[-1] = replace(made[-1], unlisted=unlisted)
         if hidden is not None:
-            scope = self._scope(run, hidden)
             shown = await read_user_messages(
-                self._database, run.conversation_id, scope.shown_after, scope
+                self._database, run.conversation_id, self._scope(run, hidden).shown_after
             )
             nodes = await asyncio.to_thread(_without_replaced, nodes, resolved.count, shown)
         return ExecutedPlan(plan, run.view_after(plan, nodes, view.retain), made, failed)
@@ -369,9 +347,6 @@ class PlanExecutor:
             return ""
         if active.made:
             return active.made[-1].unlisted
-        if run.inline is not None:
-            newest = run.inline.basis.newest_made
-            return newest[-1].unlisted if newest else ""
         async with self._database.session() as session:
             made = await session.contexts.newest_summaries(
                 run.conversation_id, active.compaction_id
@@ -390,7 +365,6 @@ class PlanExecutor:
             first_seq=first_seq,
             shown_after=tuple(shown),
             view=run.source.view,
-            read=run.inline.rows if run.inline is not None else None,
         )
 
 

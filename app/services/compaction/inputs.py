@@ -84,11 +84,11 @@ class CompactionInputs:
             view = base_view(state, active.view if active else None, resolved.policy)
             shown = spans_through(spans or view.spans, state.head_seq)
             entries = await _entries(session, conversation_id, shown, view, resolved.policy)
-        return await self.with_shortened(
+        return await self._with_shortened(
             CompactionInput(tenant_id, conversation, resolved, view, tuple(entries), active)
         )
 
-    async def with_shortened(self, source: CompactionInput) -> CompactionInput:
+    async def _with_shortened(self, source: CompactionInput) -> CompactionInput:
         """Return the input with oversized messages shortened, as in every build."""
         resolved, view = source.resolved, source.view
         limits = resolved.policy_limits or resolved.limits

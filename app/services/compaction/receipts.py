@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.results import ContextState
 from app.domain.compaction.thresholds import resume_at_tokens
 from app.domain.compaction.views import kept_seqs, kept_with_pins
@@ -20,7 +20,6 @@ from app.domain.conversations.events import EventType
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.lookup import lock_conversation
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows, view_state_of
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -84,16 +83,14 @@ class ReceiptService:
         conversation_id: str,
         limit: int,
         before: str | None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
                 session, tenant_id, conversation_id
             )
-            page = await session.contexts.compactions(
-                conversation_id, limit, before, Bound(read.max_bytes)
-            )
+            page = await session.contexts.compactions(conversation_id, limit, before, bound)
         return Page(
             (_with_status(conversation, receipt) for receipt in page), has_more=page.has_more
         )
@@ -114,7 +111,7 @@ class ReceiptService:
         compaction_id: str,
         after_seq: int,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return the original messages of a receipt's range, those after a seq.
 
@@ -133,7 +130,9 @@ class ReceiptService:
         ]
         page = Page[StoredMessage]()
         for number, (after, end) in enumerate(ranges, start=1):
-            part = await self._next_part(conversation_id, after, end, limit - len(page), page, read)
+            part = await self._next_part(
+                conversation_id, after, end, limit - len(page), page, bound
+            )
             has_more = part.has_more or number < len(ranges)
             page = Page((*page, *part), has_more=has_more)
             if part.has_more or len(page) == limit:
@@ -147,18 +146,14 @@ class ReceiptService:
         end: int,
         limit: int,
         page: Page[StoredMessage],
-        read: ReadPermit,
+        bound: Bound,
     ) -> Page[StoredMessage]:
         """Return the next messages of a page, as many as its size in bytes allows."""
-
-        async def read_page(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as session:
-                return await session.log.page(conversation_id, after, end, "asc", limit, bound)
-
-        if not page:
-            return await read.page(read_page)
-        size = sum(message.byte_size for message in page)
-        return await read_page(Bound(max(0, read.max_bytes - size), whole_first=False))
+        if page:
+            size = sum(message.byte_size for message in page)
+            bound = Bound(max(0, bound.max_bytes - size), whole_first=False)
+        async with self._database.session() as session:
+            return await session.log.page(conversation_id, after, end, "asc", limit, bound)
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Show what was shown before the newest compaction.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
-from app.domain.common.policy import StrategyName, SummaryInput
+from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_of
 from app.domain.compaction.provider_items import NATIVE_FORMATS, UNAVAILABLE
@@ -33,12 +34,10 @@ from app.domain.compaction.views import (
 )
 from app.domain.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.domain.conversations.events import EventType
-from app.domain.conversations.inline_compaction import InlineChange
 from app.domain.conversations.job import JobStatus
 from app.domain.conversations.view import Span, Summary
 from app.domain.payload.epochs import model_in
 from app.domain.payload.provider_compaction import provider_call
-from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
@@ -48,7 +47,6 @@ from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
     ExecutedPlan,
-    InlineRun,
     nothing_done,
     over_target,
 )
@@ -74,7 +72,7 @@ _log = logging.getLogger("app.compaction")
 
 
 class CompactionRunner:
-    """Runs compactions; the caller holds the lease of the conversation, unless it is inline."""
+    """Runs compactions; the caller holds the lease of the conversation."""
 
     def __init__(
         self,
@@ -146,15 +144,6 @@ class CompactionRunner:
         async with self.database.session() as session:
             await session.jobs.postpone(source.conversation.conversation_id, seconds)
 
-    def needs_no_model(self, resolved: ResolvedSettings) -> bool:
-        """Whether builds with these settings are compacted without a model.
-
-        Raises ValidationError for a model that may not summarise.
-        """
-        policy = resolved.policy.compaction
-        model = self.summariser.choose_model(None, policy.model, resolved.model)
-        return model is None and policy.summary_input is not SummaryInput.PREFIX
-
     def start(
         self, source: CompactionInput, trigger: Trigger, request: CompactRequest | None = None
     ) -> CompactionRun:
@@ -168,13 +157,12 @@ class CompactionRunner:
         trigger: Trigger,
         request: CompactRequest,
         job_id: str | None = None,
-        inline: InlineRun | None = None,
     ) -> CompactResult:
         """Plan a compaction, make its summaries and apply it.
 
         A job is done in the transaction that shows its result.
         """
-        run = replace(self.start(source, trigger, request), job_id=job_id, inline=inline)
+        run = replace(self.start(source, trigger, request), job_id=job_id)
         return await self._observed(run, self._plan_and_apply(run))
 
     async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
@@ -201,11 +189,7 @@ class CompactionRunner:
         plan = run.plan()
         if isinstance(plan, NoCompaction):
             return nothing_done(run, plan.reason)
-        started = json_text.dumps({"trigger": run.trigger, "steps": plan.steps})
-        if run.inline is None:
-            await self._add_event(run, EventType.STARTED, started)
-        else:
-            run.inline.started = started
+        await self._add_event(run, EventType.STARTED, {"steps": plan.steps})
         try:
             executed = await self._executor.carry_out(run, plan)
         except (ServiceUnavailable, ValidationError) as error:
@@ -369,40 +353,17 @@ class CompactionRunner:
         is_clearing = run.trigger is Trigger.TOOL_OUTPUT
         result = result_of(receipt)
         data = {**asdict(result), "trigger": receipt.trigger}
-        view_version = run.source.state.view_version
-        cause = RESULTS_CLEARED if is_clearing else "compaction"
-        resume_at = (
-            run.source.state.resume_at_tokens if is_clearing else _resume_at_tokens(run, receipt)
-        )
-        if (inline := run.inline) is not None:
-            compacted = (EventType.COMPACTED, json_text.dumps(data))
-            started = [(EventType.STARTED, inline.started)] if inline.started else []
-            change = InlineChange(
-                receipt,
-                visible,
-                view_version,
-                inline.basis.event_seq,
-                cause,
-                resume_at,
-                (*started, compacted),
-            )
-            async with self.database.session() as session:
-                created_at = await session.contexts.store_inline(
-                    run.source.tenant_id, conversation_id, change
-                )
-            if created_at is None:
-                raise Conflict(_CHANGED)
-            inline.change = replace(change, receipt=replace(receipt, created_at=created_at))
-            return result
         async with self.database.transaction() as session:
             await lock_conversation(session, run.source.tenant_id, conversation_id, None)
             await session.contexts.add_compaction(conversation_id, receipt)
             applied = await session.contexts.show(
                 conversation_id,
                 visible,
-                view_version=view_version,
-                cause=cause,
-                resume_at_tokens=resume_at,
+                view_version=run.source.state.view_version,
+                cause=RESULTS_CLEARED if is_clearing else "compaction",
+                resume_at_tokens=run.source.state.resume_at_tokens
+                if is_clearing
+                else _resume_at_tokens(run, receipt),
             )
             if not applied:
                 raise Conflict(_CHANGED)
@@ -417,25 +378,26 @@ class CompactionRunner:
         run.calls.unrecorded.clear()
         return result
 
-    async def _add_event(self, run: CompactionRun, event: EventType, data: str) -> None:
-        """Add an event of a compaction to the conversation; of an inline one the first as well."""
+    async def _add_event(
+        self, run: CompactionRun, event: EventType, data: Mapping[str, Any]
+    ) -> None:
+        """Add an event of a compaction to the conversation."""
+        text = json_text.dumps({"trigger": run.trigger, **data})
         async with self.database.session() as session:
-            if run.inline is not None and run.inline.started is not None:
-                await session.events.add(run.conversation_id, EventType.STARTED, run.inline.started)
-            await session.events.add(run.conversation_id, event, data)
+            await session.events.add(run.conversation_id, event, text)
 
     async def _add_failed(self, run: CompactionRun, reason: str) -> None:
-        data = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
-        await self._add_event(run, EventType.FAILED, json_text.dumps(data))
+        data = {"reason": reason, "calls": run.calls.calls}
+        await self._add_event(run, EventType.FAILED, data)
 
     async def _record_failure(self, run: CompactionRun, error: ContextError) -> None:
         """Write a failure to the events and the log; store it unless a caller gets the error."""
         reason = error.facts.get("reason", error.code)
         logged = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
         failure = json_text.dumps({**logged, "code": error.code, "detail": error.detail})
-        await self._add_event(run, EventType.FAILED, failure)
-        if run.trigger is not Trigger.FORCED:
-            async with self.database.session() as session:
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, EventType.FAILED, failure)
+            if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
 

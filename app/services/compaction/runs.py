@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from app.domain.common import json_text
-from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName, SummaryInput
 from app.domain.compaction.planning import (
     CompactionInput,
@@ -21,7 +20,6 @@ from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.thresholds import compaction_threshold
 from app.domain.compaction.views import agent_tools_tokens, view_after
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.turns import never_cleared, pinned_seqs
 from app.domain.conversations.view import Span, Summary, View
 from app.services.compaction.summaries.run import SummariserRun
@@ -54,27 +52,9 @@ def request_from(text: str) -> CompactRequest:
     return CompactRequest(**{**raw, "strategy": strategy})
 
 
-@dataclass(slots=True)
-class InlineRun:
-    """A compaction inside a build, for a payload of this format, and what it has read and stored.
-
-    Its events are stored with its result; `started` has the data of the first one. The `change` is
-    set once it is stored.
-    """
-
-    basis: InlineBasis
-    format: FormatName
-    started: str | None = None
-    rows: InlineRows | None = None
-    change: InlineChange | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """One compaction: its input, why it runs, its request and its model calls.
-
-    `inline` is set where a build makes it without the lease of the conversation.
-    """
+    """One compaction: its input, why it runs, its request and its model calls."""
 
     source: CompactionInput
     trigger: Trigger
@@ -82,7 +62,6 @@ class CompactionRun:
     calls: SummariserRun
     started_ms: float
     job_id: str | None = None
-    inline: InlineRun | None = None
 
     @property
     def conversation_id(self) -> str:

@@ -258,10 +258,7 @@ async def summarise_payload(
     )
     rows: list[LogRow] = []
     for page in _pages(spans):
-        async with database.session() as session:
-            rows += await session.contexts.rows(
-                conversation_id, page.start, page.end, as_chat=False
-            )
+        rows += await _rows(database, conversation_id, page)
     verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
     return await summariser.summarise_payload(
         payload,
@@ -322,8 +319,7 @@ async def summarise_paged(
     last_group: list[LogRow] = []
     for page in pages:
         is_end = page is pages[-1]
-        async with database.session() as session:
-            rows = await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        rows = await _rows(database, conversation_id, page)
         rows = [*last_group, *rows]
         last_start = 0 if is_end or not rows else call_groups(rows)[-1][0]
         # A group that the next page may continue is summarised with that page.
@@ -395,7 +391,7 @@ async def _read_ledger(
         if not was_read and page.start >= scope.earlier_start:
             await asyncio.to_thread(add_earlier)
             was_read = True
-        rows = await _rows(database, conversation_id, page, scope)
+        rows = await _rows(database, conversation_id, page)
         rows = [row for row in rows if row.seq not in verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
         has_messages = has_messages or bool(rows)
@@ -404,7 +400,7 @@ async def _read_ledger(
         await asyncio.to_thread(_read_rows, ledger, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
-    shown = await read_user_messages(database, conversation_id, scope.shown_after, scope)
+    shown = await read_user_messages(database, conversation_id, scope.shown_after)
     await asyncio.to_thread(_replace_by, ledger, shown)
     return _Read(ledger, tokens, has_messages)
 
@@ -443,23 +439,17 @@ def _groups_of(
 
 
 async def read_user_messages(
-    database: Database, conversation_id: str, spans: Sequence[Span], scope: SummaryScope
+    database: Database, conversation_id: str, spans: Sequence[Span]
 ) -> list[Message]:
     """Return the users' messages in some spans."""
     found: list[Message] = []
     for page in _pages(spans):
-        rows = await _rows(database, conversation_id, page, scope)
+        rows = await _rows(database, conversation_id, page)
         found += (row.message() for row in rows if row.role is Role.USER)
     return found
 
 
-async def _rows(
-    database: Database, conversation_id: str, page: Span, scope: SummaryScope
-) -> list[LogRow]:
-    """Return the messages of a page, from memory where they were read before."""
-    read = scope.read
-    if read is not None and read.span.start <= page.start and page.end <= read.span.end:
-        return [row for row in read.stored if page.holds(row.seq)]
+async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:
     async with database.session() as session:
         return await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.rolling_window import (
     INHERIT,
@@ -20,7 +20,6 @@ from app.domain.conversations.rolling_window import (
     agent_window,
 )
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -81,11 +80,11 @@ class AgentService(ConfigurableService[Agent]):
         tenant_id: str,
         limit: int,
         before: tuple[datetime, str] | None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
         async with self._database.session() as repositories:
-            return await repositories.agents.page(tenant_id, limit, before, Bound(read.max_bytes))
+            return await repositories.agents.page(tenant_id, limit, before, bound)
 
     async def clear(self, tenant_id: str, agent_id: str) -> ClearedAgent:
         """Empty the active windows of all its conversations, and delete nothing.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict
 from app.domain.common.messages import FormatName, Role
-from app.domain.common.pages import Bound
+from app.domain.common.pages import PAGE_BYTES, Bound
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import BatchShape, unpaired
 from app.domain.conversations.log.draft import Draft
@@ -17,7 +17,6 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.models.budget import ContextBudget
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.restoring import is_same_result
-from app.services.common.read_permits import PAGE_BYTES
 from app.services.conversations.batches import Append
 from app.services.ports import Repositories
 

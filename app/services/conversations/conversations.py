@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
-from app.domain.common.pages import Bound
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.expiry import NO_EXPIRY, Expiry
@@ -28,7 +28,6 @@ from app.domain.conversations.rolling_window import (
 from app.domain.conversations.settings import StoredSettings
 from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.lookup import get_conversation, lock_conversation
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -103,7 +102,7 @@ class ConversationService(ConfigurableService[Conversation]):
         order: ListOrder = ListOrder.CREATED,
         limit: int = 50,
         before: Place | None = None,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
     ) -> ConversationPage:
@@ -117,7 +116,7 @@ class ConversationService(ConfigurableService[Conversation]):
                 order,
                 limit,
                 before,
-                Bound(read.max_bytes),
+                bound,
                 with_usage=with_usage,
             )
 

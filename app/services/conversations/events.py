@@ -20,7 +20,7 @@ from datetime import datetime
 
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.ports import Database
 
 _READS_AT_ONCE = 2
@@ -37,13 +37,13 @@ class EventService:
         now: Callable[[], datetime],
         *,
         poll_seconds: float,
-        shares: TenantShares,
+        slots: Slots,
         page_rows: int = 500,
     ) -> None:
         self._database = database
         self.now = now
         self._poll_seconds = poll_seconds
-        self._shares = shares
+        self._slots = slots
         self._page_rows = page_rows
         self._streams: set[EventStream] = set()
         self._watch_task: asyncio.Task[None] | None = None
@@ -71,14 +71,14 @@ class EventService:
             raise ValidationError(
                 f"No event of this conversation has the id {after}", {"newest_id": str(newest)}
             )
-        self._shares.check_limits(tenant_id)
+        self._slots.check(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or newest, follow)
 
     @contextmanager
     def watched(self, stream: EventStream) -> Iterator[None]:
         """Wake the stream when there may be new events, until the end of the block."""
         self._streams.add(stream)
-        self._shares.take(stream.tenant_id)
+        self._slots.take(stream.tenant_id)
         if self._watch_task is None or self._watch_task.done():
             # An empty context: the task does not belong to the request that starts it.
             self._watch_task = asyncio.create_task(
@@ -88,7 +88,7 @@ class EventService:
             yield
         finally:
             self._streams.discard(stream)
-            self._shares.release(stream.tenant_id)
+            self._slots.release(stream.tenant_id)
 
     async def page(self, tenant_id: str, conversation_id: str, after: Cursor) -> EventPage | None:
         """Return the page after a cursor, None for a deleted conversation."""

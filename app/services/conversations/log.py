@@ -10,19 +10,16 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.domain.common.pages import Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.log.batch import batch_shape
 from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.log.state_change import KnownAppend, state_change
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.appended_messages import (
     AppendAnswer,
@@ -55,14 +52,12 @@ _MAX_ATTEMPTS = 4
 class AppendResult:
     """A finished append: the conversation after it, and its answer.
 
-    `stored` are the new messages. The answer also has those that were stored before. `appended` is
-    for a build in the same request, None where that has to read the conversation.
+    `stored` are the new messages. The answer also has those that were stored before.
     """
 
     conversation: Conversation
     answer: AppendAnswer
     stored: Sequence[AppendedMessage] = ()
-    appended: Appended | None = None
 
 
 class _SettingsChanged(Exception):
@@ -103,13 +98,6 @@ class LogService:
         Returns the stored answer when the idempotency key was used before. When it raises
         NotFound, Conflict, UnpairedToolResult or ValidationError, nothing is stored.
         """
-        result = await self.append_for_build(tenant_id, conversation_id, request)
-        return result.answer if isinstance(result, AppendResult) else result
-
-    async def append_for_build(
-        self, tenant_id: str, conversation_id: str, request: Append
-    ) -> AppendResult | dict[str, Any]:
-        """Do what `append` does, and return what a build after it need not read again."""
         if not 1 <= len(request.messages) <= self._max_messages:
             raise ValidationError.at(
                 "/messages",
@@ -136,7 +124,7 @@ class LogService:
                 self._observer.appended(len(result.stored), tokens)
             result = await self._with_current_window(tenant_id, result)
             await self._notify(result.conversation, current, settings.threshold)
-            return result
+            return result.answer
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def page(
@@ -148,18 +136,15 @@ class LogService:
         before_seq: int,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation."""
         conversation = await self._find(tenant_id, conversation_id)
-        page = await read.page(
-            lambda bound: self._page(conversation_id, after_seq, before_seq, order, limit, bound)
-        )
-        return conversation, page
-
-    async def _page(self, *arguments: Any) -> Page[StoredMessage]:
         async with self._database.session() as session:
-            return await session.log.page(*arguments)
+            page = await session.log.page(
+                conversation_id, after_seq, before_seq, order, limit, bound
+            )
+        return conversation, page
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
@@ -222,9 +207,6 @@ class LogService:
         newest = _newest_compaction(batch.request, batch.drafts)
         is_plain = newest is None and not batch.attached_blob_ids
         if batch.request.idempotency_key is None and is_plain:
-            result = await self._append_to_known(tenant_id, conversation_id, batch)
-            if result is not None:
-                return result
             async with self._database.session() as session:
                 result = await self._append(
                     session,
@@ -236,48 +218,6 @@ class LogService:
             if result is not None:
                 return result
         return await self._append_locked(tenant_id, conversation_id, batch)
-
-    async def _append_to_known(
-        self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> AppendResult | None:
-        """Append by the state that this process knows; None if that is not enough."""
-        known = self._database.cached_conversation(tenant_id, conversation_id)
-        if known is None or known.counter != batch.settings.counter:
-            return None
-        request, drafts, now = batch.request, batch.drafts, self._active.now()
-        if batch.has_results and (await self._settings(known)).output != batch.settings.output:
-            return None  # the settings changed while the batch was prepared
-        due = batch.settings.threshold
-        change = state_change(
-            known,
-            drafts,
-            batch_shape(drafts),
-            now,
-            due_tokens=due.tokens,
-            due_messages=due.messages,
-        )
-        if change is None:
-            return None
-        ids = [draft.id or self._new_id() for draft in drafts]
-        append = KnownAppend(known, request.format, drafts, ids, change, now, request.expected_seq)
-        after = await self._database.append_to_known(tenant_id, append)
-        if after is None:
-            return None
-        positions = positions_of_drafts(after, drafts, ids)
-        appended: Appended | None = Appended(after, request.format, drafts, ids, positions[0].seq)
-        if after.settings_version != known.settings_version:
-            appended = None
-            async with self._database.session() as session:
-                after = (
-                    await session.log.refresh(
-                        tenant_id, conversation_id, self._resolver.default_model
-                    )
-                    or after
-                )
-        answer = await self._answer(
-            self._database.session, after, positions, batch.warnings, head_seq=positions[-1].seq
-        )
-        return AppendResult(after, answer, positions, appended)
 
     async def _append(
         self,
@@ -312,14 +252,12 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
-        appended: Appended | None = Appended(after, request.format, drafts, ids, positions[0].seq)
         if (newest := _newest_compaction(request, drafts)) is not None:
-            appended = None
             after = await self._provider_compactions.apply(
                 session, after, drafts[newest], positions[newest].seq, request.format
             )
         answer = await self._answer(within(session), after, positions, batch.warnings)
-        return AppendResult(after, answer, positions, appended)
+        return AppendResult(after, answer, positions)
 
     async def _answer(
         self,
@@ -327,14 +265,12 @@ class LogService:
         conversation: Conversation,
         messages: list[AppendedMessage],
         warnings: tuple[str, ...] = (),
-        head_seq: int | None = None,
     ) -> AppendAnswer:
-        """Return the answer, where `head_seq` is given after these messages and no later ones."""
         status = await read_budget(self._resolver, open_session, conversation)
         pressure = status.pressure if status else None
         return AppendAnswer(
             messages=messages,
-            head_seq=conversation.state.head_seq if head_seq is None else head_seq,
+            head_seq=conversation.state.head_seq,
             pressure=pressure.pressure if pressure else None,
             notice=pressure.notice if pressure else None,
             next_threshold=pressure.next_threshold if pressure else None,

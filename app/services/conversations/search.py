@@ -10,18 +10,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.recall import RecallPage
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.recall import Recall
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -51,7 +49,7 @@ class SearchService:
         before_seq: int,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, that match a query.
 
@@ -64,10 +62,18 @@ class SearchService:
         after_seq, before_seq = max(after_seq, 0), min(before_seq, head_seq + 1)
         page: list[StoredMessage] = []
         has_more = before_seq - after_seq > 1
-        while has_more and len(page) < limit and _size(page) < read.max_bytes:
+        while has_more and len(page) < limit and _size(page) < bound.max_bytes:
             count = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
-            where = {"after_seq": after_seq, "before_seq": before_seq, "order": order}
-            matches = await read.page(self._find_by(conversation_id, query, limit=count, **where))
+            async with self._database.session() as session:
+                matches = await session.search.find(
+                    conversation_id,
+                    query,
+                    after_seq=after_seq,
+                    before_seq=before_seq,
+                    order=order,
+                    limit=count,
+                    bound=bound,
+                )
             if query.needs_text:
                 page += await asyncio.to_thread(matching_phrases, query, matches)
             else:
@@ -77,19 +83,8 @@ class SearchService:
                 after_seq = matches[-1].seq
             elif matches:
                 before_seq = matches[-1].seq
-        shown = _within(page[:limit], read.max_bytes)
+        shown = _within(page[:limit], bound.max_bytes)
         return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
-
-    def _find_by(
-        self, conversation_id: str, query: Query, **where: Any
-    ) -> Callable[[Bound], Awaitable[Page[StoredMessage]]]:
-        """Return a function that finds messages by their words within a bound."""
-
-        async def find(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as session:
-                return await session.search.find(conversation_id, query, **where, bound=bound)
-
-        return find
 
     async def recall(
         self, tenant_id: str, conversation_id: str, question: str, offset: int = 0

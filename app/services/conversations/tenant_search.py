@@ -16,7 +16,7 @@ from datetime import datetime
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.ids import ConversationId
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.listing import ConversationFilter, ListOrder, Place, Places
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.several import (
@@ -33,7 +33,6 @@ from app.domain.conversations.search.several import (
     hit_of,
 )
 from app.domain.conversations.stored_message import StoredMessage
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.listing import find_places
 from app.services.conversations.search import MAX_CHECKED, SearchService, matching_phrases
 from app.services.ports import Database
@@ -66,7 +65,7 @@ class TenantSearchService:
         agent_id: str | None,
         after: SearchPlace | None,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> SearchPage:
         """Return messages that match a query; the page may have fewer than `limit`.
 
@@ -97,7 +96,7 @@ class TenantSearchService:
             if unready and not ready:
                 return SearchPage(_shown(hits), unready[0])
             count = MAX_CHECKED if query.needs_text else limit + 1 - len(hits)
-            found, rest = await self._matches(query, ready, count, read)
+            found, rest = await self._matches(query, ready, count, bound)
             hits += found
             pending = [*rest, *unready]
             compared += count if query.needs_text else 0
@@ -114,7 +113,7 @@ class TenantSearchService:
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
         """Return messages of an agent's conversations that match a query, ordered by time.
 
@@ -132,7 +131,7 @@ class TenantSearchService:
                     query, conversations, after, order, count
                 )
             times = {place: at for at, place in matches}
-            loaded = await self._load(list(times), read)
+            loaded = await self._load(list(times), bound)
             messages = [message for _, message in loaded]
             if query.needs_text:
                 messages = await asyncio.to_thread(matching_phrases, query, messages)
@@ -192,14 +191,14 @@ class TenantSearchService:
         return used, False
 
     async def _matches(
-        self, query: Query, batch: Sequence[SearchPlace], count: int, read: ReadPermit
+        self, query: Query, batch: Sequence[SearchPlace], count: int, bound: Bound
     ) -> tuple[list[tuple[SearchPlace, Hit]], list[SearchPlace]]:
         """Return hits of these conversations, and what of them is left to search."""
         async with self._database.session() as session:
             matches = await session.tenant_search.newest(
                 query, [(item.place[1], item.before_seq) for item in batch], count
             )
-        loaded = await self._load(matches, read)
+        loaded = await self._load(matches, bound)
         by_id = {item.place[1]: number for number, item in enumerate(batch)}
         hits: list[tuple[SearchPlace, Hit]] = []
         for conversation_id, message in loaded:
@@ -216,17 +215,13 @@ class TenantSearchService:
         return hits, [SearchPlace(batch[number].place, last[1]), *batch[number + 1 :]]
 
     async def _load(
-        self, places: Sequence[MessagePlace], read: ReadPermit
+        self, places: Sequence[MessagePlace], bound: Bound
     ) -> Page[tuple[ConversationId, StoredMessage]]:
         """Return messages by their places, as many as a page may have."""
         if not places:
             return Page()
-
-        async def load(bound: Bound) -> Page[tuple[ConversationId, StoredMessage]]:
-            async with self._database.session() as session:
-                return await session.tenant_search.by_places(places, bound)
-
-        return await read.page(load)
+        async with self._database.session() as session:
+            return await session.tenant_search.by_places(places, bound)
 
     async def _of_agent(self, tenant_id: str, agent_id: str) -> list[IndexProgress]:
         """Return the conversations of an agent, all indexed."""

@@ -15,7 +15,7 @@ from itertools import groupby
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.views import base_view
 from app.domain.conversations.compaction_receipt import Compaction
@@ -30,7 +30,6 @@ from app.domain.conversations.visibility import (
     start_of_last,
     visibilities,
 )
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -109,7 +108,7 @@ class TranscriptService:
         after: tuple[datetime, str, int] | None,
         order: str,
         limit: int,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
         find: Callable[[], Awaitable[_AgentPage]] | None = None,
     ) -> Page[PageMessage]:
         """Return messages of all the agent's conversations by time; raises NotFound.
@@ -121,14 +120,14 @@ class TranscriptService:
             if await session.agents.find(tenant_id, agent_id) is None:
                 raise NotFound.agent(agent_id)
 
-        async def read_page(bound: Bound) -> _AgentPage:
+        async def read_page() -> _AgentPage:
             async with self._database.session() as session:
                 return await session.transcripts.of_agent(
                     tenant_id, agent_id, after, order, limit, bound
                 )
 
         while True:
-            page = await (find() if find is not None else read.page(read_page))
+            page = await (find or read_page)()
             ids = {conversation_id for conversation_id, _, _ in page}
             async with self._database.session() as session:
                 conversations = await session.transcripts.conversations(
@@ -140,20 +139,13 @@ class TranscriptService:
         page_messages = (PageMessage(by_id[key], message, at) for key, at, message in page)
         return Page(page_messages, has_more=page.has_more)
 
-    async def one(
-        self, tenant_id: str, conversation_id: str, message_id: str, read: ReadPermit = UNLIMITED
-    ) -> PageMessage:
+    async def one(self, tenant_id: str, conversation_id: str, message_id: str) -> PageMessage:
         """Return one message of a conversation; raises NotFound."""
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
                 session, tenant_id, conversation_id
             )
-
-        async def read_page(bound: Bound) -> Page[StoredMessage]:
-            async with self._database.session() as session:
-                return await session.log.by_ids(conversation_id, [message_id], bound=bound)
-
-        page = await read.page(read_page)
+            page = await session.log.by_ids(conversation_id, [message_id])
         if not page:
             raise NotFound.message(message_id)
         return PageMessage(conversation, page[0])
@@ -163,7 +155,7 @@ class TranscriptService:
         tenant_id: str,
         page: Sequence[PageMessage],
         content: Content,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> list[TranscriptMessage]:
         """Return the messages of a page with originals and visibility.
 
@@ -172,7 +164,7 @@ class TranscriptService:
         """
         if not page:
             return []
-        pairs = await self._with_originals(page, content, read)
+        pairs = await self._with_originals(page, content, bound)
         parts: dict[str, _PagePart] = {}
         for page_message, _ in pairs:  # windows are moved before anything else is read (rule 1)
             conversation_id = page_message.conversation.conversation_id
@@ -204,7 +196,7 @@ class TranscriptService:
         ]
 
     async def _with_originals(
-        self, page: Sequence[PageMessage], content: Content, read: ReadPermit
+        self, page: Sequence[PageMessage], content: Content, bound: Bound
     ) -> list[tuple[PageMessage, Original]]:
         """Return messages with their originals, up to the size of a page."""
         pairs: list[tuple[PageMessage, Original]] = []
@@ -212,10 +204,10 @@ class TranscriptService:
         for conversation_id, group in groupby(page, lambda item: item.conversation.conversation_id):
             run = list(group)
             messages = [item.message for item in run]
-            originals = await self._outputs.originals(conversation_id, messages, content, read)
+            originals = await self._outputs.originals(conversation_id, messages, content, bound)
             pairs += zip(run, originals, strict=False)
             size += sum(map(_shown_bytes, originals))
-            if len(originals) < len(run) or size > read.max_bytes:
+            if len(originals) < len(run) or size > bound.max_bytes:
                 break
         return pairs
 

@@ -2,9 +2,7 @@
 
 A build is a pipeline of steps. Each step returns a new immutable value:
 
-    read         conversation, last epoch and messages in one select
-    continued    the last build with the new messages, where no other step would change anything
-    load         resolved settings
+    load         conversation, last epoch and messages in one select; resolved settings
     choose_view  the last epoch's view while it holds, else a new one
     reduce       clear tool results, compact, or reduce without a model until the view fits
     choose_epoch continue the last epoch, or begin a new one
@@ -21,11 +19,9 @@ from typing import Any
 
 from app.domain.common.errors import Conflict
 from app.domain.compaction.results import CompactResult, unchanged
-from app.domain.conversations.log.appended import Appended
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.observers import UNOBSERVED
 from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.continuation import continuable, continued
 from app.services.payload.pipeline.epoch import (
     EpochChoice,
     RecordedBuild,
@@ -33,7 +29,7 @@ from app.services.payload.pipeline.epoch import (
     record,
     unrecorded,
 )
-from app.services.payload.pipeline.loading import LoadedConversation, ReadConversation, load, read
+from app.services.payload.pipeline.loading import LoadedConversation, load
 from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
@@ -71,16 +67,13 @@ class ContextService:
         conversation_id: str,
         settings: RequestSettings,
         known: KnownPayload | None = None,
-        appended: Appended | None = None,
     ) -> dict[str, Any]:
         """Return the payload of the next model call, or a delta to the known payload.
-
-        `appended` was stored in the same request: where it is all that is new, nothing is read.
 
         Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
         ContextOverflow with the budget when no valid payload fits.
         """
-        first = Attempt(tenant_id, conversation_id, settings, known, appended=appended)
+        first = Attempt(tenant_id, conversation_id, settings, known)
         _, recorded = await self._run(first)
         return respond(self._deps, recorded)
 
@@ -92,9 +85,7 @@ class ContextService:
         No model is called and nothing is stored: a view that is too long is reduced as for this
         build alone. Raises as `build` does.
         """
-        first = Attempt(
-            tenant_id, conversation_id, settings, may_compact=False, is_first=False, is_preview=True
-        )
+        first = Attempt(tenant_id, conversation_id, settings, may_compact=False, is_preview=True)
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
         _, recorded = await ContextService(apart)._run(first)
@@ -139,7 +130,7 @@ class ContextService:
     async def _load(self, attempt: Attempt) -> LoadedConversation:
         for _ in range(_MAX_ROUNDS):
             try:
-                return await load(self._deps, attempt, await read(self._deps, attempt))
+                return await load(self._deps, attempt)
             except Restart as restart:
                 attempt = restart.attempt
         raise Conflict("The conversation changes too fast to build on; try again")
@@ -153,7 +144,6 @@ class ContextService:
         conversation is loaded again.
         """
         deps, attempt = self._deps, first
-        found: ReadConversation | None = None
         state: BuildState | None = None
         epoch: EpochChoice | None = None
         reduction: CompactResult | None = None
@@ -161,15 +151,10 @@ class ContextService:
             try:
                 if state is None:
                     epoch = None
-                    found = found or await read(deps, attempt)
-                    if not after_overflow:
-                        build = await continued(deps, attempt, found)
-                        if build is not None:
-                            return None, await record(deps, *build)
-                    state = await choose_view(deps, await load(deps, attempt, found))
+                    state = await choose_view(deps, await load(deps, attempt))
                     if after_overflow and reduction is None:
                         reduction = await reduce_after_overflow(deps, state)
-                        attempt, found, state = replace(first, may_compact=False), None, None
+                        attempt, state = replace(first, may_compact=False), None
                         continue
                     state = await reduce(deps, state)
                 epoch = choose_epoch(state, epoch)
@@ -181,14 +166,9 @@ class ContextService:
                     continue
                 if first.is_preview:
                     return reduction, unrecorded(deps, state, epoch)
-                recorded = await record(deps, state, epoch)
-                recorded.rendered.last = continuable(state)
-                return reduction, recorded
+                return reduction, await record(deps, state, epoch)
             except Restart as restart:
                 attempt, state = restart.attempt, None
-                found = None
-                if restart.input is not None:
-                    found = ReadConversation(restart.input, shown=restart.shown)
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")

@@ -6,21 +6,16 @@ in the cache is rendered again from the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
-from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
-
-if TYPE_CHECKING:
-    from app.services.payload.pipeline.state import BuildState
 
 _ROW_BYTES = 400
 """Memory of a rendered row beside its text."""
@@ -31,10 +26,8 @@ class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
     `output_tokens` counts the shown tool output, `cut_seqs` are the results of which the log has a
-    preview. `tool_names` maps the seqs of results up to
-    `tool_names_through` to their tools. `tail_hash` is that of the newest build's tail. `input` is
-    what the newest build read, without rows, None where a build has to read all of it. `last` is
-    the newest build itself, None where the next one cannot only add messages to it.
+    preview. `tool_names` maps the seqs of results up to `tool_names_through` to their tools.
+    `tail_hash` is that of the newest build's tail.
     """
 
     epoch_id: str
@@ -47,8 +40,6 @@ class CachedPayload:
     tool_names: dict[int, str] = field(default_factory=dict)
     tool_names_through: int = 0
     tail_hash: str = ""
-    input: BuildInput | None = None
-    last: BuildState | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -58,32 +49,6 @@ class CachedPayload:
     def show(self, view: View) -> None:
         """Take another view, of which every item is the same."""
         self.view = self.assembler.view = view
-
-    def with_cleared(self, view: View) -> CachedPayload | None:
-        """Return a copy, of no epoch yet, without the tool results that another view clears.
-
-        The rest of that view is not looked at. None where the copy has to be rendered from the log.
-        """
-        view = replace(
-            self.view,
-            results_cleared_through=view.results_cleared_through,
-            uncleared_results=view.uncleared_results,
-        )
-        assembler = self.assembler.with_cleared(view)
-        if assembler is None:
-            return None
-        return CachedPayload(
-            "",
-            "",
-            view,
-            assembler,
-            self.entries.copy(),
-            sum(tool_output_tokens(item, view) for item in self.entries),
-            self.cut_seqs.copy(),
-            self.tool_names.copy(),
-            self.tool_names_through,
-            self.tail_hash,
-        )
 
     def add(self, row: LogRow) -> None:
         """Render one more row that the view shows."""

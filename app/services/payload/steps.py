@@ -16,7 +16,7 @@ from app.domain.common.errors import ContextError, Problem
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
-from app.services.conversations.log import AppendResult, LogService
+from app.services.conversations.log import LogService
 from app.services.payload.context import ContextService
 from app.services.payload.pipeline.state import KnownPayload
 from app.services.payload.reported_usage import Report, UsageService
@@ -50,15 +50,9 @@ class StepService:
         """
         answer = dict(NOTHING_STORED)
         facts: dict[str, Any] = {}
-        appended = None
         if step.append is not None:
             with _located("/append"):
-                result = await self._log.append_for_build(tenant_id, conversation_id, step.append)
-            stored: AppendAnswer | dict[str, Any]
-            if isinstance(result, AppendResult):
-                stored, appended = result.answer, result.appended
-            else:
-                stored = result
+                stored = await self._log.append(tenant_id, conversation_id, step.append)
             answer["appended"] = stored
             facts["appended"] = _positions(stored)
         if step.report is not None:
@@ -69,11 +63,8 @@ class StepService:
                 reported = await self._usage.report(tenant_id, conversation_id, report)
             answer["reported"] = reported
             facts["reported"] = reported.report_id
-            appended = None  # the report may have changed the calibration
         with _located("", facts):
-            built = await self._context.build(
-                tenant_id, conversation_id, step.settings, step.known, appended
-            )
+            built = await self._context.build(tenant_id, conversation_id, step.settings, step.known)
         return built | answer
 
 

@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.state_change import KnownAppend
 from app.services.ports.compaction import JobRepository
 from app.services.ports.conversations import (
     AgentRepository,
@@ -166,16 +165,6 @@ class Database(Protocol):
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
         """Return the conversation as this process last read it, which may be outdated."""
-        ...
-
-    async def append_to_known(self, tenant_id: str, append: KnownAppend) -> Conversation | None:
-        """Store a batch if the state is still the known one, and return the conversation after it.
-
-        Batches of concurrent callers are committed together. The result has the version of the
-        current settings; where that is not the known one, its settings are outdated. None means
-        that nothing was stored; `LogRepository.append` may store the batch. Raises
-        ServiceUnavailable.
-        """
         ...
 
     def session(self) -> AbstractAsyncContextManager[Repositories]:

@@ -48,11 +48,6 @@ class LogRepository(Protocol):
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
 
-    async def refresh(
-        self, tenant_id: str, conversation_id: str, default_model: str | None
-    ) -> Conversation | None:
-        """Read the conversation again, and keep it in memory; None if it is gone."""
-
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction, ViewState
-from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch, PastEpoch
-from app.domain.conversations.inline_compaction import InlineBasis, InlineChange, InlineRows
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View
@@ -59,33 +56,12 @@ class ContextRepository(Protocol):
         """
         ...
 
-    async def read_since(
-        self,
-        tenant_id: str,
-        known: Conversation,
-        model: str | None,
-        through_seq: int,
-        *,
-        as_chat: bool,
-    ) -> tuple[Conversation, list[LogRow]] | None:
-        """Return the conversation with all messages after a seq, if it was only appended to.
-
-        `model` is the effective one of the request. None if anything else has changed since `known`
-        was read.
-        """
-        ...
-
     async def add_epoch(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        epoch: Epoch,
-        view: View,
-        texts: Mapping[str, str],
-    ) -> int | None:
-        """Store an epoch, and return the version of the conversation's state with it.
+        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
+    ) -> bool:
+        """Store an epoch.
 
-        None when another build stored it first, the conversation is gone, or a message was
+        False when another build stored it first, the conversation is gone, or a message was
         redacted since.
         """
         ...
@@ -127,30 +103,6 @@ class ContextRepository(Protocol):
 
         Call it in a transaction that holds the lock of the conversation's head.
         """
-        ...
-
-    async def inline_basis(
-        self, conversation_id: str, compaction_id: str | None
-    ) -> InlineBasis | None:
-        """Return what an inline compaction starts from, None for a deleted conversation.
-
-        `compaction_id` is the active compaction.
-        """
-        ...
-
-    async def inline_rows(
-        self, conversation_id: str, read: Span, shown_from: int, view: View, *, as_chat: bool
-    ) -> InlineRows:
-        """Return the messages in `read`, and those that the view shows as a build renders them.
-
-        `shown_from` is the first seq after the range that the view hides.
-        """
-        ...
-
-    async def store_inline(
-        self, tenant_id: str, conversation_id: str, change: InlineChange
-    ) -> datetime | None:
-        """Store an inline compaction, at most once; return its time, None where it is outdated."""
         ...
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:

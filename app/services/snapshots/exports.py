@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.snapshots.export_fields import FIELDS
 from app.domain.snapshots.exports import ExportWriter, RecordKind, blob_pieces
 from app.domain.tool_output.blobs import Blob
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import Database
 from app.services.tool_output.stored_results import StoredResults
 
@@ -44,7 +42,7 @@ class ExportService:
         self._now = now
 
     async def export(
-        self, tenant_id: str, conversation_id: str, read: ReadPermit = UNLIMITED
+        self, tenant_id: str, conversation_id: str, bound: Bound = UNBOUNDED
     ) -> AsyncGenerator[bytes]:
         """Yield the lines of an export, several at a time.
 
@@ -62,7 +60,7 @@ class ExportService:
         for kind in (RecordKind.SETTINGS, RecordKind.STATE):
             yield writer.record(kind, {name: row[name] for name in FIELDS[kind]})
         for kind in _AFTER_STATE:
-            pages = self._pages(kind, conversation_id, row, writer, read)
+            pages = self._pages(kind, conversation_id, row, writer, bound)
             async with aclosing(pages):
                 async for lines in pages:
                     yield lines
@@ -74,14 +72,15 @@ class ExportService:
         conversation_id: str,
         state: Mapping[str, Any],
         writer: ExportWriter,
-        read: ReadPermit,
+        bound: Bound,
     ) -> AsyncGenerator[bytes]:
         head_seq = state["head_seq"]
         newer = {state["compaction_id"]} - {None}
         last: Mapping[str, Any] | None = None
         count, has_more = 0, True
         while has_more:
-            page = await read.page(partial(self._page, kind, conversation_id, head_seq, last))
+            async with self._database.session() as session:
+                page = await session.exports.page(kind, conversation_id, head_seq, last, bound)
             has_more = page.has_more
             if not page:
                 break
@@ -97,20 +96,8 @@ class ExportService:
             page.clear()
             yield written
             del written
-            await read.release_large()
         if kind is RecordKind.MESSAGE and count != head_seq:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
-
-    async def _page(
-        self,
-        kind: RecordKind,
-        conversation_id: str,
-        head_seq: int,
-        after: Mapping[str, Any] | None,
-        bound: Bound,
-    ) -> Page[Mapping[str, Any]]:
-        async with self._database.session() as session:
-            return await session.exports.page(kind, conversation_id, head_seq, after, bound)
 
     async def _blob(
         self, conversation_id: str, row: Mapping[str, Any], writer: ExportWriter

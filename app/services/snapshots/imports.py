@@ -87,7 +87,6 @@ class ImportService:
         check_settings: CheckSettings,
         *,
         max_body_bytes: int,
-        max_message_values: int,
         max_blob_bytes: int,
     ) -> None:
         self._database = database
@@ -98,7 +97,6 @@ class ImportService:
         self._stale = StaleImports(database, now)
         self._check_settings = check_settings
         self._max_record_bytes = _RECORD_BYTES * max_body_bytes
-        self._max_message_values = max_message_values
         self._max_blob_bytes = max_blob_bytes
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
@@ -178,7 +176,7 @@ class ImportService:
         new: NewImport,
     ) -> Imported:
         reader = ExportReader(self._max_record_bytes)
-        checker = ImportChecker(self._max_message_values)
+        checker = ImportChecker()
         body = hashlib.sha256()
         has_settings = False
         async with ImportWriter(

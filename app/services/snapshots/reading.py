@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import asdict
-from functools import partial
 
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.common.pages import Bound, Page
-from app.domain.conversations.stored_message import StoredMessage
+from app.domain.common.pages import Bound
 from app.domain.snapshots.entries import entry_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
-from app.services.common.read_permits import ReadPermit
 from app.services.ports import Database
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
@@ -39,34 +36,32 @@ async def log_entries(
     outputs: StoredResults,
     parts: Sequence[SnapshotPart],
     content: Content,
-    read: ReadPermit,
+    bound: Bound,
 ) -> AsyncGenerator[list[bytes]]:
     """Yield the messages of the parts as entries."""
     for part in parts:
-        async for page in originals_of(database, outputs, part, content, read):
+        async for page in originals_of(database, outputs, part, content, bound):
             entries = [_entry(original, part.public_id) for original in page]
             page.clear()
             yield entries
 
 
 async def imported_entries(
-    database: Database, tenant_id: str, session_id: str, source_id: str | None, read: ReadPermit
+    database: Database, tenant_id: str, session_id: str, source_id: str | None, bound: Bound
 ) -> AsyncGenerator[list[bytes]]:
     """Yield the stored entries of an import, or those of one source conversation."""
     after = 0
-
-    async def read_page(bound: Bound) -> Page[tuple[int, str]]:
+    while True:
         async with database.session() as session:
-            return await session.snapshots.messages(
+            page = await session.snapshots.messages(
                 tenant_id, session_id, after, PAGE_MESSAGES, source_id, bound
             )
-
-    while page := await read.page(read_page):
+        if not page:
+            return
         after = page[-1][0]
         entries = [body.encode() for _, body in page]
         page.clear()
         yield entries
-        await read.release_large()
 
 
 async def originals_of(
@@ -74,32 +69,25 @@ async def originals_of(
     outputs: StoredResults,
     part: SnapshotPart,
     content: Content,
-    read: ReadPermit,
+    bound: Bound,
 ) -> AsyncIterator[list[Original]]:
     """Yield the messages of a part in batches; raise ServiceUnavailable if one was deleted."""
     for span in part.spans:
         next_seq = span.start
         while next_seq < span.end:
-            page = await read.page(
-                partial(_messages, database, part.conversation_id, next_seq, span.end)
-            )
+            async with database.session() as session:
+                page = await session.log.page(
+                    part.conversation_id, next_seq - 1, span.end, "asc", PAGE_MESSAGES, bound
+                )
             seqs = [message.seq for message in page]
             if not seqs or seqs != list(range(next_seq, next_seq + len(seqs))):
                 raise _changed_meanwhile()
             next_seq += len(seqs)
             while page:
-                batch = await outputs.originals(part.conversation_id, page, content, read)
+                batch = await outputs.originals(part.conversation_id, page, content, bound)
                 del page[: len(batch)]
                 yield batch
                 batch.clear()  # frees this batch before the next one is read
-                await read.release_large()
-
-
-async def _messages(
-    database: Database, conversation_id: str, start: int, end: int, bound: Bound
-) -> Page[StoredMessage]:
-    async with database.session() as session:
-        return await session.log.page(conversation_id, start - 1, end, "asc", PAGE_MESSAGES, bound)
 
 
 def _entry(original: Original, public_id: str) -> bytes:

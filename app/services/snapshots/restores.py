@@ -26,6 +26,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import FormatName
+from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.conversations.view import Span, count_in, minus, spans_of, spans_through
@@ -40,7 +41,6 @@ from app.domain.snapshots.copies import (
 from app.domain.snapshots.entries import source_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
 from app.services.common.lookup import get_conversation, lock_conversation
-from app.services.common.read_permits import BATCH_BYTES, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.batches import Append
 from app.services.conversations.conversations import ConversationService, NewConversation
@@ -236,8 +236,8 @@ class RestoreService:
     # --- sources ----------------------------------------------------------------------------
 
     async def _log_messages(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
-        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
-        async for page in originals_of(self._database, self._outputs, part, Content.FULL, read):
+        bound = Bound(BATCH_BYTES)
+        async for page in originals_of(self._database, self._outputs, part, Content.FULL, bound):
             for original in page:
                 message, output = original.message, original.message.output
                 yield SourceMessage(
@@ -251,8 +251,8 @@ class RestoreService:
     async def _imported_messages(
         self, tenant_id: str, session_id: str, source_id: str
     ) -> AsyncIterator[SourceMessage]:
-        read = ReadPermit(BATCH_BYTES, MAX_BATCH_BYTES)
-        pages = imported_entries(self._database, tenant_id, session_id, source_id, read)
+        bound = Bound(BATCH_BYTES)
+        pages = imported_entries(self._database, tenant_id, session_id, source_id, bound)
         async for page in pages:
             for body in page:
                 yield source_of(body.decode())

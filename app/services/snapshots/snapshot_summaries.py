@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
+from app.domain.common.pages import BATCH_BYTES, batches
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
@@ -27,7 +28,6 @@ from app.domain.snapshots.snapshots import (
     truncated,
     without_middle,
 )
-from app.services.common.read_permits import BATCH_BYTES, batches
 from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database

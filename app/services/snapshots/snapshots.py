@@ -14,7 +14,7 @@ from typing import Any
 
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
-from app.domain.common.pages import Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.common.policy import Policy
 from app.domain.conversations.active_window import marker_of
 from app.domain.conversations.conversation import Conversation
@@ -25,7 +25,6 @@ from app.domain.snapshots.entries import parse_import
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
 from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import get_agent
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.own_ids import find_key
 from app.services.ports import Database
@@ -225,7 +224,7 @@ class SnapshotService:
         agent_id: str | None = None,
         public_id: str | None = None,
         must_exist: bool = False,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
         """Return a page, newest first, after the time and id that ended the previous page.
 
@@ -243,11 +242,11 @@ class SnapshotService:
                 # No conversation is stored under its first key; imports may have its messages.
                 key = key or keys_of(tenant_id, public_id)[0]
             return await session.snapshots.page(
-                tenant_id, agent_id, key, public_id, limit, before, Bound(read.max_bytes)
+                tenant_id, agent_id, key, public_id, limit, before, bound
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content, read: ReadPermit = UNLIMITED
+        self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
@@ -256,9 +255,9 @@ class SnapshotService:
         """
         snapshot, parts = await self._get(tenant_id, session_id)
         if snapshot.imported:
-            pages = imported_entries(self._database, tenant_id, session_id, None, read)
+            pages = imported_entries(self._database, tenant_id, session_id, None, bound)
         else:
-            pages = log_entries(self._database, self._outputs, parts, content, read)
+            pages = log_entries(self._database, self._outputs, parts, content, bound)
         return snapshot, complete(snapshot, pages)
 
     # --- restoring and deleting -----------------------------------------------------------

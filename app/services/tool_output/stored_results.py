@@ -12,6 +12,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, ServiceUnavailable
 from app.domain.common.messages import FormatName
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
@@ -21,7 +22,6 @@ from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPrev
 from app.domain.tool_output.restoring import restore_result
 from app.domain.tool_output.stored_output import StoredOutput
 from app.services.common.concurrency import for_each
-from app.services.common.read_permits import UNLIMITED, ReadPermit
 from app.services.ports import BlobStore, Database
 
 DeleteConversationObjects = Callable[[str, Sequence[str]], Awaitable[None]]
@@ -148,7 +148,7 @@ class StoredResults:
         conversation_id: str,
         messages: Sequence[StoredMessage],
         content: Content,
-        read: ReadPermit = UNLIMITED,
+        bound: Bound = UNBOUNDED,
     ) -> list[Original]:
         """Return messages with their original results, as far as `content` includes them.
 
@@ -167,9 +167,8 @@ class StoredResults:
         for message, output in zip(messages, outputs, strict=True):
             size = _whole_size(output, content)
             total += message.byte_size + size
-            if originals and size and total > read.max_bytes:
+            if originals and size and total > bound.max_bytes:
                 break
-            await read.acquire_large(size)
             blob = blobs.get(output.ref or "") if output is not None else None
             is_collected = blob is not None and blob.collected_at is not None
             if output is None or blob is None or is_collected or not size:

@@ -179,7 +179,6 @@ SPREAD = {
     "events.NEWEST_OF": "one look for all streams that a process holds",
     "exports.STALE": "imports that a crash has left, of all tenants, once an hour",
     "forks.ADD": "a fork: two conversations",
-    "group_commit.GROUP": "appends of several conversations that wait at the same time",
     "forks.COPY_BLOBS": "a fork: two conversations",
     "forks.COPY_COMPACTIONS": "a fork: two conversations",
     "forks.COPY_MARKS": "a fork: two conversations",

@@ -14,7 +14,6 @@ KEPT = {
     # What is the tenant's own, not an agent's or a conversation's.
     "models",
     "calibrations",
-    "settings_versions",
     "creations",
     "tenants",
     "api_keys",

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http import errors
 from app.api.http.application import Application
-from app.api.http.body_memory import BodyMemory
 from app.api.http.dependencies import ConversationPath
 from app.api.http.routing import DirectRoute, WireRoute
 from app.domain.tenancy.api_keys import Caller
+from app.services.common.limiter import Slots
 from tests.api.talk import assert_problem, new_conversation
 
 direct = APIRouter(route_class=DirectRoute)
@@ -62,7 +62,7 @@ def application() -> Application:
     app.router.routes.extend((*direct.routes, *others.routes))
     errors.install(app)
     app.state.services, app.state.max_body_bytes = Found(), 100
-    app.state.body_memory = BodyMemory(1000)
+    app.state.heavy = Slots("heavy", "heavy", 1, 1)
     app.add_outer_middleware(_named("inner"))
     app.add_outer_middleware(_named("outer"))
     return app

@@ -15,6 +15,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from app.api.http.errors import MAX_PROBLEM_BYTES
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES
+from app.domain.conversations.log.text_limit import MAX_TEXT_BYTES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
@@ -23,7 +25,7 @@ from tests.snapshot_files import entries, snapshot_file
 
 HEADERS = {"content-type": "application/json"}
 UNKNOWN_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-VALUES, KEYS, MESSAGE_VALUES = 500, 300, 200
+VALUES, KEYS = 500, 300
 
 
 @pytest.fixture
@@ -34,7 +36,6 @@ async def tight(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
             "max_json_values": VALUES,
             "max_json_keys": KEYS,
             "max_json_depth": 30,
-            "max_message_values": MESSAGE_VALUES,
         }
     )
     async with started(create_app(limited)) as opened:
@@ -63,31 +64,59 @@ async def test_every_route_bounds_values_keys_and_depth(
     keys = b"{" + b",".join(b'"k%d":0' % place for place in range(KEYS + 1)) + b"}"
     deep = b'{"a":' * 31 + b"1" + b"}" * 31
     for method, path in routes:
-        limit = MESSAGE_VALUES if path == "/mcp" else VALUES
         answer = await tight.request(method, path, content=many, headers=HEADERS)
-        assert assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")["limit"] == limit, path
+        assert assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")["limit"] == VALUES, path
         answer = await tight.request(method, path, content=keys, headers=HEADERS)
         found = assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
-        assert "300 JSON keys" in found["detail"] or path == "/mcp"
+        assert "300 JSON keys" in found["detail"], path
         answer = await tight.request(method, path, content=deep, headers=HEADERS)
         assert assert_problem(answer, 422, "VALIDATION_ERROR")["limit"] == 30, path
 
 
-async def test_a_message_has_a_limit_of_its_own(tight: httpx.AsyncClient) -> None:
+async def test_a_message_has_a_limit_of_its_own(client: httpx.AsyncClient) -> None:
     """A message over the limit of values is refused by append and import."""
-    path = await new_conversation(tight)
-    for count, status in ((MESSAGE_VALUES - 20, 201), (MESSAGE_VALUES, 413)):
+    path = await new_conversation(client)
+    for count, status in ((MAX_MESSAGE_VALUES - 20, 201), (MAX_MESSAGE_VALUES, 413)):
         message = user("hi", extra=[[]] * count)
         for target, ask in (
             (f"{path}/messages", {"messages": [user("a"), message]}),
             ("/v1/snapshots", snapshot_file(entries(user("a"), message))),
         ):
-            answer = await tight.post(target, json=ask)
+            answer = await client.post(target, json=ask)
             assert answer.status_code == status, answer.text
             if status == 413:
                 found = assert_problem(answer, 413, "PAYLOAD_TOO_LARGE", "/messages/1")
-                assert found["setting"] == "CONTEXT_MAX_MESSAGE_VALUES"
-    assert len((await tight.get(f"{path}/messages")).json()["data"]) == 2
+                assert found["limit"] == MAX_MESSAGE_VALUES
+    assert len((await client.get(f"{path}/messages")).json()["data"]) == 2
+
+
+def _result(text: str) -> list[dict[str, Any]]:
+    call = {"id": "call_1", "type": "function", "function": {"name": "t", "arguments": "{}"}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": text},
+    ]
+
+
+async def test_a_message_has_a_limit_of_text(client: httpx.AsyncClient) -> None:
+    """Text of 4 MiB is stored, and of more refused with the way of larger outputs; media may be
+    longer.
+    """
+    path = await new_conversation(client)
+    longest = "é" * (MAX_TEXT_BYTES // 2)
+    for text, status in ((longest, 201), (longest + "a", 413)):
+        for messages, pointer in ((_result(text), "/messages/1"), ([user(text)], "/messages/0")):
+            target = f"{await new_conversation(client)}/messages"
+            answer = await client.post(target, json={"messages": messages})
+            assert answer.status_code == status, answer.text[:500]
+            if status == 413:
+                found = assert_problem(answer, 413, "PAYLOAD_TOO_LARGE", pointer)
+                assert found["limit"] == MAX_TEXT_BYTES and found["found"] == MAX_TEXT_BYTES + 1
+                assert "/blobs" in found["detail"] and "output_ref" in found["detail"]
+    url = "data:image/png;base64," + "A" * (MAX_TEXT_BYTES + 4)
+    image = {"type": "image_url", "image_url": {"url": url}}
+    answer = await client.post(f"{path}/messages", json={"messages": [user([image])]})
+    assert answer.status_code == 201, answer.text[:500]
 
 
 SECTION = {"name": "s", "kind": "rules", "content": "x"}

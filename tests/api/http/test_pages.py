@@ -14,13 +14,9 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.types import Message
 
-from app.api.http.pacing import SLICE_BYTES, ReaderStalled, paced
-from app.api.snapshots.snapshots import _pieces
-from app.domain.common.errors import ServiceUnavailable
+from app.api.snapshots import snapshots
 from app.main import create_app
-from app.services.common.read_permits import MAX_PAGES, ReadPermits
 from app.settings import Settings
 from tests.conftest import started
 
@@ -110,7 +106,7 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
         loop = asyncio.get_running_loop()
 
         async def check(path: str, budget: int, limit: int) -> None:
-            app.state.reads = ReadPermits(budget)
+            app.state.page_bytes = budget
             found = await pages(client, path.partition("#")[0], limit=limit, **lists[path])
             assert [item for _, page in found for item in page] == whole[path]
             assert all(page for _, page in found)
@@ -131,14 +127,16 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
 
 
 @pytest.mark.parametrize("budget", [1, 5_000, 150_000])
-async def test_a_snapshot_does_not_depend_on_the_batches(app: FastAPI, budget: int) -> None:
+async def test_a_snapshot_does_not_depend_on_the_batches(
+    app: FastAPI, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A downloaded snapshot holds every message once, however large its batches are."""
     async with started(app) as client:
         await filled(client)
         session_id = (await client.get("/v1/snapshots")).json()["data"][0]["session_id"]
         path = f"/v1/snapshots/{session_id}?download=true"
         whole = (await client.get(path)).json()
-        app.state.reads = ReadPermits(budget)
+        monkeypatch.setattr(snapshots, "BATCH_BYTES", budget)
         assert (await client.get(path)).json() == whole
         assert len(whole["messages"]) == len(SIZES)
         imported = await client.post("/v1/snapshots", json=whole | {"session_id": "imported-1"})
@@ -159,75 +157,8 @@ async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:
                 {"role": "tool", "tool_call_id": f"call_{number}", "content": text},
             ]
             assert (await client.post(path, json={"messages": messages})).status_code == 201
-        app.state.reads = ReadPermits(100_000)
+        app.state.page_bytes = 100_000
         found = await pages(client, path, limit=1000, content="full")
         shown = [item["content"] for _, page in found for item in page if item["role"] == "tool"]
         assert shown == texts
         assert len(found) >= len(texts)
-
-
-async def test_excess_reads_wait_and_are_then_refused() -> None:
-    """Pages hold their permits until they are sent; a read that waits too long is a 503."""
-    reads = ReadPermits(1000, wait_seconds=0.05)
-    entered, leave = asyncio.Semaphore(0), asyncio.Event()
-
-    async def hold(tenant_id: str) -> None:
-        async with reads.page(tenant_id):
-            entered.release()
-            await leave.wait()
-
-    async def refused(tenant_id: str) -> ServiceUnavailable:
-        with pytest.raises(ServiceUnavailable) as failure:
-            async with reads.page(tenant_id):
-                pass
-        return failure.value
-
-    holding = [asyncio.create_task(hold("one")) for _ in range(MAX_PAGES // 2)]
-    for _ in holding:
-        await entered.acquire()
-    assert (await refused("one")).facts == {"reason": "too_many_reads", "retry_after": 1}
-    async with reads.page("another"):
-        pass
-    holding += [asyncio.create_task(hold("another")) for _ in range(MAX_PAGES // 2)]
-    for _ in range(MAX_PAGES // 2):
-        await entered.acquire()
-    assert (await refused("a third")).facts["reason"] == "too_many_reads"
-    leave.set()
-    await asyncio.gather(*holding)
-    async with reads.page("one") as read:
-        assert read.max_bytes == 1000
-
-
-async def test_a_body_is_sent_in_slices() -> None:
-    """A server is given a little at a time, and the slices are the body."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    body = bytes(range(256)) * 3_000 + b"end"
-    await paced(send)({"type": "http.response.body", "body": body})
-    assert b"".join(message["body"] for message in sent) == body
-    assert max(len(message["body"]) for message in sent) <= SLICE_BYTES
-    assert [message["more_body"] for message in sent] == [True] * (len(sent) - 1) + [False]
-
-
-async def test_a_stalled_reader_is_disconnected() -> None:
-    """A slice that is not received ends the response and frees its permit."""
-
-    async def send(_message: Message) -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(ReaderStalled):
-        await paced(send, 0.01)({"type": "http.response.body", "body": b"x"})
-
-
-@given(st.lists(st.sampled_from([1, 5, 90_000, SLICE_BYTES, SLICE_BYTES + 1, 600_000]), max_size=6))
-def test_a_batch_is_sent_in_pieces_and_freed(sizes: list[int]) -> None:
-    """The pieces of a snapshot's batch are its entries with commas, and nothing else is held."""
-    page = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
-    whole = b",".join(page)
-    pieces = list(_pieces(page))
-    assert b"".join(pieces) == whole
-    assert not page
-    assert max(map(len, pieces), default=0) <= 2 * SLICE_BYTES + len(sizes)

@@ -40,8 +40,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.api.http.bodies import BODY_PERMIT
-from app.api.http.body_memory import BodyPermit
+from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
 from app.api.mcp.endpoint import PATHS, McpEndpoint
 from app.composition import utc_now
@@ -584,8 +583,8 @@ async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.
 
     async def behind(scope: Scope, receive: Receive, send: Send) -> None:
         caller = Caller(DEFAULT_TENANT)
-        permit = BodyPermit(app.state.body_memory)
-        given = {"app": app, "caller": caller, BODY_PERMIT: permit}
+        share = HeavyShare(app.state.heavy)
+        given = {"app": app, "caller": caller, HEAVY_SHARE: share}
         await endpoint({**scope, **given}, receive, send)
 
     transport = httpx.ASGITransport(behind)

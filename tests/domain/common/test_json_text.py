@@ -6,10 +6,8 @@ import json
 import math
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from app.domain.common import json_text
 from app.domain.common.messages import sendable_json
@@ -90,21 +88,6 @@ def test_infinities_are_never_written_as_numbers() -> None:
     """What is no JSON number cannot get into a stored text by way of a float."""
     assert json_text.loads(json_text.dumps([1.5, -0.0])) == [1.5, 0.0]
     assert json_text.dumps(math.inf) == "null"
-
-
-@given(json_values(), st.sampled_from(["x", '"', "é", "👩", "\x00", "\ud800"]), st.integers(0, 3))
-def test_long_strings_are_written_like_short_ones(value: Any, filler: str, depth: int) -> None:
-    """A string of many slices is written byte for byte as in one piece, wherever it stands."""
-    long: Any = "ab" + filler * 300_000
-    for _ in range(depth):
-        long = {"k": [long, value]}
-    document = {"content": long, "value": value}
-    assert json_text.loads(json_text.dump_stored(document)) == document
-    try:
-        expected = orjson.dumps(document)
-    except TypeError:
-        return
-    assert json_text.dump_stored(document) == json_text.dump_payload(document) == expected
 
 
 def test_large_integers_survive() -> None:

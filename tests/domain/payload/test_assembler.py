@@ -767,58 +767,6 @@ def test_placeholders_name_the_result_they_replace() -> None:
     assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
 
 
-@given(cases(st.just(CHAT)), st.data())
-@QUICK
-def test_clearing_results_equals_rendering_again(case: Case, data: st.DataObject) -> None:
-    """Copies with more and more results cleared are what the log gives, and change no other.
-
-    [neutral.same-bytes]
-    """
-    first = sum(made.seq <= case.state for made in case.shown)
-    cut = data.draw(st.integers(first, len(case.shown)))
-    warm = folded(case, case.shown[:cut])
-    made = [warm]
-    for _ in range(2):
-        through = data.draw(st.integers(case.view.results_cleared_through, len(case.rows) + 9))
-        odd = tuple(range(case.view.results_cleared_through + 1, through + 1, 2))
-        uncleared = case.view.uncleared_results + data.draw(st.sampled_from([(), odd]))
-        view = replace(case.view, results_cleared_through=through, uncleared_results=uncleared)
-        cleared = made[-1].with_cleared(view)
-        if cleared is None:
-            break
-        case, made = replace(case, view=view), [*made, cleared]
-        again = folded(case, case.shown[:cut])
-        assert cleared.items() == again.items()
-        assert (cleared.costs_by_seq, cleared.point_at(99)) == (
-            again.costs_by_seq,
-            again.point_at(99),
-        )
-    for assembler in made:
-        case = replace(case, view=assembler.view)
-        for shown in case.shown[cut:]:
-            assembler.add(shown)
-        assert assembler.items() == folded(case).items()
-
-
-def test_which_results_are_cleared_without_rendering_again() -> None:
-    """Those of a chat payload that are shown as they are stored; not those of other items."""
-    view = replace(EVERYTHING, results_cleared_through=9)
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    contents: list[Any] = ["long " * 200, [{"type": "text", "text": "long " * 200}, image]]
-    for format, content, is_possible in (
-        (CHAT, contents[0], True),
-        (CHAT, contents[1], False),
-        (ANTHROPIC, contents[0], False),
-    ):
-        log = RawLog([(CHAT, raw) for raw in (user("hi"), asks("a"), result("a", content))])
-        made = ASSEMBLERS[format](EVERYTHING, third)
-        for shown in rows_of(log, format):
-            made.add(shown)
-        assert (made.with_cleared(view) is not None) == is_possible
-        back = made.with_cleared(replace(view, results_cleared_through=0))
-        assert (back is not None) == (format is CHAT)
-
-
 @given(cases())
 @QUICK
 def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> None:

@@ -492,7 +492,7 @@ async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None
     build = await harness.build(cid)
     check(build, exact=True)
     assert shown(build)[0] == 0
-    assert [shown(build) for build in await both(harness, cid)] == [[0, 4, 5]] * 2
+    assert [shown(build) for build in await both(harness, cid)] == [[0, 3, 4, 5]] * 2
 
 
 # --- undo -----------------------------------------------------------------------------------
@@ -668,7 +668,7 @@ async def test_concurrent_builds_clear_once(harness: Harness) -> None:
 
 
 async def test_a_clearing_is_atomic(harness: Harness) -> None:
-    """A clearing that is stopped before its one statement has no effect; the next build clears.
+    """A clearing that is stopped before its end has no effect; the next build clears.
 
     [operation.shutdown]
     """
@@ -677,7 +677,7 @@ async def test_a_clearing_is_atomic(harness: Harness) -> None:
     await use(harness, cid, *range(6))
     state = (await harness.stored(cid)).state
     sentences = Sentences(harness)
-    sentences.failing.add("contexts.inline_basis")
+    sentences.failing.add("contexts.show")
     with pytest.raises(ServiceUnavailable):
         await harness.build(cid)
     assert (await harness.stored(cid)).state == state
@@ -723,7 +723,7 @@ async def test_clearing_costs_no_query_below_the_budget(
         await use(harness, cid, number)
         sentences.clear()
         await harness.build(cid)
-        assert sentences == {"contexts.read_since": 1}
+        assert sentences == {"contexts.read_build_input": 1}
 
 
 async def test_tool_names_are_read_once(harness: Harness) -> None:
@@ -736,10 +736,10 @@ async def test_tool_names_are_read_once(harness: Harness) -> None:
     await use(harness, cid, 6)
     sentences.clear()
     await harness.build(cid)
-    assert sentences == {"contexts.read_since": 1, "log.tool_names": 1}
+    assert sentences == {"contexts.read_build_input": 1, "log.tool_names": 1}
     sentences.clear()
     await harness.build(cid)
-    assert sentences == {"contexts.read_since": 1}
+    assert sentences == {"contexts.read_build_input": 1}
     assert await triggers(harness, cid) == []
 
 

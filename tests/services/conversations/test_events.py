@@ -24,7 +24,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
-from app.services.common.tenant_shares import TenantShares
+from app.services.common.limiter import Slots
 from app.services.conversations.events import EventService
 from tests.conftest import Server, execute
 from tests.services.fakes import (
@@ -54,12 +54,12 @@ def events_of(
     most_per_tenant: int = 10,
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
-    shares = TenantShares("event_streams", "event streams", most_streams, most_per_tenant)
+    slots = Slots("event_streams", "event streams", most_streams, most_per_tenant)
     return EventService(
         database,
         lambda: NOW,
         poll_seconds=0.01,
-        shares=shares,
+        slots=slots,
         page_rows=page_rows,
     )
 

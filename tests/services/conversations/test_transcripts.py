@@ -21,12 +21,11 @@ from app.adapters.postgres.conversations.transcripts import CHAINS, CONVERSATION
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ContextOverflow, NotFound, ValidationError
 from app.domain.common.messages import Role
-from app.domain.common.pages import UNBOUNDED
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.conversations.turns import group_boundary_before
 from app.domain.conversations.view import Span
 from app.domain.conversations.visibility import State, Visibility
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.common.read_permits import ReadPermit
 from app.services.conversations import transcripts
 from app.services.conversations.transcripts import PageMessage, TranscriptMessage, TranscriptService
 from app.services.tool_output.stored_results import Content
@@ -357,9 +356,7 @@ async def test_pages_of_large_results_end_early(harness: Harness) -> None:
     page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
     whole = await service(harness).with_visibility(TENANT, page, Content.AUTO)
     assert len(whole) == len(page) == 12
-    short = await service(harness).with_visibility(
-        TENANT, page, Content.AUTO, ReadPermit(100_000, 100_000)
-    )
+    short = await service(harness).with_visibility(TENANT, page, Content.AUTO, Bound(100_000))
     assert len(short) == 6
     assert [item.page_message for item in short] == page[:6]
 

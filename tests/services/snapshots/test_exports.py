@@ -46,7 +46,6 @@ def imports_of(harness: Harness) -> ImportService:
         harness.clock.utc,
         check_settings,
         max_body_bytes=2**20,
-        max_message_values=10_000,
         max_blob_bytes=2**20,
     )
 

@@ -12,9 +12,8 @@ import pytest
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.tenancy import storage_usage as statements
-from app.domain.common.errors import RateLimited, ServiceUnavailable, StorageLimitReached
+from app.domain.common.errors import StorageLimitReached
 from app.domain.tenancy.quotas import TenantLimits
-from app.services.common.tenant_shares import TenantShares
 from app.services.snapshots.forks import ForkService, NewFork
 from app.services.tenancy.quotas import QuotaService
 from app.services.tenancy.storage_quota import StorageQuota
@@ -154,16 +153,3 @@ async def test_stored_bytes_are_not_read_without_a_limit(database: PostgresDatab
     quotas = QuotaService(database, TenantLimits(), Clock().utc, lambda: 0.0)
     storage = StorageQuota(None, quotas, lambda: 0.0)  # type: ignore[arg-type]
     await storage.take(TENANT, 10**15)
-
-
-def test_a_tenant_is_limited_to_its_share() -> None:
-    """A tenant beyond its share is refused, and other tenants are admitted."""
-    shares = TenantShares("things", "things", 3, 2)
-    with shares.acquire("a"), shares.acquire("a"):
-        with pytest.raises(RateLimited) as refused:
-            shares.check_limits("a")
-        assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
-        with shares.acquire("b"), pytest.raises(ServiceUnavailable):
-            shares.check_limits("c")
-        shares.check_limits("b")
-    shares.check_limits("a")

@@ -52,14 +52,10 @@ _SMALL_COLUMNS = (
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
 )
-SETTINGS_VERSION = """coalesce((
-    SELECT known.version FROM settings_versions known WHERE known.tenant_id = {tenant_id}
-), 0)"""
 CONVERSATION_COLUMNS = ", ".join(
     (
         *_SMALL_COLUMNS,
         f"coalesce({_IS_CACHED}, false) AS is_cached",
-        f"{SETTINGS_VERSION.format(tenant_id='c.tenant_id')} AS settings_version",
         _unless_cached("c.metadata", "metadata"),
         _unless_cached("c.policy", "policy"),
         _unless_cached("c.sections", "sections"),
@@ -97,7 +93,6 @@ STATE_COLUMNS = """
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.state_version,
     h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
@@ -172,7 +167,6 @@ def state_from(row: Any) -> ConversationState:
         cleared_seq=row["cleared_seq"],
         oldest_at=row["oldest_at"],
         redacted_version=row["redacted_version"],
-        version=row["state_version"],
     )
 
 
@@ -220,7 +214,6 @@ class SettingsCache:
                 counter=row["counter"],
                 state=state_from(row),
                 calibration=calibration_from(row),
-                settings_version=row["settings_version"],
             )
             cached = replace(cached, conversation=conversation)
         else:
@@ -230,24 +223,6 @@ class SettingsCache:
             )
         self._cache[tenant_id, conversation.conversation_id, model] = cached
         return conversation
-
-    def put(self, tenant_id: str, conversation: Conversation) -> None:
-        """Replace a cached conversation by a later state of it."""
-        key = (tenant_id, conversation.conversation_id, None)
-        cached = self._cache.get(key)
-        if cached is not None:
-            self._cache[key] = replace(cached, conversation=conversation)
-
-    def change_version(self, tenant_id: str, conversation_id: str, known: int, new: int) -> None:
-        """Note that the known state of a conversation has a new version, and is the same."""
-        key = (tenant_id, conversation_id, None)
-        cached = self._cache.get(key)
-        if cached is None or cached.conversation is None:
-            return
-        state = cached.conversation.state
-        if state.version == known:
-            conversation = replace(cached.conversation, state=replace(state, version=new))
-            self._cache[key] = replace(cached, conversation=conversation)
 
 
 def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
@@ -274,7 +249,6 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         rolling_window=_window_from(row, defaults),
         own_id=row["own_id"],
         expires_at=row["expires_at"],
-        settings_version=row.get("settings_version", 0),
     )
 
 

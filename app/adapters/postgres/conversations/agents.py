@@ -10,7 +10,6 @@ from typing import Any
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
 from app.adapters.postgres.common.rows import agent_from
-from app.adapters.postgres.common.settings_versions import count_change
 from app.adapters.postgres.conversations.settings import (
     FIRST_LISTS,
     FIRST_VERSIONS,
@@ -98,18 +97,15 @@ class AgentRepository(ConfigurableRepository):
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
-        async with self._session.together():
-            added = await self._session.first(
-                ADD_AGENT,
-                tenant_id=tenant_id,
-                agent_id=agent.agent_id,
-                name=agent.name,
-                metadata=agent.metadata,
-                **_window_parameters(agent),
-                **asdict(agent.settings),
-            )
-            if added is not None:
-                await count_change(self._session, tenant_id)
+        added = await self._session.first(
+            ADD_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            metadata=agent.metadata,
+            **_window_parameters(agent),
+            **asdict(agent.settings),
+        )
         return added is not None
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
@@ -131,21 +127,17 @@ class AgentRepository(ConfigurableRepository):
         return page_of(rows, lambda row: agent_from(row, self._window_defaults))
 
     async def change(self, tenant_id: str, agent: Agent) -> None:
-        async with self._session.together():
-            await self._session.run(
-                CHANGE_AGENT,
-                tenant_id=tenant_id,
-                agent_id=agent.agent_id,
-                name=agent.name,
-                **_window_parameters(agent),
-                **change_parameters(agent),
-            )
-            await count_change(self._session, tenant_id)
+        await self._session.run(
+            CHANGE_AGENT,
+            tenant_id=tenant_id,
+            agent_id=agent.agent_id,
+            name=agent.name,
+            **_window_parameters(agent),
+            **change_parameters(agent),
+        )
 
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
-        async with self._session.together():
-            await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
-            await count_change(self._session, tenant_id)
+        await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
@@ -153,7 +145,6 @@ class AgentRepository(ConfigurableRepository):
             name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
-        await count_change(self._session, tenant_id)
         return deleted | snapshot_rows
 
 

@@ -7,7 +7,6 @@ from app.adapters.postgres.common.rows import (
     CONVERSATION_COLUMNS,
     NOT_EXPIRED,
     SETTINGS_JOINS,
-    SETTINGS_VERSION,
     STATE_COLUMNS,
 )
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
@@ -186,30 +185,5 @@ ROWS = Statement(
                 AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
             ORDER BY seq
         ) r
-        """
-)
-
-# For a payload in memory: what was appended since, if nothing else has changed.
-SINCE = Statement(
-    f"""
-        SELECT h.head_seq, h.turns, h.tokens, h.open_calls, h.due_at IS NOT NULL AS is_due,
-            cal.factor AS calibrated_factor, cal.margin AS calibrated_margin,
-            cal.reports AS calibrated_reports, rows.*
-        FROM heads h
-        LEFT JOIN calibrations cal ON cal.tenant_id = CAST(:tenant_id AS text)
-            AND cal.model = CAST(:model AS text) AND cal.counter = CAST(:counter AS text)
-        LEFT JOIN LATERAL (
-            SELECT {_row_arrays("0", "'{}'::bigint[]")}
-            FROM (
-                SELECT * FROM messages newer
-                WHERE newer.conversation_id = CAST(:conversation_id AS uuid)
-                    AND newer.seq > CAST(:through_seq AS bigint) AND newer.seq <= h.head_seq
-                ORDER BY newer.seq
-            ) r
-        ) rows ON true
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND h.state_version = CAST(:state_version AS bigint)
-            AND CAST(:settings_version AS bigint)
-                = {SETTINGS_VERSION.format(tenant_id="CAST(:tenant_id AS text)")}
         """
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
@@ -18,7 +17,7 @@ from app.domain.conversations.compaction_receipt import (
 )
 from app.domain.conversations.view import Summary
 
-RECEIPT_COLUMNS = """
+_RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
     span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
     before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
@@ -27,8 +26,8 @@ RECEIPT_COLUMNS = """
 """
 ADD_COMPACTION = Statement(
     f"""
-        INSERT INTO compactions ({RECEIPT_COLUMNS})
-        VALUES ({placeholders(RECEIPT_COLUMNS)})
+        INSERT INTO compactions ({_RECEIPT_COLUMNS})
+        VALUES ({placeholders(_RECEIPT_COLUMNS)})
         """
 )
 
@@ -46,7 +45,7 @@ ADD_SUMMARY = Statement(
         """
 )
 
-NO_NEW_PIN = """NOT EXISTS (
+_NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
         AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
@@ -59,31 +58,28 @@ NO_NEW_PIN = """NOT EXISTS (
         )
 )"""
 
-SHOWN_VIEW = """
-    view_version = view_version + 1, view_cause = CAST(:cause AS text),
-    compaction_id = CAST(:compaction_id AS uuid),
-    span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-    kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-    summary_tokens = CAST(:summary_tokens AS integer),
-    hidden_tokens = CAST(:hidden_tokens AS bigint),
-    hidden_messages = CAST(:hidden_messages AS bigint),
-    resume_at = CAST(:resume_at AS bigint),
-    failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
-        ELSE 0 END,
-    last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-        THEN last_failure END,
-    failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-        THEN failed_at END,
-    due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END"""
-"""How a compaction changes the head of a conversation."""
-
 # It runs with the head's row lock, so that it sees a pin that was set before.
 SHOW_VIEW = Statement(
     f"""
-        UPDATE heads SET {SHOWN_VIEW}
+        UPDATE heads
+        SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
+            compaction_id = CAST(:compaction_id AS uuid),
+            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+            summary_tokens = CAST(:summary_tokens AS integer),
+            hidden_tokens = CAST(:hidden_tokens AS bigint),
+            hidden_messages = CAST(:hidden_messages AS bigint),
+            resume_at = CAST(:resume_at AS bigint),
+            failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
+                ELSE 0 END,
+            last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN last_failure END,
+            failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
+                THEN failed_at END,
+            due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
         WHERE conversation_id = CAST(:conversation_id AS uuid)
             AND view_version = CAST(:view_version AS bigint)
-            AND {NO_NEW_PIN}
+            AND {_NO_NEW_PIN}
         """
 )
 
@@ -156,7 +152,12 @@ class CompactionQueries:
     _session: Session
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
-        values = receipt_values(conversation_id, compaction)
+        values = fields_of(compaction) | {
+            "conversation_id": conversation_id,
+            "span_start": compaction.hidden_span.start,
+            "span_end": compaction.hidden_span.end,
+            **_texts(compaction),
+        }
         await self._session.run(ADD_COMPACTION, **values)
 
     async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
@@ -179,7 +180,19 @@ class CompactionQueries:
         cause: str,
         resume_at_tokens: int = 0,
     ) -> bool:
-        values = view_values(conversation_id, visible, view_version, cause, resume_at_tokens)
+        view, hidden = visible.view, visible.view.hidden
+        values = fields_of(visible) | {
+            "conversation_id": conversation_id,
+            "span_start": hidden.start if hidden is not None else None,
+            "span_end": hidden.end if hidden is not None else None,
+            "kept": visible.kept_seqs,
+            "trimmed_through": view.results_cleared_through,
+            "window_starts": [span.start for span in view.window],
+            "window_ends": [span.end for span in view.window],
+            "view_version": view_version,
+            "cause": cause,
+            "resume_at": resume_at_tokens,
+        }
         changed = await self._session.run(SHOW_VIEW, **values)
         return changed == 1
 
@@ -220,39 +233,6 @@ class CompactionQueries:
             NEWEST_SUMMARIES, conversation_id=conversation_id, through=through
         )
         return list(summaries_from(row["made"])) if row is not None else []
-
-
-def receipt_values(conversation_id: str, compaction: Compaction) -> dict[str, Any]:
-    """Return the values of a receipt's columns."""
-    return fields_of(compaction) | {
-        "conversation_id": conversation_id,
-        "span_start": compaction.hidden_span.start,
-        "span_end": compaction.hidden_span.end,
-        **_texts(compaction),
-    }
-
-
-def view_values(
-    conversation_id: str,
-    visible: ViewState,
-    view_version: int,
-    cause: str,
-    resume_at_tokens: int,
-) -> dict[str, Any]:
-    """Return the values of the statements that change what a conversation shows."""
-    view, hidden = visible.view, visible.view.hidden
-    return fields_of(visible) | {
-        "conversation_id": conversation_id,
-        "span_start": hidden.start if hidden is not None else None,
-        "span_end": hidden.end if hidden is not None else None,
-        "kept": visible.kept_seqs,
-        "trimmed_through": view.results_cleared_through,
-        "window_starts": [span.start for span in view.window],
-        "window_ends": [span.end for span in view.window],
-        "view_version": view_version,
-        "cause": cause,
-        "resume_at": resume_at_tokens,
-    }
 
 
 def _texts(compaction: Compaction) -> dict[str, str]:

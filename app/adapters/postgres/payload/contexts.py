@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import (
     SettingsCache,
-    calibration_from,
     epoch_from,
     log_rows_from,
 )
-from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS, SINCE
+from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
-from app.adapters.postgres.payload.inline_compactions import InlineCompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
-from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, View, view_from
@@ -33,17 +28,15 @@ _EPOCH_COLUMNS = """
     top_start, top_end, tail_start, kept, trimmed_through, frame, sections_hash, tools_hash,
     policy_hash
 """
-# The update orders it with a deletion, so that no row stays for a later conversation with this id.
-# Other processes read the new epoch, because the version of the state is another one.
-_BEGIN = """UPDATE heads SET state_version = state_version + 1
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND redacted_version <= CAST(:view_version AS bigint)
-            RETURNING conversation_id, state_version"""
-_IF_NEW = "ON CONFLICT (conversation_id, lane, epoch) DO NOTHING"
+# The lock orders it with a deletion, so that no row stays for a later conversation with this id,
+# and with a redaction.
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            {_BEGIN}
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND redacted_version <= CAST(:view_version AS bigint)
+            FOR NO KEY UPDATE
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body
@@ -52,29 +45,12 @@ ADD_EPOCH = Statement(
         ), added AS (
             INSERT INTO epochs ({_EPOCH_COLUMNS})
             SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-            {_IF_NEW}
+            ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
             RETURNING conversation_id
         )
-        SELECT state_version FROM alive JOIN added USING (conversation_id)
+        SELECT conversation_id FROM added
         """
 )
-# On Citus, statements of one table instead.
-BEGIN_EPOCH = Statement(_BEGIN)
-STORE_TEXT = Statement(
-    """
-        INSERT INTO prompt_texts (conversation_id, hash, body)
-        VALUES (CAST(:conversation_id AS uuid), CAST(:hash AS text), CAST(:body AS text))
-        ON CONFLICT (conversation_id, hash) DO NOTHING
-        """
-)
-STORE_EPOCH = Statement(
-    f"""
-        INSERT INTO epochs ({_EPOCH_COLUMNS})
-        VALUES ({placeholders(_EPOCH_COLUMNS)})
-        {_IF_NEW}
-        """
-)
-
 # An epoch's id is a UUIDv7: the largest is the newest.
 NEWEST_TOOLS = Statement(
     """
@@ -112,7 +88,7 @@ FIND_EPOCH = Statement(
 )
 
 
-class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
+class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
     def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
@@ -182,48 +158,9 @@ class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
         )
         return log_rows_from(row)
 
-    async def read_since(
-        self,
-        tenant_id: str,
-        known: Conversation,
-        model: str | None,
-        through_seq: int,
-        *,
-        as_chat: bool,
-    ) -> tuple[Conversation, list[LogRow]] | None:
-        row = await self._session.first(
-            SINCE,
-            tenant_id=tenant_id,
-            conversation_id=known.conversation_id,
-            counter=known.counter,
-            model=model,
-            state_version=known.state.version,
-            settings_version=known.settings_version,
-            through_seq=through_seq,
-            as_chat=as_chat,
-        )
-        if row is None:
-            return None
-        state = replace(
-            known.state,
-            head_seq=row["head_seq"],
-            turns=row["turns"],
-            tokens=row["tokens"],
-            open_calls=tuple(row["open_calls"]),
-            is_due=row["is_due"],
-        )
-        conversation = replace(known, state=state, calibration=calibration_from(row))
-        return conversation, log_rows_from(row)
-
     async def add_epoch(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        epoch: Epoch,
-        view: View,
-        texts: Mapping[str, str],
-    ) -> int | None:
-        conversation_id, version = conversation.conversation_id, conversation.state.version
+        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
+    ) -> bool:
         top_start, hidden = _bounds(view)
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
@@ -237,29 +174,7 @@ class ContextRepository(CompactionQueries, InlineCompactionQueries, PinQueries):
             "hashes": [*texts],
             "texts": [*texts.values()],
         }
-        if self._session.is_distributed:
-            row = await self._add_epoch_on_citus(conversation_id, texts, values)
-        else:
-            row = await self._session.first(ADD_EPOCH, **values)
-        if row is None:
-            return None
-        if row["state_version"] == version + 1:
-            self._settings_cache.change_version(tenant_id, conversation_id, version, version + 1)
-        return int(row["state_version"])
-
-    async def _add_epoch_on_citus(
-        self, conversation_id: str, texts: Mapping[str, str], values: dict[str, Any]
-    ) -> Any | None:
-        async with self._session.together():
-            begun = await self._session.first(BEGIN_EPOCH, **values)
-            if begun is None:
-                return None
-            for hash, body in texts.items():
-                await self._session.run(
-                    STORE_TEXT, conversation_id=conversation_id, hash=hash, body=body
-                )
-            added = await self._session.run(STORE_EPOCH, **values)
-        return begun if added else None
+        return await self._session.first(ADD_EPOCH, **values) is not None
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

@@ -8,7 +8,6 @@ from typing import Any
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import epoch_from
-from app.adapters.postgres.common.settings_versions import count_change
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import Page
 from app.domain.conversations.epoch import Epoch, PastEpoch
@@ -137,7 +136,6 @@ _FIND_CALIBRATION = """
             AND counter = CAST(:counter AS text)
         """
 FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
-LOCK_CALIBRATION = Statement(f"{_FIND_CALIBRATION} FOR UPDATE")
 
 
 class UsageRepository:
@@ -208,27 +206,9 @@ class UsageRepository:
             "min_margin": MIN_MARGIN,
             "max_margin": INEXACT_MARGIN,
         }
-        if self._session.is_distributed:
-            return await self._calibrate_and_count(tenant_id, model, counter, values)
-        return await self._calibrate(values)
-
-    async def _calibrate(self, values: dict[str, Any]) -> Calibration:
         row = await self._session.first(CALIBRATE, **values)
         assert row is not None, "an upsert returns its row"
         return _calibration_from(row)
-
-    async def _calibrate_and_count(
-        self, tenant_id: str, model: str, counter: str, values: dict[str, Any]
-    ) -> Calibration:
-        """Calibrate, and count a version of the settings if builds use another calibration."""
-        key = {"tenant_id": tenant_id, "model": model, "counter": counter}
-        async with self._session.together():
-            # Another report cannot come between the two: it waits for the lock.
-            found = await self._session.first(LOCK_CALIBRATION, **key)
-            after = await self._calibrate(values)
-            if found is None or _calibration_from(found).rounded != after.rounded:
-                await count_change(self._session, tenant_id)
-        return after
 
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str

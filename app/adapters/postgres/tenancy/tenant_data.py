@@ -26,7 +26,6 @@ _DELETED: Mapping[str, str] = {
     "creations": "tenant_id, key",
     "allowances": "tenant_id, kind, window_start",
     "tenant_usage": "tenant_id, agent_id, day, model, purpose",
-    "settings_versions": "tenant_id",
     "tenants": "tenant_id",
 }
 DELETE = {

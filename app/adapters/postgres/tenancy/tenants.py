@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.common.settings_versions import count_change
 
 ADD = Statement(
     """
@@ -105,9 +104,7 @@ class TenantRepository:
         return stored == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
-        async with self._session.together():
-            await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
-            await count_change(self._session, tenant_id)
+        await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
         row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
@@ -118,8 +115,4 @@ class TenantRepository:
         return [(row["model"], row["entry"]) for row in rows]
 
     async def remove_model(self, tenant_id: str, model: str) -> bool:
-        async with self._session.together():
-            removed = await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model)
-            if removed:
-                await count_change(self._session, tenant_id)
-        return removed == 1
+        return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1

@@ -34,6 +34,7 @@ from app.domain.common.messages import (
     is_sendable,
 )
 from app.domain.conversations.active_window import time_from
+from app.domain.conversations.log.text_limit import require_short_text
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import (
     FORMATS,
@@ -126,7 +127,8 @@ def make_drafts(
 
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
     drafts. `answered` counts the results without an id right before, by tool, and is changed as
-    this message says. Raises ValidationError with the pointer of the invalid field.
+    this message says. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge
+    for too much text.
     """
     answered = {} if answered is None else answered
     text = plain_text(raw, format)
@@ -193,6 +195,8 @@ def drafts_of_any(
         block_types.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
+    for message in messages:
+        require_short_text(message, pointer)
     result_pointers = [pointer + result_pointer for result_pointer, _ in codec.results(raw)]
     drafts = []
     for index, (original, raw_message) in enumerate(zip(messages, codec.split(raw), strict=True)):

@@ -7,14 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Message, Role, Text
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.domain.conversations.view import View
 from app.domain.formats import openai_chat
 from app.domain.formats.openai_chat.reasoning_fields import (
     call_stand_in_fields,
@@ -26,14 +23,6 @@ from app.domain.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendere
 from app.domain.payload.assemblers.separate import SeparateAssembler
 
 
-class _Result(NamedTuple):
-    """A shown result, and the place of its item; a plain one is shown as it is stored."""
-
-    row: LogRow
-    place: int
-    is_plain: bool
-
-
 class ChatAssembler(SeparateAssembler):
     """Items for OpenAI Chat Completions."""
 
@@ -42,7 +31,6 @@ class ChatAssembler(SeparateAssembler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._media: list[tuple[Message, str]] = []
-        self._results: dict[int, _Result] = {}
 
     def _put_item(self, item: dict[str, Any], tokens: int) -> None:
         self._append(json_text.dump_payload(item))
@@ -55,53 +43,8 @@ class ChatAssembler(SeparateAssembler):
         if not self._open_calls:
             self._finish_group()
 
-    def with_cleared(self, view: View) -> Self | None:
-        """Put placeholders in the place of results, each of which is an item of its own."""
-        before = self.view
-        is_reduced = before.shortened or before.sent_item is not None or self.has_reasoning
-        shows_again = any(
-            before.clears_result(seq) and not view.clears_result(seq)
-            for seq in view.uncleared_results
-        )
-        if (
-            is_reduced
-            or shows_again
-            or view.results_cleared_through < before.results_cleared_through
-        ):
-            return None
-        cleared = [
-            result
-            for result in self._results.values()
-            if result.row.tokens > MAX_PLACEHOLDER_TOKENS and view.clears_result(result.row.seq)
-        ]
-        if not all(result.is_plain for result in cleared):
-            return None
-        copied = self._copy()
-        copied.view = view
-        if cleared:
-            copied._clear(cleared)
-        return copied
-
-    def _clear(self, results: Sequence[_Result]) -> None:
-        """Show placeholders in the place of results, and mention what is mentioned then."""
-        self.mentions.clear()
-        items: dict[int, bytes] = {}
-        for result in results:
-            row = result.row
-            item, tokens = self._result_item(row.call_ids[0], self._placeholder(row))
-            items[result.place] = json_text.dump_payload(item)
-            self.tokens += tokens - row.tokens
-            del self._results[row.seq]
-        self._replace_items(items)
-        for result in self._results.values():
-            self._is_rewritten(result.row)  # adds its mentions
-
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        is_plain = not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row))
-        if row.role is Role.TOOL:
-            kept = row if is_plain else replace(row, text=b"")
-            self._results[row.seq] = _Result(kept, self.stable_items, is_plain)
-        if is_plain:
+        if not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row)):
             self._append(row.text)
             self.tokens += row.tokens
             return

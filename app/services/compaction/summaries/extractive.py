@@ -13,7 +13,6 @@ from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.merging import merged_ledger
 from app.domain.compaction.summaries.statements.statement import Kind
 from app.domain.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
-from app.domain.conversations.inline_compaction import InlineRows
 from app.domain.conversations.view import Span, View
 from app.domain.models.tokens import CountText
 
@@ -35,8 +34,7 @@ class SummaryScope:
     that stay shown: their values replace older ones. `unlisted` are statements without room in the
     earlier summary, `newly_unlisted` those without room in the newest of several to merge. Results
     that `view` clears are placeholders for a model as well. `kept_tokens` is the room for the
-    statements that a model must not lose, None for half of the summary. `read` are messages that
-    are in memory.
+    statements that a model must not lose, None for half of the summary.
     """
 
     count: CountText
@@ -49,7 +47,6 @@ class SummaryScope:
     newly_unlisted: str = ""
     view: View | None = None
     kept_tokens: int | None = None
-    read: InlineRows | None = None
 
 
 def write_summary(

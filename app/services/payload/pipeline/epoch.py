@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.epoch import BuildInput, Epoch
+from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
     PROVIDER_COMPACTED,
@@ -185,50 +185,19 @@ def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
 async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
     """Write the epoch unless it is the last one. Raises Restart when another build was first."""
     build = unrecorded(deps, state, choice)
-    epoch, version = build.epoch, state.input.conversation.state.version
+    epoch = build.epoch
     if build.is_new_epoch:
         async with deps.database.session() as session:
-            new_version = await session.contexts.add_epoch(
-                state.attempt.tenant_id,
-                state.input.conversation,
-                epoch,
-                choice.start.view,
-                _texts_by_hash(state),
+            is_added = await session.contexts.add_epoch(
+                state.attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
             )
-        if new_version is None:
+        if not is_added:
             raise state.restart()
-        version = new_version
     rendered = build.rendered
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
-    rendered.input = _input_after(state.input, epoch, version)
     deps.cache.put(state.attempt.cache_key, rendered)
     tail_hash = await _record_tail(deps, state, rendered)
     return replace(build, build_id=str(BuildId(epoch.epoch_id, build.through_seq, tail_hash)))
-
-
-def _input_after(build_input: BuildInput, epoch: Epoch, version: int) -> BuildInput | None:
-    """Return what a build would read next, without messages; None where that is not known.
-
-    `version` is the version of the state with this epoch. A new epoch changes it by one: with any
-    other difference something else has changed.
-    """
-    conversation = build_input.conversation
-    is_new = int(epoch is not build_input.epoch)
-    if build_input.window_epoch is not None or conversation.state.failures:
-        return None
-    if version - conversation.state.version != is_new:
-        return None
-    if is_new or conversation.state.became_due:
-        state = replace(conversation.state, version=version, became_due=False)
-        conversation = replace(conversation, state=state)
-    return replace(
-        build_input,
-        conversation=conversation,
-        epoch=epoch,
-        other_streams=(),
-        has_rows=True,
-        rows=[],
-    )
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:

@@ -30,7 +30,7 @@ async def render(
     """Render this view, unless it is rendered already, and write the payload's notes."""
     rendered = state.rendered
     if rendered is None or rendered.view != view:
-        if rendered is not None and renders_alike(rendered, view):
+        if rendered is not None and _renders_alike(rendered, view):
             rendered.show(view)
             state = replace(state, view=view)
         else:
@@ -38,7 +38,7 @@ async def render(
     return with_notes(state, kept_tools)
 
 
-def renders_alike(rendered: CachedPayload, view: View) -> bool:
+def _renders_alike(rendered: CachedPayload, view: View) -> bool:
     """Whether a payload that no other build has yet only replays other reasoning, and has none."""
     if rendered.epoch_id or rendered.assembler.has_reasoning:
         return False

@@ -24,8 +24,6 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
-from app.domain.conversations.inline_compaction import InlineBasis
-from app.domain.conversations.log.appended import Appended
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
@@ -96,9 +94,7 @@ class KnownPayload:
 class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
-    `appended` was stored in the same request. Only the first pass uses it, and what is in memory.
-    A preview neither compacts nor stores anything. `basis` is what a compaction starts from after
-    the last pass has cleared results.
+    A preview neither compacts nor stores anything.
     """
 
     tenant_id: str
@@ -108,39 +104,22 @@ class Attempt:
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
-    appended: Appended | None = None
-    is_first: bool = True
     is_preview: bool = False
-    basis: InlineBasis | None = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:
-        """The key of the payload cache: the payload stream and the requested context window.
-
-        The tenant is part of it: what is in the cache is not checked against the tenant again.
-        """
+        """The key of the payload cache: the payload stream and the requested context window."""
         settings = self.settings
         window = str(requested_window(settings))
         return self.tenant_id, self.conversation_id, settings.format, settings.model or "", window
 
 
 class Restart(Exception):  # not an error: the pipeline starts over
-    """The view, the pins or the epochs of the conversation changed: the build loads them again.
+    """The view, the pins or the epochs of the conversation changed: the build loads them again."""
 
-    With an `input`, that is what it would read, and `shown` the rendered history of its view.
-    """
-
-    def __init__(
-        self,
-        attempt: Attempt,
-        input: BuildInput | None = None,
-        shown: CachedPayload | None = None,
-    ) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         super().__init__()
-        basis = attempt.basis if input is not None else None
-        self.attempt = replace(attempt, appended=None, is_first=False, basis=basis)
-        self.input = input
-        self.shown = shown
+        self.attempt = attempt
 
 
 @dataclass(frozen=True)  # without slots, which a cached property does not work with
@@ -192,15 +171,10 @@ class BuildState:
         added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
-    def restart(
-        self, input: BuildInput | None = None, shown: CachedPayload | None = None
-    ) -> Restart:
-        """Return the exception that makes the pipeline start over, with this input if it is known.
-
-        Otherwise the conversation is loaded again.
-        """
+    def restart(self) -> Restart:
+        """Return the exception that makes the pipeline load the conversation again."""
         one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
-        return Restart(replace(self.attempt, degraded=one_build), input, shown)
+        return Restart(replace(self.attempt, degraded=one_build))
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""
@@ -219,12 +193,6 @@ class BuildState:
             opening=shown if position is DynamicPosition.BEFORE_WINDOW else NO_DYNAMIC_TEXTS,
             tail=shown if position is DynamicPosition.TAIL else NO_DYNAMIC_TEXTS,
         )
-
-    def without_messages(self) -> BuildState:
-        """Drop the messages and the notes about them."""
-        bare = replace(self.without_rendered(), entries=(), excluded_seqs=None, notes=Notes())
-        bare = replace(bare, input=replace(self.input, rows=[]))
-        return bare.with_dynamic_texts(self.dynamic_texts)
 
     def without_rendered(self) -> BuildState:
         """Drop the rendered history, because the view will change."""

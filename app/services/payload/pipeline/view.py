@@ -19,7 +19,7 @@ from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spa
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
-from app.services.payload.pipeline.rendering import can_extend, extend, render_rows, renders_alike
+from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState, Restart
 
 
@@ -154,10 +154,6 @@ async def _with_entries(
         loaded.last_epoch,
         loaded.cached,
     )
-    shown = loaded.shown
-    if shown is not None and renders_alike(shown, view) and can_extend(shown, state):
-        shown.show(view)
-        return state.with_rendered(shown)
     # Only a payload of the same view is extended by the rows that were read.
     is_warm = (
         last_epoch is not None

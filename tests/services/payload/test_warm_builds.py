@@ -1,4 +1,4 @@
-"""A build that adds messages to the last one equals a build that reads everything.
+"""A build that extends a cached payload equals a build that reads everything.
 
 [payload.deterministic, epochs.extend]
 """
@@ -17,9 +17,6 @@ from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
-from app.services.conversations.batches import Append
-from app.services.conversations.log import AppendResult
-from app.services.payload import context
 from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
 
@@ -37,7 +34,7 @@ OWN = st.fixed_dictionaries(
 )
 
 
-async def _append(harness: Harness, cid: str, kind: str, number: int) -> Any:
+async def _append(harness: Harness, cid: str, kind: str, number: int) -> None:
     call = f"call_{number}"
     messages: tuple[Any, ...] = {
         "user": (user(f"question {number} " + "why " * 40),),
@@ -45,9 +42,7 @@ async def _append(harness: Harness, cid: str, kind: str, number: int) -> Any:
         "output": (asks(call), result(call, "short")),
         "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 60)),
     }[kind]
-    stored = await harness.log.append_for_build(TENANT, cid, Append(messages, CHAT))
-    assert isinstance(stored, AppendResult)
-    return stored.appended
+    await harness.append(cid, *messages)
 
 
 async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
@@ -88,14 +83,13 @@ async def test_it_equals_a_build_that_reads_everything(
     """Whatever happens between two builds, the answer is the same as from a new process."""
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     for number, (append, change, status, limits) in enumerate(steps):
-        appended = await _append(harness, cid, append, number)
+        await _append(harness, cid, append, number)
         if change is not None:
             await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
-            appended = None
         note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
         ask = RequestSettings(format, ASKS[format].model, status=status, dynamic=note, **limits)
         try:
-            warm = await harness.context.build(TENANT, cid, ask, appended=appended)
+            warm = await harness.context.build(TENANT, cid, ask)
         except ContextOverflow:
             with pytest.raises(ContextOverflow):
                 await harness.cold().build(TENANT, cid, ask)
@@ -111,24 +105,6 @@ def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in once}
 
 
-@pytest.mark.parametrize("format", ASKS)
-async def test_messages_alone_need_no_other_step(
-    harness: Harness, format: FormatName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A build that has more messages than the last one runs no other step."""
-    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
-    await _append(harness, cid, "output", 0)
-    first = await harness.context.build(TENANT, cid, ASKS[format])
-    monkeypatch.delattr(context, "choose_view")
-    for number, append in enumerate(("user", "says", "output", "large_output"), 1):
-        appended = await _append(harness, cid, append, number)
-        build = await harness.context.build(TENANT, cid, ASKS[format], appended=appended)
-        assert build["through_seq"] > first["through_seq"]
-        assert build["epoch"] == first["epoch"]
-    with pytest.raises(NameError):
-        await harness.context.build(TENANT, cid, RequestSettings(format, max_output_tokens=77))
-
-
 @pytest.mark.parametrize("own", [{}, {"tool_output": {"context_budget_tokens": 600}}])
 async def test_a_payload_that_becomes_too_long_is_reduced(
     harness: Harness, own: dict[str, Any]
@@ -137,8 +113,8 @@ async def test_a_payload_that_becomes_too_long_is_reduced(
     cid = await harness.conversation(policy(1500, **own), SECTIONS, TOOLS)
     reasons = []
     for number in range(14):
-        appended = await _append(harness, cid, "large_output", number)
-        warm = await harness.context.build(TENANT, cid, ASKS[CHAT], appended=appended)
+        await _append(harness, cid, "large_output", number)
+        warm = await harness.context.build(TENANT, cid, ASKS[CHAT])
         cold = await harness.cold().build(TENANT, cid, ASKS[CHAT])
         reasons.append(warm["cache_break_reason"])
         assert _lasting(warm) == _lasting(cold)

@@ -1,0 +1,75 @@
+"""What tenants do at once in one process. [quotas.fair-share]"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.common.errors import RateLimited, ServiceUnavailable
+from app.services.common.limiter import Slots
+
+
+async def test_a_tenant_is_limited_to_its_share() -> None:
+    """A tenant at its limit is refused, and other tenants are admitted until all is in use."""
+    slots = Slots("things", "things", 3, 2)
+    assert await slots.acquire("a", 2) == 2
+    with pytest.raises(RateLimited) as refused:
+        await slots.acquire("a")
+    assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
+    await slots.acquire("b")
+    with pytest.raises(ServiceUnavailable) as full:
+        await slots.acquire("c")
+    assert full.value.facts == {"reason": "too_many_things", "retry_after": 5}
+    slots.release("a", 2)
+    slots.check("a")
+    slots.check("c", 2)
+
+
+async def test_work_waits_for_slots() -> None:
+    """Work that finds no slot takes the one that is released, or is refused in time."""
+    slots = Slots("things", "things", 2, 2, wait_seconds=20)
+    await slots.acquire("a", 2)
+    waiting = asyncio.create_task(slots.acquire("a", 2))
+    await asyncio.sleep(0)
+    slots.release("a")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    slots.release("a")
+    assert await waiting == 2
+    slots.wait_seconds = 0.01
+    with pytest.raises(RateLimited):
+        await slots.acquire("a")
+
+
+async def test_work_of_any_size_is_done_at_last() -> None:
+    """Work that needs more slots than there are takes all that its tenant may have."""
+    slots = Slots("things", "things", 3, 2)
+    assert await slots.acquire("a", 100) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4), st.booleans()), max_size=40))
+def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
+    """Property: whatever is taken and released, no more is in use than the limits allow."""
+
+    async def run() -> None:
+        slots, used = Slots("things", "things", 5, 3), Counter[str]()
+        for tenant_id, count, is_release in steps:
+            if is_release:
+                slots.release(tenant_id, used.pop(tenant_id, 0))
+                continue
+            wanted = min(count, 3)
+            try:
+                assert await slots.acquire(tenant_id, count) == wanted
+            except RateLimited:
+                assert used[tenant_id] + wanted > 3
+            except ServiceUnavailable:
+                assert used.total() + wanted > 5
+            else:
+                used[tenant_id] += wanted
+            assert used.total() <= 5 and max(used.values(), default=0) <= 3
+
+    asyncio.run(run())

@@ -1,0 +1,242 @@
+"""Appends and builds of several processes on one conversation.
+
+A second process is a second database object over the same store: it knows nothing of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from app.adapters.postgres.common.connections import Session
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.messages import FormatName
+from app.domain.conversations.settings import SettingsList
+from app.domain.prompt.resolved_settings import RequestSettings
+from app.services.conversations.own_settings import Patch
+from tests.services.fakes import (
+    MODEL,
+    TENANT,
+    Build,
+    Harness,
+    WatchedDatabase,
+    asks,
+    result,
+    says,
+    user,
+)
+
+_ROWS = (
+    "SELECT seq, tokens, total_tokens, role FROM messages WHERE conversation_id = $1 ORDER BY seq"
+)
+
+
+def another(harness: Harness) -> Harness:
+    """Return the services of another process, which has nothing in memory."""
+    return Harness(WatchedDatabase(PostgresDatabase(harness.database.store)), clock=harness.clock)
+
+
+async def rows(harness: Harness, sql: str, cid: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query about a conversation."""
+    async with harness.database.store.session() as session:
+        return [tuple(row) for row in await session._connection.fetch(sql, cid)]
+
+
+def seen(built: dict[str, Any]) -> dict[str, Any]:
+    """Return what must not depend on what is in memory."""
+    names = ("epoch", "through_seq", "stable_items", "prefix_hash", "tokens_used", "budget")
+    return {name: built[name] for name in names} | {"payload": Build(built).payload}
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The SQL of every statement, in order."""
+    statements: list[str] = []
+    execute = Session._execute
+
+    async def noting(self: Session, run: Any, statement: Any, values: Any) -> Any:
+        statements.append(statement.sql)
+        return await execute(self, run, statement, values)
+
+    monkeypatch.setattr(Session, "_execute", noting)
+    return statements
+
+
+@pytest.mark.one_server
+async def test_an_append_is_one_statement(harness: Harness, ran: list[str]) -> None:
+    """Also with results, once the process knows the settings. [log.one-statement]"""
+    cid = await harness.conversation()
+    await harness.append(cid, user("first"))
+    ran.clear()
+    await harness.append(cid, asks("c1"))
+    await harness.append(cid, result("c1", "short"), says("done"))
+    await harness.append(cid, user("with an id") | {"id": "mine"})
+    assert len(ran) == 3
+
+
+async def test_a_warm_build_is_one_select(harness: Harness, ran: list[str]) -> None:
+    """In each format, also after appends of another process. [log.one-statement]"""
+    cid = await harness.conversation()
+    await harness.append(cid, user("first"))
+    for format in (FormatName.OPENAI_CHAT, FormatName.ANTHROPIC):
+        ask = RequestSettings(format)
+        await harness.context.build(TENANT, cid, ask)
+        await another(harness).append(cid, asks("c1"), result("c1", "x" * 50), says("by another"))
+        ran.clear()
+        warm = await harness.context.build(TENANT, cid, ask)
+        assert len(ran) == 1
+        assert seen(warm) == seen(await another(harness).context.build(TENANT, cid, ask))
+
+
+async def _policy(other: Harness, cid: str) -> None:
+    await other.set_policy(cid, {"budget": {"context_window": 20_000}})
+
+
+async def _sections(other: Harness, cid: str) -> None:
+    await other.conversations.set_list(
+        TENANT, cid, SettingsList.SECTIONS, [{"name": "a", "content": "Be brief."}], None
+    )
+
+
+async def _tools(other: Harness, cid: str) -> None:
+    tool = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+    await other.conversations.set_list(TENANT, cid, SettingsList.TOOLS, [tool], None)
+
+
+async def _agent(other: Harness, cid: str) -> None:
+    patch = Patch(frozenset({"policy"}), policy={"budget": {"context_window": 30_000}})
+    agent_id = (await other.stored(cid)).agent_id
+    assert agent_id is not None
+    await other.agents.change(TENANT, agent_id, patch)
+
+
+async def _model(other: Harness, cid: str) -> None:
+    entry = {"context_window": 40_000, "max_output_tokens": 1_000}
+    async with other.database.session() as session:
+        await session.tenants.set_model(TENANT, MODEL, orjson.dumps(entry).decode())
+
+
+async def _calibration(other: Harness, cid: str) -> None:
+    async with other.database.session() as session:
+        for _ in range(4):
+            await session.usage.calibrate(TENANT, MODEL, "tokenizer", 3_000, 2_000)
+
+
+async def _pin(other: Harness, cid: str) -> None:
+    await other.pin(cid, 1)
+
+
+async def _compact(other: Harness, cid: str) -> None:
+    assert (await other.compact(cid)).compacted
+
+
+async def _undo(other: Harness, cid: str) -> None:
+    await other.compact(cid)
+    await other.undo(cid)
+
+
+async def _clear(other: Harness, cid: str) -> None:
+    await other.conversations.clear(TENANT, cid)
+
+
+async def _epoch(other: Harness, cid: str) -> None:
+    patch = orjson.dumps([{"name": "only now", "content": "For this call."}]).decode()
+    await other.context.build(TENANT, cid, RequestSettings(sections=patch))
+
+
+CHANGES: list[Callable[[Harness, str], Awaitable[None]]] = [
+    *(_policy, _sections, _tools, _agent, _model, _calibration),
+    *(_pin, _compact, _undo, _clear, _epoch),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_another_process_changes_is_seen_at_once(
+    harness: Harness, change: Callable[[Harness, str], Awaitable[None]]
+) -> None:
+    """No append or build uses a state or settings that are no longer stored. [log.known-state]"""
+    agent_id = await harness.agent()
+    cid = await harness.conversation(agent_id=agent_id)
+    for number in range(12):
+        await harness.append(cid, user(f"question {number} " + "why " * 40), says("because " * 60))
+        await harness.build(cid)
+    await change(another(harness), cid)
+    await harness.append(cid, user("and now?"))
+    built = await harness.context.build(TENANT, cid, RequestSettings())
+    cold = await another(harness).context.build(TENANT, cid, RequestSettings())
+    assert seen(built) == seen(cold)
+    third = await another(harness).append(cid, says("read"))
+    known = await harness.append(cid, says("read"))
+    assert known.budget is not None and third.budget is not None
+    assert known.budget.total == third.budget.total
+
+
+async def test_processes_at_once_leave_no_gap(harness: Harness) -> None:
+    """Appends of two processes to eight conversations: dense seqs, true totals, nothing twice."""
+    processes = [harness, another(harness)]
+    cids = [await harness.conversation() for _ in range(8)]
+    for process in processes:
+        for cid in cids:
+            await process.append(cid, user("warm"))
+    await asyncio.gather(
+        *(
+            process.append(cid, user(f"{number}"), says(f"answer {number}"))
+            for number in range(12)
+            for process in processes
+            for cid in cids
+        )
+    )
+    for cid in cids:
+        stored = await rows(harness, _ROWS, cid)
+        assert [row[0] for row in stored] == list(range(1, 2 + 2 * 24 + 1))
+        totals = [sum(row[1] for row in stored[: end + 1]) for end in range(len(stored))]
+        assert [row[2] for row in stored] == totals
+        pairs = [(stored[i][3], stored[i + 1][3]) for i in range(2, len(stored), 2)]
+        assert set(pairs) == {("user", "assistant")}
+        state = (await harness.stored(cid)).state
+        assert (state.head_seq, state.tokens, state.turns) == (50, totals[-1], 26)
+
+
+async def test_a_locked_conversation_delays_no_other(harness: Harness) -> None:
+    """An append to a conversation that another transaction holds waits alone."""
+    cids = [await harness.conversation() for _ in range(5)]
+    for cid in cids:
+        await harness.append(cid, user("warm"))
+    async with harness.database.transaction() as session:
+        assert await session.log.lock(TENANT, cids[0], None) is not None
+        waiting = [asyncio.create_task(harness.append(cid, user("more"))) for cid in cids]
+        await asyncio.gather(*waiting[1:])
+        assert not waiting[0].done()
+    await waiting[0]
+    assert [(await harness.stored(cid)).state.head_seq for cid in cids] == [2] * 5
+
+
+async def test_a_new_conversation_with_the_id_of_a_deleted_one(harness: Harness) -> None:
+    """What a process knows of a deleted conversation is not used for a later one with its id."""
+    cid = await harness.conversation({"budget": {"context_window": 20_000}})
+    await harness.append(cid, user("first"))
+    await harness.build(cid)
+    other = another(harness)
+    await other.conversations.remove(TENANT, cid)
+    assert await other.conversation(conversation_id=cid) == cid
+    answer = await harness.append(cid, user("anew"))
+    assert (answer.head_seq, answer.messages[0].turn) == (1, 1)
+    assert answer.budget is not None and answer.budget.total != 20_000
+    built = await harness.build(cid)
+    assert "first" not in str(built.payload)
+
+
+async def test_a_compaction_becomes_due_once(harness: Harness) -> None:
+    """The append that reaches the threshold announces the compaction."""
+    cid = await harness.conversation({"budget": {"context_window": 8_000}})
+    await harness.append(cid, user("warm"))
+    due = []
+    for number in range(24):
+        await harness.append(cid, user(f"{number} " + "word " * 300))
+        due.append((await harness.stored(cid)).state.is_due)
+    assert due.index(True) > 0 and all(due[due.index(True) :])
+    assert [kind for kind, _ in await harness.events_of(cid)].count("due") == 1
