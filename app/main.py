@@ -37,7 +37,6 @@ from app.api.payload import (
     reported_usage,
     stateless,
     usage_totals,
-    validation,
 )
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
@@ -67,7 +66,6 @@ from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
-from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
@@ -107,7 +105,6 @@ ROUTERS = (
     snapshots.page_router,
     snapshots.stream_router,
     stateless.router,
-    validation.router,
     tokens.router,
     models.router,
     call_history.router,
@@ -302,7 +299,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
-        validation=ValidationService(resolver, parts.models),
         storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,

@@ -32,14 +32,12 @@ import psutil
 
 from app.adapters.postgres.embedded import running
 from app.demo import Answer, Client, Trace, Unreachable
-from app.domain.common.messages import FormatName
-from app.domain.payload.validation import validate
-from app.domain.payload.validation.rules import Context
 from benchmarks.figures import Section, counts
 from benchmarks.processes import Served as ModelServer
 from benchmarks.processes import model_server, service, summarised_by
 from benchmarks.stage import report
 from tests.database_proxy import DatabaseProxy, ProxyThread
+from tests.judge import Facts, refusals
 from tests.recorded import named_traces, source, trace_files, traces_dir
 from tests.replay import (
     Judge,
@@ -80,9 +78,8 @@ class Prober(Writer):
             return
         built = answer.body
         self.degraded.update(built["degraded"])
-        context = Context(capacity=WINDOW - MAX_OUTPUT_TOKENS, tokens=built["tokens_used"])
-        violations = validate(built["payload"], FormatName.OPENAI_CHAT, context)
-        self.violations += [str(violation) for violation in violations]
+        facts = Facts(capacity=WINDOW - MAX_OUTPUT_TOKENS, tokens=built["tokens_used"])
+        self.violations += refusals("openai_chat", built["payload"], facts)
         if built["through_seq"] != len(self.sent):
             self.violations.append(f"through_seq {built['through_seq']} of {len(self.sent)}")
 

@@ -236,10 +236,8 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         f"32 MB of `{item.decode()}`": (append, _filled(b'{"messages":[', item, b"]}"))
         for item in (b"[]", b"{}", b"0", b'""')
     }
-    validate = "/v1/context/validate"
     payload = _filled(b'{"payload":{"messages":[', b"[]", b"]}}")
     results |= {
-        "32 MB of `[]` to validate": (validate, payload),
         "32 MB of `[]` to MCP": ("/mcp", _filled(b'{"x":[', b"[]", b"]}")),
         "32 MB of `[]` to usage": ("/v1/conversations/{id}/usage", payload),
         "32 MB of `[]` to import": ("/v1/snapshots", payload),
@@ -265,18 +263,6 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         "190,000 values beside a message": (
             append,
             _message(b"[" + b",".join([b"[]"] * 190_000) + b"]"),
-        ),
-        "190,000 values to validate": (
-            validate,
-            b'{"payload":{"messages":[' + b",".join([b"[]"] * 190_000) + b"]}}",
-        ),
-        "140,000 keys to validate": (
-            validate,
-            b'{"payload":{"messages":[],"x":['
-            + b",".join([b'{"k":0}'] * 70_000)
-            + b"],"
-            + _keys(70_000)
-            + b"}}",
         ),
     }
     return results

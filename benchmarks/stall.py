@@ -192,7 +192,6 @@ def _usual() -> dict[str, tuple[str, bytes]]:
     url = "data:image/png;base64," + "A" * (most // 4 * 4)
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
     many = [{"role": "user", "content": of(most // 1000 - 60)} for _ in range(1000)]
-    small = [{"role": "user", "content": "Hello, how are you?"} for _ in range(500_000)]
     return {
         "one message refused": (
             _APPEND,
@@ -203,10 +202,6 @@ def _usual() -> dict[str, tuple[str, bytes]]:
         "a tool result refused": (_APPEND, orjson.dumps({"messages": result})),
         "text to count": ("/v1/tokens/count", orjson.dumps({"text": of(most)})),
         "1,000 messages to count": ("/v1/tokens/count", orjson.dumps({"messages": many})),
-        "500,000 messages to validate": (
-            "/v1/context/validate",
-            orjson.dumps({"format": "openai_chat", "payload": {"messages": small}}),
-        ),
         "a step": (
             "/v1/conversations/{id}/context",
             orjson.dumps({"append": {"messages": [image]}}),

@@ -57,6 +57,7 @@ from examples import langchain_middleware, openai_agents_session, pydantic_ai_hi
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.judge import refusals
 
 WINDOW = 3584
 TURNS = 4
@@ -431,9 +432,7 @@ def assert_built(process: Process, requests: Sequence[Request], builds: Sequence
         assert said_in(body) == said_in(payload)
         assert names_in(body) == names_in(payload)
         assert limit_of(body) == limit_of(payload)
-        check = {"format": process.format, "payload": body, "max_context_tokens": WINDOW}
-        verdict = ask(process, "/context/validate", check)
-        assert [told for told in verdict["violations"] if told["severity"] == "error"] == []
+        assert refusals(process.format, body) == []
         assert tokens_of(process, body) + limit_of(body) <= WINDOW
 
 

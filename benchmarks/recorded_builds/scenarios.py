@@ -259,7 +259,7 @@ def oversized(trace: Trace, recorder: Recorder) -> None:
 
 
 def stateless(trace: Trace, recorder: Recorder) -> None:
-    """Build, compress, count and validate without stored state."""
+    """Build, compress and count without stored state."""
     asked: dict[str, Any] = {"max_context_tokens": 4_000, "preserve_top": 2, "preserve_bottom": 3}
     state = None
     for end in range(10, len(trace.messages) + 10, 10):
@@ -275,14 +275,6 @@ def stateless(trace: Trace, recorder: Recorder) -> None:
     for counter in ("tokenizer", "bytes_4", "chars_4", "chars_2_5"):
         body = {"messages": trace.messages[:40], "tools": trace.tools, "counter": counter}
         recorder.send("POST", "/v1/tokens/count", body, "count")
-    chat = Chat.create(recorder, **settings(trace, policy=policy(16_000)))
-    chat.append(trace.messages)
-    chat.build_all()
-    for format, built in chat.last.items():
-        payload, key = built["payload"], ITEMS[format]
-        for items in (payload[key], payload[key][1:], payload[key][:-1], payload[key][::-1]):
-            check = {"format": format, "payload": {**payload, key: items}, "previous": payload}
-            recorder.send("POST", "/v1/context/validate", check, f"validate {format}")
 
 
 def usage(trace: Trace, recorder: Recorder) -> None:

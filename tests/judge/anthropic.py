@@ -1,23 +1,25 @@
-"""Anthropic Messages: roles, blocks, calls, tools and sizes. Cache breakpoints stand beside it.
+"""Anthropic Messages: roles, blocks, calls, tools and sizes.
 
-1. The first message is the user's. User and assistant alternate; `merge_roles` reads neighbours of
-   one role as the API does, as one message. A system message does not open the conversation.
+The modules beside it have thinking, compactions and cache breakpoints.
+
+1. The first message is the user's, or has a compaction. User and assistant alternate. A system
+   message follows the user's or a hosted tool's result, and precedes the assistant's.
 2. No message is empty but for a last one of the assistant. No text block is blank. A last text of
    the assistant does not end with white space.
 3. Every tool_use of an assistant's message has one tool_result in the next message, the user's.
    Results come before any other block there, and answer nothing else.
-4. A server tool's result follows its server_tool_use in the same message. One that has none yet
-   ends the payload, or the user's next message holds tool results alone.
-5. Thinking is the assistant's, has its signature, and comes before the calls it led to.
-6. Tools have names of their own; one is not deferred; each tool_reference names one of them.
-7. The beta API alone takes compactions. A block is the first one of the payload, in a message of
-   the assistant. A signed one excludes `context_management`, any other one needs the edit for it.
+4. A server tool's result follows its call in the same message. One that has none yet ends the
+   payload, or the user's next message holds tool results alone.
+5. Tools have names of their own; one is not deferred; each tool_reference names one of them, or one
+   that a message adds.
+6. Messages, bytes and images are within the limits.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from anthropic.types import MessageParam
@@ -28,19 +30,32 @@ from anthropic.types.beta.message_create_params import (
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
 from tests.judge.anthropic_cache import judge_breakpoints
-from tests.judge.findings import Finding, Findings, is_blank, is_empty, objects, repeated
+from tests.judge.anthropic_thinking import compactions, judge_compactions, judge_thinking
+from tests.judge.findings import (
+    TOOL_NAME,
+    Facts,
+    Finding,
+    Findings,
+    is_blank,
+    is_empty,
+    objects,
+    repeated,
+)
 from tests.judge.sdk_types import check_json, check_type
 
 MAX_MESSAGES: Final = 100_000
+MAX_BYTES: Final = 32_000_000
 MAX_IMAGES: Final = 600
-THINKING: Final = ("thinking", "redacted_thinking")
+MAX_IMAGES_SMALL_WINDOW: Final = 100
+SMALL_WINDOW: Final = 200_000
+_SERVER_CALLS = frozenset(("server_tool_use", "mcp_tool_use"))
+_BETA = frozenset(("betas", "compaction", "context_management", "mcp_servers"))
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 Message = dict[str, Any]
 
 
-def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding]:
+def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
     """Return what is wrong with a request to Messages."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -49,7 +64,8 @@ def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding
     request = {**payload, "messages": []}
     if "model" not in payload:
         request |= {"model": "any", "max_tokens": 1}
-    is_beta = "context_management" in payload or bool(_compactions(objects(messages)))
+    read = objects(messages)
+    is_beta = bool(facts.betas or _BETA & payload.keys() or compactions(read))
     findings.found += check_type(
         request,
         BetaMessageCreateParamsNonStreaming if is_beta else MessageCreateParamsNonStreaming,
@@ -59,13 +75,12 @@ def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding
         findings.found += check_type(message, hint, f"$.messages[{index}]")
     if findings.is_mistyped:
         return findings.found
-    read = merged(objects(messages)) if merge_roles else objects(messages)
-    _judge_roles(read, findings)
-    _judge_compactions(payload, read, findings)
+    _judge_roles(payload, read, facts, findings)
+    judge_compactions(payload, read, facts, findings)
     for index, message in enumerate(read):
         place = f"$.messages[{index}]"
         _judge_content(message, index == len(read) - 1, place, findings)
-        _judge_thinking(message, place, findings)
+        judge_thinking(message, place, findings)
         _judge_server_tools(message, read[index + 1 : index + 2], place, findings)
     _judge_calls(read, findings)
     _judge_pairs(read, findings)
@@ -73,8 +88,8 @@ def judge(payload: dict[str, Any], *, merge_roles: bool = False) -> list[Finding
         if is_blank(block.get("text")):
             findings.error("blank-text", f"$.system[{index}]", "the text is blank")
     _judge_tools(payload, read, findings)
-    judge_breakpoints({**payload, "messages": read}, findings)
-    _judge_sizes(read, findings)
+    judge_breakpoints(payload, facts, findings)
+    _judge_sizes(payload, read, facts, findings)
     return findings.found
 
 
@@ -83,63 +98,47 @@ def blocks_of(message: Message) -> list[dict[str, Any]]:
     return objects(message.get("content"))
 
 
-def merged(messages: Sequence[Message]) -> list[Message]:
-    """Join neighbours of one role, as the API does before it reads them."""
-    found: list[Message] = []
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}] if content else []
-        blocks = list(content or [])
-        joins = found and message.get("role") in ("user", "assistant")
-        if joins and found[-1].get("role") == message["role"]:
-            found[-1]["content"] += blocks
-        else:
-            found.append({**message, "content": blocks})
-    return found
+def _is_server_result(kind: str) -> bool:
+    return kind.endswith("_tool_result") and kind != "tool_result"
 
 
 def _typed(message: Message, kind: str) -> list[dict[str, Any]]:
     return [block for block in blocks_of(message) if block.get("type") == kind]
 
 
-def _compactions(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [block for message in messages for block in _typed(message, "compaction")]
-
-
-def _judge_compactions(
-    payload: dict[str, Any], messages: Sequence[Message], findings: Findings
+def _judge_roles(
+    payload: dict[str, Any], messages: Sequence[Message], facts: Facts, findings: Findings
 ) -> None:
-    """Rule 7."""
-    found = _compactions(messages)
-    if not found:
-        return
-    opening = messages[0]
-    if len(found) > 1 or opening["role"] != "assistant" or blocks_of(opening)[0] is not found[0]:
-        findings.error("compaction-not-first", "$.messages", "one block opens the payload")
-    edits = objects(payload.get("context_management", {}).get("edits"))
-    has_edit = any(edit.get("type") == "compact_20260112" for edit in edits)
-    if found[0].get("signature") and "context_management" in payload:
-        findings.error("signed-compaction", "$.context_management", "not beside a signed block")
-    elif not found[0].get("signature") and not has_edit:
-        findings.error("compaction-without-edit", "$.context_management", "the edit is missing")
-
-
-def _judge_roles(messages: Sequence[Message], findings: Findings) -> None:
     """Rule 1."""
     roles = [message.get("role") for message in messages]
     if roles[0] == "system":
         findings.error("system-first", "$.messages[0]", "it stands in `system`")
-    elif roles[0] != "user" and not _compactions(messages[:1]):
+    elif roles[0] != "user" and not compactions(messages[:1]):
         findings.error("first-not-user", "$.messages[0]", "the user comes first")
     for index in range(1, len(roles)):
         place = f"$.messages[{index}]"
         if roles[index] == "system":
-            findings.warn("system-inside", place, "only some models take it")
+            _judge_system(messages[index - 1 : index + 2], place, facts, findings)
         elif roles[index] == roles[index - 1]:
             findings.error("roles-repeat", place, f"two messages of the {roles[index]}")
-    if roles[-1] == "assistant":
-        findings.warn("last-is-assistant", "$.messages", "only some models go on from there")
+    is_open = bool(_SERVER_CALLS & {block.get("type") for block in blocks_of(messages[-1])})
+    if roles[-1] != "assistant" or is_open or payload.get("compaction") or facts.prefill:
+        return
+    add = findings.warn if facts.prefill is None else findings.error
+    add("last-is-assistant", "$.messages", "only some models go on from there")
+
+
+def _judge_system(around: Sequence[Message], place: str, facts: Facts, findings: Findings) -> None:
+    """Rule 1: a system message inside the conversation, with its neighbours."""
+    if not facts.takes_system:
+        add = findings.warn if facts.takes_system is None else findings.error
+        add("system-inside", place, "only some models take it")
+    kinds = [str(block.get("type")) for block in blocks_of(around[0])]
+    is_hosted = any(kind in _SERVER_CALLS or _is_server_result(kind) for kind in kinds[-1:])
+    if "tool_use" not in kinds and not is_hosted and around[0].get("role") != "user":
+        findings.error("system-place", place, "it follows the user")
+    elif around[2:] and around[2].get("role") == "user":
+        findings.error("system-place", place, "it comes last, or before the assistant")
 
 
 def _judge_content(message: Message, is_last: bool, place: str, findings: Findings) -> None:
@@ -150,33 +149,17 @@ def _judge_content(message: Message, is_last: bool, place: str, findings: Findin
         add = findings.warn if is_answer else findings.error
         add("empty-content", place, "the message is empty")
     for index, block in enumerate(blocks):
-        if block.get("type") == "text" and is_blank(block.get("text")):
+        parts = [block, *objects(block.get("content"))]
+        if any(part.get("type") == "text" and is_blank(part.get("text")) for part in parts):
             findings.error("blank-text", f"{place}.content[{index}]", "the text is blank")
+        if block.get("type") == "compaction" and block.get("content") == "":
+            findings.error("empty-content", place, "the compaction says nothing")
     if not is_answer:
         return
     last = blocks[-1] if blocks else {"type": "text", "text": content}
     text = last.get("text")
     if last.get("type") == "text" and isinstance(text, str) and text != text.rstrip():
         findings.error("trailing-space", place, "the last text ends with white space")
-
-
-def _judge_thinking(message: Message, place: str, findings: Findings) -> None:
-    """Rule 5."""
-    kinds = [block.get("type") for block in blocks_of(message)]
-    thoughts = [index for index, kind in enumerate(kinds) if kind in THINKING]
-    if not thoughts:
-        return
-    if message.get("role") != "assistant":
-        findings.error("thinking-role", place, "only the assistant thinks")
-    if thoughts[0] != 0:
-        findings.warn("thinking-not-first", place, "another block comes before the thinking")
-    if "tool_use" in kinds and kinds.index("tool_use") < thoughts[-1]:
-        findings.warn("thinking-after-call", place, "thinking comes before the calls")
-    for block in blocks_of(message):
-        if block.get("type") == "thinking" and not block.get("signature"):
-            findings.error("thinking-unsigned", place, "the block has no signature")
-        elif block.get("type") == "redacted_thinking" and not block.get("data"):
-            findings.error("thinking-unsigned", place, "the block has no data")
 
 
 def _judge_calls(messages: Sequence[Message], findings: Findings) -> None:
@@ -197,7 +180,7 @@ def _judge_calls(messages: Sequence[Message], findings: Findings) -> None:
                 if call_id in known:
                     findings.error("call-id-reused", place, f"{call_id!r} names an earlier call")
                 known.add(call_id)
-            if isinstance(name, str) and not _NAME.fullmatch(name):
+            if isinstance(name, str) and not TOOL_NAME.fullmatch(name):
                 findings.error("tool-name", place, f"{name!r} is no name of a tool")
 
 
@@ -229,11 +212,11 @@ def _judge_server_tools(
     called: set[Any] = set()
     for block in blocks_of(message):
         kind = str(block.get("type"))
-        if kind == "server_tool_use":
+        if kind in _SERVER_CALLS:
             called.add(block.get("id"))
-        elif kind.endswith("_tool_result") and kind != "tool_result":
+        elif _is_server_result(kind):
             if block.get("tool_use_id") not in called:
-                text = f"no server_tool_use {block.get('tool_use_id')!r} before it"
+                text = f"no call {block.get('tool_use_id')!r} before it"
                 findings.error("server-result-orphan", place, text)
             called.discard(block.get("tool_use_id"))
     for after in following:
@@ -243,35 +226,48 @@ def _judge_server_tools(
 
 
 def _judge_tools(payload: dict[str, Any], messages: Sequence[Message], findings: Findings) -> None:
-    """Rule 6."""
+    """Rule 5."""
     tools = objects(payload.get("tools"))
     names = [tool.get("name") for tool in tools if tool.get("name")]
     for name in repeated(names):
         findings.error("tool-defined-twice", "$.tools", repr(name))
     for index, tool in enumerate(tools):
         place, tool_name = f"$.tools[{index}]", tool.get("name")
-        if isinstance(tool_name, str) and not _NAME.fullmatch(tool_name):
+        if isinstance(tool_name, str) and not TOOL_NAME.fullmatch(tool_name):
             findings.error("tool-name", place, f"{tool_name!r} is no name of a tool")
     if tools and all(tool.get("defer_loading") for tool in tools):
         findings.error("all-deferred", "$.tools", "one tool is not deferred")
     blocks = [block for message in messages for block in blocks_of(message)]
-    results = [block for block in blocks if block.get("type") == "tool_result"]
-    nested = [part for block in results for part in objects(block.get("content"))]
-    references = {
-        str(part.get("tool_name")) for part in nested if part.get("type") == "tool_reference"
-    }
+    references = {str(part.get("tool_name")) for block in blocks for part in _references(block)}
+    added = [block.get("tool") or {} for block in blocks if block.get("type") == "tool_addition"]
+    names += [(tool.get("definition") or {}).get("name") for tool in added]
     for unknown in sorted(references.difference(names)):
         findings.error("reference-unknown", "$.tools", f"no tool is named {unknown!r}")
-    used = any(block.get("type") == "tool_use" for block in blocks)
-    if not tools and (used or references):
+    used = any(block.get("type") in ("tool_use", "tool_result") for block in blocks)
+    if (used or references) and not (tools or payload.get("mcp_servers")):
         findings.warn("no-tools", "$.tools", "the history calls tools")
 
 
-def _judge_sizes(messages: Sequence[Message], findings: Findings) -> None:
+def _references(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the references to tools in a result, the provider's own search included."""
+    content = block.get("content")
+    found = content.get("tool_references") if isinstance(content, dict) else content
+    for part in objects(found):
+        if part.get("type") == "tool_reference":
+            yield part
+
+
+def _judge_sizes(
+    payload: dict[str, Any], messages: Sequence[Message], facts: Facts, findings: Findings
+) -> None:
+    """Rule 6."""
     if len(messages) > MAX_MESSAGES:
         findings.error("too-many-messages", "$.messages", f"{len(messages)} messages")
+    if len(json.dumps(payload, ensure_ascii=False).encode()) > MAX_BYTES:
+        findings.error("too-many-bytes", "$", f"more than {MAX_BYTES}")
     blocks = [block for message in messages for block in blocks_of(message)]
     blocks += [part for block in blocks for part in objects(block.get("content"))]
     images = sum(block.get("type") == "image" for block in blocks)
-    if images > MAX_IMAGES:
+    is_small = facts.context_window is not None and facts.context_window <= SMALL_WINDOW
+    if images > (MAX_IMAGES_SMALL_WINDOW if is_small else MAX_IMAGES):
         findings.error("too-many-images", "$.messages", f"{images} images")

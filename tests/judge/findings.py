@@ -1,15 +1,18 @@
-"""What a judge finds in a payload."""
+"""What a judge finds in a payload, and the facts beside it that some rules need."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+THINKING = ("thinking", "redacted_thinking")
+BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,28 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.severity} {self.rule} at {self.place}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside a payload; a rule that needs what is None is not judged.
+
+    `previous` is the payload of the build before. For the same model, the first `previous_stable`
+    of its items have to stay, all of them by default. `betas` are Anthropic's beta headers.
+    `prefill` says whether the model continues an assistant message, `takes_system` whether it takes
+    system messages inside a conversation. `has_gateway` allows what gateways add to OpenAI Chat.
+    """
+
+    previous: Mapping[str, Any] | None = None
+    previous_stable: int | None = None
+    tokens: int | None = None
+    capacity: int | None = None
+    context_window: int | None = None
+    cache_minimum: int | None = None
+    betas: Collection[str] | None = None
+    prefill: bool | None = None
+    takes_system: bool | None = None
+    has_gateway: bool = False
 
 
 @dataclass(slots=True)
@@ -70,6 +95,17 @@ def objects(value: object) -> list[dict[str, Any]]:
     """Return a JSON array's items; an item of another kind becomes an empty object."""
     items = value if isinstance(value, list) else []
     return [item if isinstance(item, dict) else {} for item in items]
+
+
+def wire(value: object) -> str:
+    """Return a value as the text of a request, without breakpoints of caches."""
+    return json.dumps(_unmarked(value), ensure_ascii=False)
+
+
+def _unmarked(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _unmarked(item) for key, item in value.items() if key not in BREAKPOINTS}
+    return [_unmarked(item) for item in value] if isinstance(value, list) else value
 
 
 def occurrences(value: object, key: str) -> int:

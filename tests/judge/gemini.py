@@ -16,7 +16,7 @@ from typing import Any
 
 from google.genai import types
 
-from tests.judge.findings import Finding, Findings, is_empty, objects, repeated
+from tests.judge.findings import Facts, Finding, Findings, is_empty, objects, repeated
 from tests.judge.sdk_types import check_json, check_model
 
 _ASKING = ("user", "function")
@@ -37,7 +37,7 @@ _SIGNING = re.compile(r"(models/)?gemini-([3-9]|\d\d)")
 _CAPITAL = re.compile(r"[A-Z]")
 
 
-def judge(payload: dict[str, Any]) -> list[Finding]:
+def judge(payload: dict[str, Any], _facts: Facts) -> list[Finding]:
     """Return what is wrong with a request to generate content."""
     contents = payload.get("contents")
     if not isinstance(contents, list) or not contents:
@@ -81,7 +81,7 @@ def _judge_config(config: dict[str, Any], findings: Findings) -> None:
             names: list[Any] = []
             for index, tool in enumerate(value if isinstance(value, list) else []):
                 findings.found += check_model(tool, types.Tool, f"{place}[{index}]")
-                declared = _read(tool).get("function_declarations")
+                declared = snake_keys(tool).get("function_declarations")
                 names += [item.get("name") for item in objects(declared)]
             for name in repeated(names):
                 findings.error("tool-defined-twice", place, repr(name))
@@ -93,7 +93,7 @@ def _judge_content(content: dict[str, Any], place: str, findings: Findings) -> N
         findings.error("role", place, f"{content.get('role')!r} is no role")
     if is_empty(content.get("parts")):
         findings.error("empty-content", place, "there are no parts")
-    for index, part in enumerate(_parts(content)):
+    for index, part in enumerate(parts_of(content)):
         data = [key for key in part if key in _DATA and part[key] is not None]
         at = f"{place}.parts[{index}]"
         if len(data) > 1:
@@ -111,14 +111,14 @@ def _judge_calls(contents: list[dict[str, Any]], findings: Findings) -> None:
         place = f"$.contents[{index}]"
         before = contents[index - 1] if index else {}
         after = contents[index + 1] if index + 1 < len(contents) else {}
-        calls, answers = _data(content, "function_call"), _data(content, "function_response")
+        calls, answers = data_of(content, "function_call"), data_of(content, "function_response")
         if calls:
             if content.get("role") != "model":
                 findings.error("call-role", place, "only the model calls functions")
             if not index or before.get("role") not in _ASKING:
                 findings.error("call-place", place, "calls follow the user or responses")
-            _judge_answers(calls, _data(after, "function_response"), place, findings)
-        if answers and not _data(before, "function_call"):
+            _judge_answers(calls, data_of(after, "function_response"), place, findings)
+        if answers and not data_of(before, "function_call"):
             findings.error("orphan-result", place, "no calls stand right before the responses")
         if answers and content.get("role", "user") not in _ASKING:
             findings.error("response-role", place, "responses are the user's")
@@ -149,27 +149,28 @@ def _judge_signatures(contents: list[dict[str, Any]], findings: Findings) -> Non
         (
             index
             for index, content in enumerate(contents)
-            if content.get("role", "user") == "user" and not _data(content, "function_response")
+            if content.get("role", "user") == "user" and not data_of(content, "function_response")
         ),
         default=0,
     )
     for index, content in enumerate(contents):
-        called = [part for part in _parts(content) if part.get("function_call") is not None]
+        called = [part for part in parts_of(content) if part.get("function_call") is not None]
         if index > begins and called and not called[0].get("thought_signature"):
             findings.error("no-signature", f"$.contents[{index}]", "the first call has none")
 
 
-def _parts(content: dict[str, Any]) -> list[dict[str, Any]]:
+def parts_of(content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a content with their fields in snake_case."""
-    return [_read(part) for part in objects(content.get("parts"))]
+    return [snake_keys(part) for part in objects(content.get("parts"))]
 
 
-def _data(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def data_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the calls or the responses of a content."""
-    return objects([part[key] for part in _parts(content) if part.get(key) is not None])
+    return objects([part[key] for part in parts_of(content) if part.get(key) is not None])
 
 
-def _read(value: object) -> dict[str, Any]:
+def snake_keys(value: object) -> dict[str, Any]:
+    """Return an object with its fields in snake_case."""
     (found,) = objects([value])
     return {_snake(key): item for key, item in found.items()}
 

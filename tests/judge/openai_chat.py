@@ -8,6 +8,8 @@
    letters, digits, `_` and `-`. There are at most 128 tools, each with a name of its own.
 4. System and developer messages come first, and a user message is there: other endpoints that
    speak this dialect want it so.
+5. Gateways such as LiteLLM add fields for reasoning to the assistant's messages and calls, thinking
+   to its content, and `cache_control` to content parts, and to nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
 from tests.judge.findings import (
+    THINKING,
     TOOL_NAME,
+    Facts,
     Finding,
     Findings,
     is_blank,
@@ -33,15 +37,23 @@ from tests.judge.sdk_types import check_json, check_type
 MAX_ID_CHARS: Final = 40
 MAX_TOOLS: Final = 128
 MAX_BREAKPOINTS: Final = 4
-_INSTRUCTIONS = ("system", "developer")
+INSTRUCTIONS: Final = ("system", "developer")
+_GATEWAY_FIELDS = (
+    *("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"),
+    *("extra_content", "provider_specific_fields"),
+)
 
 
-def judge(payload: dict[str, Any]) -> list[Finding]:
+def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
     """Return what is wrong with a request to Chat Completions."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
         return [Finding("no-messages", "$.messages", "a non-empty array is required")]
     findings = Findings(check_json(payload))
+    if facts.has_gateway:
+        messages = [_without_gateway(message) for message in messages]
+        if payload.pop("modify_params", False):
+            findings.warn("modify-params", "$", "lets the gateway change what is sent")
     request = {"model": "any", **payload, "messages": []}
     findings.found += check_type(request, CompletionCreateParamsNonStreaming)
     for index, message in enumerate(messages):
@@ -58,6 +70,31 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
     if occurrences(messages, "prompt_cache_breakpoint") > MAX_BREAKPOINTS:
         findings.warn("cache-breakpoints", "$.messages", "only the last four are written")
     return findings.found
+
+
+def _without_gateway(message: Any) -> Any:
+    """Return a message without what rule 5 allows; the SDK's types refuse what is left."""
+    if not isinstance(message, dict):
+        return message
+    is_answer = message.get("role") == "assistant"
+    content = message.get("content")
+    if content and isinstance(content, list):
+        thinking = THINKING if is_answer else ()
+        parts = [part for part in objects(content) if part.get("type") not in thinking]
+        message = message | {"content": [_less(part, "cache_control") for part in parts] or None}
+    if not is_answer:
+        return message
+    message = _less(message, *_GATEWAY_FIELDS)
+    if isinstance(calls := message.get("tool_calls"), list):
+        message["tool_calls"] = [_less(call, *_GATEWAY_FIELDS) for call in objects(calls)]
+        for call in message["tool_calls"]:
+            if isinstance(called := call.get("function"), dict):
+                call["function"] = _less(called, *_GATEWAY_FIELDS)
+    return message
+
+
+def _less(value: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in keys}
 
 
 def _judge_content(message: dict[str, Any], place: str, findings: Findings) -> None:
@@ -149,9 +186,9 @@ def judge_arguments(arguments: object, place: str, findings: Findings) -> None:
 def _judge_order(messages: list[dict[str, Any]], findings: Findings) -> None:
     """Rule 4."""
     roles = [message.get("role") for message in messages]
-    opening = next((at for at, role in enumerate(roles) if role not in _INSTRUCTIONS), len(roles))
+    opening = next((at for at, role in enumerate(roles) if role not in INSTRUCTIONS), len(roles))
     for index in range(opening, len(roles)):
-        if roles[index] in _INSTRUCTIONS:
+        if roles[index] in INSTRUCTIONS:
             findings.warn("system-not-first", f"$.messages[{index}]", "not every endpoint takes it")
     if opening < len(roles) and roles[opening] != "user":
         findings.warn("first-not-user", f"$.messages[{opening}]", "the conversation starts so")

@@ -7,7 +7,12 @@
 3. Item ids and call ids are unique. A call id has at most 64 characters.
 4. An assistant's message holds `output_text` or `refusal`, a user's `input_*` parts. There is no
    role `tool`.
-5. A `compaction_trigger` is the last item. `previous_response_id` excludes `conversation`.
+5. A `compaction_trigger` is the last item. `previous_response_id` excludes `conversation`. Without
+   either of them the input begins with the user, a summary or a compaction.
+6. A hosted tool search is followed by its output. A call of a tool that only a namespace has names
+   the namespace.
+7. At most four cache breakpoints are written, an implicit one included. Beside them no text stands
+   in `instructions`, which take none.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 
 from tests.judge.findings import (
     TOOL_NAME,
+    Facts,
     Finding,
     Findings,
     is_blank,
@@ -28,7 +34,7 @@ from tests.judge.findings import (
     occurrences,
     repeated,
 )
-from tests.judge.openai_chat import MAX_BREAKPOINTS, judge_arguments
+from tests.judge.openai_chat import INSTRUCTIONS, MAX_BREAKPOINTS, judge_arguments
 from tests.judge.sdk_types import check_json, check_type
 
 MAX_CALL_ID_CHARS: Final = 64
@@ -42,6 +48,7 @@ OUTPUTS: Final = {
     "tool_search_call": "tool_search_output",
 }
 """The type of the output for each type of call that the caller answers."""
+_SEARCHES = ("tool_search_call", "tool_search_output")
 AFTER_REASONING: Final = frozenset(OUTPUTS) | {
     "reasoning",
     "compaction",
@@ -50,10 +57,13 @@ AFTER_REASONING: Final = frozenset(OUTPUTS) | {
     "code_interpreter_call",
     "image_generation_call",
     "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "program",
 }
 
 
-def judge(payload: dict[str, Any]) -> list[Finding]:
+def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
     """Return what is wrong with a request to Responses."""
     items = payload.get("input")
     if is_empty(items) or not isinstance(items, str | list):
@@ -75,20 +85,73 @@ def judge(payload: dict[str, Any]) -> list[Finding]:
     if findings.is_mistyped:
         return findings.found
     read = objects(items)
-    _Pairs(read, bool(payload.get("previous_response_id")), findings).judge()
+    continues = bool(payload.get("previous_response_id") or payload.get("conversation"))
+    _Pairs(read, continues, findings).judge()
     _judge_order(read, findings)
+    if not continues:
+        _judge_start(read, findings)
+    _judge_searches(read, findings)
+    _judge_namespaces(read, objects(tools), findings)
     for item_id in repeated(item.get("id") for item in read):
         findings.error("item-id-reused", "$.input", f"two items have the id {item_id!r}")
     for name in repeated(tool.get("name") for tool in objects(tools)):
         findings.error("tool-defined-twice", "$.tools", repr(name))
-    if occurrences(items, "prompt_cache_breakpoint") > MAX_BREAKPOINTS:
-        findings.warn("cache-breakpoints", "$.input", "only the last four are written")
+    _judge_breakpoints(payload, facts, findings)
     return findings.found
 
 
 def kind_of(item: dict[str, Any]) -> Any:
     """Return the type of an item; a message may leave it out."""
     return item.get("type") or ("message" if "role" in item else None)
+
+
+def _judge_start(items: list[dict[str, Any]], findings: Findings) -> None:
+    """Rule 5: what comes first, instructions and tools aside."""
+    for index, item in enumerate(items):
+        kind, role = kind_of(item), item.get("role")
+        if role == "assistant" or kind == "reasoning" or kind in OUTPUTS:
+            findings.warn("first-not-user", f"$.input[{index}]", "the conversation starts so")
+        if role not in INSTRUCTIONS and kind != "additional_tools":
+            return
+
+
+def _judge_searches(items: list[dict[str, Any]], findings: Findings) -> None:
+    """Rule 6: hosted searches, which have no call id."""
+    waiting = None
+    for index, item in enumerate([*items, {"type": "tool_search_call"}]):
+        place, kind = f"$.input[{index}]", kind_of(item)
+        if item.get("call_id") is not None or kind not in _SEARCHES:
+            continue
+        if kind == "tool_search_output" and waiting is None:
+            findings.error("orphan-search", place, "the search that found this is gone")
+        elif kind == "tool_search_call" and waiting is not None:
+            findings.error("search-unanswered", waiting, "what the search found is gone")
+        waiting = place if kind == "tool_search_call" else None
+
+
+def _judge_namespaces(
+    items: list[dict[str, Any]], tools: list[dict[str, Any]], findings: Findings
+) -> None:
+    """Rule 6: the names of tools, in namespaces and outside."""
+    found = [*tools, *(tool for item in items for tool in objects(item.get("tools")))]
+    spaces = [tool for tool in found if tool.get("type") == "namespace"]
+    inside = {tool.get("name") for space in spaces for tool in objects(space.get("tools"))}
+    inside -= {tool.get("name") for tool in found if tool.get("type") != "namespace"}
+    for index, item in enumerate(items):
+        is_bare = kind_of(item) == "function_call" and not item.get("namespace")
+        if is_bare and item.get("name") in inside:
+            findings.error("no-namespace", f"$.input[{index}]", "its tool is in a namespace")
+
+
+def _judge_breakpoints(payload: dict[str, Any], facts: Facts, findings: Findings) -> None:
+    """Rule 7. Those of the build before are written already."""
+    count = occurrences(payload["input"], "prompt_cache_breakpoint")
+    if count and payload.get("instructions"):
+        findings.warn("cached-instructions", "$.instructions", "they belong to a developer message")
+    written = occurrences((facts.previous or {}).get("input"), "prompt_cache_breakpoint")
+    is_explicit = (payload.get("prompt_cache_options") or {}).get("mode") == "explicit"
+    if count - written > MAX_BREAKPOINTS - (not is_explicit):
+        findings.warn("cache-breakpoints", "$.input", "only the last four are written")
 
 
 def _completed_tool(tool: Any) -> Any:
@@ -104,13 +167,16 @@ def _judge_item(item: Any, place: str, findings: Findings) -> None:
         return
     if kind_of(item) != "message":
         findings.found += check_type(item, ResponseInputItemParam, place)
+        if kind_of(item) in OUTPUTS.values() and item.get("output") == []:
+            findings.warn("empty-content", place, "the output is empty")
         return
     content = item.get("content")
     if item.get("role") == "tool":
         findings.error("role-tool", place, "a result is a function_call_output")
         return
-    if is_empty(content):
-        findings.warn("empty-content", place, "the message is empty")
+    parts = [part.get("text") for part in objects(content)]
+    if is_empty(content) or any(map(is_blank, parts)):
+        findings.warn("empty-content", place, "the message is empty, or a part of it")
     if item.get("role") != "assistant" or not isinstance(content, list):
         findings.found += check_type(item, ResponseInputItemParam, place)
         return

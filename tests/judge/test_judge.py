@@ -1,9 +1,13 @@
-"""The judge itself: one payload per provider that it accepts, and one broken payload per rule."""
+"""The judge itself: one payload per provider that it accepts, and one broken payload per rule.
+
+`FINDINGS` says which findings report a rule of `docs/provider-rules.md`; each of them is made here.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from google.genai import types
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from tests.judge import anthropic, check_model, check_type, errors, judge, refusals
+from tests.judge import Facts, check_model, check_type, errors, judge, refusals
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]
@@ -23,6 +27,7 @@ HOUR = {"type": "ephemeral", "ttl": "1h"}
 MINUTES = {"type": "ephemeral"}
 SCHEMA: Json = {"type": "object", "properties": {"path": {"type": "string"}}}
 SIGNATURE = "c2lnbmVk"
+THINKING: Json = {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
 COMPACTION: Json = {"type": "compaction", "content": "They read a.py."}
 
 
@@ -35,6 +40,26 @@ def function_call(call_id: str, **more: Any) -> Json:
     """Return a call of Responses."""
     call = {"type": "function_call", "call_id": call_id, "name": "read_file", "arguments": "{}"}
     return call | more
+
+
+SEARCH: Json = {
+    "type": "tool_search_call",
+    "arguments": {"paths": ["drive"]},
+    "call_id": None,
+    "execution": "server",
+}
+DRIVE: Json = {
+    "type": "namespace",
+    "name": "drive",
+    "description": "Files.",
+    "tools": [{"type": "function", "name": "read_file", "parameters": SCHEMA, "strict": False}],
+}
+SEARCHED: Json = {
+    "type": "tool_search_output",
+    "tools": [DRIVE],
+    "call_id": None,
+    "execution": "server",
+}
 
 
 def compacted(block: Json) -> Json:
@@ -153,6 +178,9 @@ GOOD: dict[str, Json] = {
 }
 
 
+KNOWN = Facts(tokens=5_000, capacity=180_000, context_window=200_000, cache_minimum=1_024)
+
+
 def broken(format: str, change: Change) -> Json:
     """Return the good payload of a format after a change."""
     payload = copy.deepcopy(GOOD[format])
@@ -160,9 +188,13 @@ def broken(format: str, change: Change) -> Json:
     return payload
 
 
-def found(format: str, change: Change, severity: str) -> set[str]:
+def same(_payload: Json) -> None:
+    """Change nothing."""
+
+
+def found(format: str, change: Change, severity: str, facts: Facts = KNOWN) -> set[str]:
     """Return the rules that a changed payload breaks."""
-    findings = judge(format, broken(format, change))
+    findings = judge(format, broken(format, change), facts)
     return {finding.rule for finding in findings if finding.severity == severity}
 
 
@@ -232,6 +264,25 @@ def both(*changes: Change) -> Change:
     return change
 
 
+def put_all(**fields: Any) -> Change:
+    """Return a change that sets fields of the payload."""
+    return lambda payload: payload.update(copy.deepcopy(fields))
+
+
+def edits(*items: Json) -> Change:
+    """Return a change that sets Anthropic's edits of the context."""
+    return put_all(context_management={"edits": list(items)})
+
+
+def before(format: str, *changes: Change, stable: int | None = None, **known: Any) -> Facts:
+    """Return facts of which one is the build before: the good payload after changes."""
+    return Facts(previous=broken(format, both(*changes)), previous_stable=stable, **known)
+
+
+NOTE: Json = {"role": "system", "content": "Answer in Norwegian."}
+EDIT: Json = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
+CLEARING: Json = {"type": "clear_thinking_20251015"}
+ASKED: Json = {"type": "summarize"}
 CHAT: list[tuple[str, Change]] = [
     ("no-messages", put("messages", [])),
     ("not-json", put("messages", 1, "content", float("nan"))),
@@ -260,6 +311,11 @@ CHAT: list[tuple[str, Change]] = [
     ("tool-name", put("tools", 0, "function", "name", "n" * 65)),
     ("tool-defined-twice", double("tools", 0)),
     ("empty-tools", put("tools", [])),
+    (
+        "sdk-type",
+        put("messages", 3, "content", [{"type": "image_url", "image_url": {"url": "x"}}]),
+    ),
+    ("sdk-type", put("messages", 1, "content", [THINKING])),
     (
         "too-many-tools",
         put(
@@ -299,7 +355,13 @@ RESPONSES: list[tuple[str, Change]] = [
             insert("input", 2, {"role": "user", "content": "Go on."}),
         ),
     ),
+    ("sdk-type", put("input", 6, "phase", "middle")),
+    ("sdk-type", put("input", 4, "prompt_cache_breakpoint", {"mode": "explicit"})),
+    ("sdk-type", insert("input", 8, THINKING)),
     ("trigger-not-last", insert("input", 0, {"type": "compaction_trigger"})),
+    ("orphan-search", insert("input", 8, SEARCHED)),
+    ("search-unanswered", insert("input", 8, SEARCH)),
+    ("no-namespace", both(put("tools", 0, DRIVE), put("input", 2, "name", "read_file"))),
     ("two-histories", both(put("previous_response_id", "r1"), put("conversation", "v1"))),
 ]
 ANTHROPIC: list[tuple[str, Change]] = [
@@ -314,6 +376,36 @@ ANTHROPIC: list[tuple[str, Change]] = [
     ("system-first", insert("messages", 0, {"role": "system", "content": "Be brief."})),
     ("compaction-not-first", insert("messages", 1, "content", 0, COMPACTION)),
     ("compaction-without-edit", insert("messages", 0, compacted(COMPACTION))),
+    (
+        "empty-content",
+        both(insert("messages", 0, compacted({**COMPACTION, "content": ""})), edits(EDIT)),
+    ),
+    ("trigger-low", edits({**EDIT, "trigger": {"type": "input_tokens", "value": 49_999}})),
+    ("clear-thinking-late", edits({"type": "clear_tool_uses_20250919"}, CLEARING)),
+    ("compaction-request", put_all(compaction=ASKED, stop_sequences=["x"])),
+    ("compaction-request", put_all(compaction=ASKED, tool_choice={"type": "any"})),
+    (
+        "compaction-request",
+        put_all(
+            compaction=ASKED, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}
+        ),
+    ),
+    (
+        "signed-compaction",
+        both(
+            insert("messages", 0, compacted({**COMPACTION, "signature": SIGNATURE})),
+            put("output_config", {"task_budget": {"type": "tokens", "total": 9, "remaining": 5}}),
+        ),
+    ),
+    ("system-place", insert("messages", 4, NOTE)),
+    (
+        "system-place",
+        both(insert("messages", 1, {"role": "user", "content": "x"}), insert("messages", 1, NOTE)),
+    ),
+    ("blank-text", put("messages", 2, "content", 1, "content", [{"type": "text", "text": ""}])),
+    ("thinking-last", insert("messages", 3, {"role": "assistant", "content": [THINKING]})),
+    ("orphan-result", insert("messages", 2, "content", 0, tool_result("srv1"))),
+    ("sdk-type", put("messages", 4, "content", [{"type": "reasoning", "summary": []}])),
     (
         "signed-compaction",
         both(
@@ -430,6 +522,11 @@ BROKEN = [
     }.items()
     for number, (rule, change) in enumerate(cases)
 ]
+CACHED: Json = {
+    "type": "input_text",
+    "text": "Thanks.",
+    "prompt_cache_breakpoint": {"mode": "explicit"},
+}
 COSTLY: list[tuple[str, str, Change]] = [
     ("openai_chat", "nul-character", put("messages", 1, "content", "a\0b")),
     ("openai_chat", "system-not-first", insert("messages", 6, GOOD["openai_chat"]["messages"][0])),
@@ -449,7 +546,28 @@ COSTLY: list[tuple[str, str, Change]] = [
         put("messages", 2, "tool_calls", 0, "function", "arguments", "[]"),
     ),
     ("openai_chat", "tool-undefined", put("tools", 0, "function", "name", "grep")),
+    ("openai_chat", "placeholder", put("messages", 3, "content", "[tool output trimmed; ref=x]")),
+    (
+        "openai_chat",
+        "placeholder",
+        both(
+            put("tools", 0, "function", "name", "tool_output_cache"),
+            put("messages", 3, "content", "[tool output trimmed; ref=x; 5,000 bytes]"),
+        ),
+    ),
+    (
+        "gemini",
+        "placeholder",
+        put(
+            *("contents", 2, "parts", 0, "function_response", "response", "output"),
+            '[Tool result stored — 5,000 bytes from "read_file".\nFirst 200 chars: total',
+        ),
+    ),
     ("openai_responses", "empty-content", put("input", 0, "content", "")),
+    ("openai_responses", "empty-content", put("input", 7, "content", 0, "text", "")),
+    ("openai_responses", "empty-content", put("input", 3, "output", [])),
+    ("openai_responses", "first-not-user", drop("input", 0)),
+    ("openai_responses", "cached-instructions", put("input", 7, "content", [CACHED])),
     (
         "openai_responses",
         "result-not-adjacent",
@@ -458,18 +576,14 @@ COSTLY: list[tuple[str, str, Change]] = [
     (
         "openai_responses",
         "cache-breakpoints",
-        put(
-            "input",
-            7,
-            "content",
-            [
-                {
-                    "type": "input_text",
-                    "text": "Thanks.",
-                    "prompt_cache_breakpoint": {"mode": "explicit"},
-                }
-            ]
-            * 5,
+        both(drop("instructions"), put("input", 7, "content", [CACHED] * 4)),
+    ),
+    (
+        "openai_responses",
+        "cache-breakpoints",
+        both(
+            put("prompt_cache_options", {"mode": "explicit"}),
+            put("input", 7, "content", [CACHED] * 5),
         ),
     ),
     ("anthropic", "last-is-assistant", cut("messages", 4)),
@@ -491,7 +605,7 @@ COSTLY: list[tuple[str, str, Change]] = [
             "messages",
             1,
             "content",
-            5,
+            4,
             {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE},
         ),
     ),
@@ -510,6 +624,329 @@ COSTLY: list[tuple[str, str, Change]] = [
     ),
     ("gemini", "last-is-model", insert("contents", 7, GOOD["gemini"]["contents"][3])),
 ]
+
+
+OTHER = put("model", "another-model")
+MARKED: Json = {"type": "text", "text": "End.", "cache_control": MINUTES}
+LONG = [{"type": "text", "text": f"line {number}"} for number in range(25)]
+SIGNED = insert("messages", 0, compacted({**COMPACTION, "signature": SIGNATURE}))
+COMPACTED: Json = {"type": "compaction", "id": "cmp_1", "encrypted_content": "c3VtbWFyeQ=="}
+DROPPING: Json = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+BINDING = "thinking-binding-controls-2026-08-01"
+GATEWAY = Facts(has_gateway=True)
+KNOWING: list[tuple[str, str, str, Change, Facts]] = [
+    *(
+        (format, "error", "too-long", same, Facts(tokens=180_001, capacity=180_000))
+        for format in GOOD
+    ),
+    (
+        *("openai_chat", "error", "group-split"),
+        both(drop("messages", 4), drop("messages", 2, "tool_calls", 0)),
+        before("openai_chat", OTHER),
+    ),
+    (
+        *("openai_responses", "error", "group-split"),
+        drop("input", 4),
+        before("openai_responses", OTHER, insert("input", 3, function_call("c3"))),
+    ),
+    (
+        *("anthropic", "error", "group-split"),
+        both(drop("messages", 2, "content", 0), drop("messages", 1, "content", 3)),
+        before("anthropic", OTHER),
+    ),
+    (
+        *("gemini", "error", "group-split"),
+        both(drop("contents", 6, "parts", 1), drop("contents", 5, "parts", 1)),
+        before("gemini", OTHER),
+    ),
+    (
+        *("openai_chat", "warning", "prefix-changed"),
+        put("messages", 4, "content", "other"),
+        before("openai_chat"),
+    ),
+    ("openai_chat", "warning", "prefix-changed", cut("messages", 5), before("openai_chat")),
+    (
+        *("openai_chat", "warning", "tools-changed"),
+        put("tools", 0, "function", "description", "x"),
+        before("openai_chat"),
+    ),
+    (
+        *("openai_chat", "warning", "instructions-changed"),
+        put("messages", 0, "content", "Be long."),
+        before("openai_chat"),
+    ),
+    (
+        *("openai_chat", "warning", "instructions-changed"),
+        insert("messages", 1, {"role": "developer", "content": "Be kind."}),
+        before("openai_chat"),
+    ),
+    (
+        *("openai_responses", "warning", "prefix-changed"),
+        put("input", 5, "output", "2"),
+        before("openai_responses"),
+    ),
+    (
+        *("openai_responses", "warning", "item-extended"),
+        put("input", 0, "content", "Read it. Please."),
+        before("openai_responses"),
+    ),
+    (
+        *("openai_responses", "warning", "item-extended"),
+        insert("input", 7, "content", 1, {"type": "input_text", "text": "Please."}),
+        before("openai_responses"),
+    ),
+    (
+        *("anthropic", "warning", "prefix-changed"),
+        put("messages", 0, "content", "Stop."),
+        before("anthropic"),
+    ),
+    (
+        *("anthropic", "warning", "system-changed"),
+        put("system", 0, "text", "Be long."),
+        before("anthropic"),
+    ),
+    (
+        *("anthropic", "warning", "tools-changed"),
+        lambda payload: payload["tools"].reverse(),
+        before("anthropic"),
+    ),
+    (
+        *("gemini", "warning", "system-changed"),
+        put("config", "system_instruction", "Be long."),
+        before("gemini"),
+    ),
+    (
+        *("gemini", "warning", "prefix-changed"),
+        put("contents", 3, "parts", 0, "text", "Not yet."),
+        before("gemini"),
+    ),
+    ("anthropic", "error", "last-is-assistant", cut("messages", 4), Facts(prefill=False)),
+    ("anthropic", "error", "system-inside", insert("messages", 5, NOTE), Facts(takes_system=False)),
+    ("anthropic", "warning", "prefix-short", same, Facts(tokens=1_000, cache_minimum=1_024)),
+    (
+        *("anthropic", "warning", "breakpoint-unreached"),
+        both(
+            drop("messages", 2, "content", 2, "cache_control"),
+            put("messages", 4, "content", [*LONG, MARKED]),
+        ),
+        before("anthropic", stable=4),
+    ),
+    (
+        *("anthropic", "error", "thinking-unbound"),
+        put("messages", 0, "content", "Stop."),
+        before("anthropic", OTHER),
+    ),
+    (
+        *("anthropic", "error", "thinking-unbound"),
+        put("system", 0, "text", "Be long."),
+        before("anthropic", OTHER),
+    ),
+    (
+        *("anthropic", "error", "thinking-unbound"),
+        both(put_all(thinking=DROPPING), put("messages", 0, "content", "Stop.")),
+        before("anthropic", OTHER, betas=("x",)),
+    ),
+    ("anthropic", "error", "beta-missing", SIGNED, Facts(betas=())),
+    ("anthropic", "error", "beta-missing", edits(EDIT), Facts(betas=())),
+    (
+        *("anthropic", "error", "too-many-images"),
+        put(
+            *("messages", 0, "content"),
+            [{"type": "image", "source": {"type": "url", "url": "https://x.test/"}}] * 101,
+        ),
+        KNOWN,
+    ),
+    (
+        "anthropic",
+        "error",
+        "too-many-bytes",
+        put("messages", 0, "content", "x" * 32_000_000),
+        KNOWN,
+    ),
+    (
+        *("anthropic", "warning", "instruction-lost"),
+        same,
+        before("anthropic", OTHER, insert("messages", 5, NOTE)),
+    ),
+    (
+        *("openai_responses", "error", "compaction-tail"),
+        both(insert("input", 0, COMPACTED), drop("input", 6), drop("input", 5)),
+        before("openai_responses", OTHER, insert("input", 0, COMPACTED)),
+    ),
+    (
+        *("openai_responses", "error", "instructions-missing"),
+        drop("instructions"),
+        before("openai_responses"),
+    ),
+    ("gemini", "warning", "foreign-signature", same, before("gemini", OTHER)),
+    ("openai_chat", "error", "sdk-type", put("messages", 6, "cache_control", MINUTES), GATEWAY),
+    ("openai_chat", "error", "sdk-type", put("tools", 0, "cache_control", MINUTES), GATEWAY),
+    (
+        *("openai_chat", "error", "sdk-type"),
+        put("messages", 2, "tool_calls", 0, "cache_control", MINUTES),
+        GATEWAY,
+    ),
+    ("openai_chat", "error", "sdk-type", put("messages", 6, "thinking_blocks", []), GATEWAY),
+    ("openai_chat", "warning", "modify-params", put("modify_params", True), GATEWAY),
+]
+FINDINGS: dict[str, str] = {
+    "neutral.results-refer-to-calls": "orphan-result",
+    "neutral.calls-have-results": "call-unanswered second-result result-not-adjacent",
+    "neutral.unique-call-ids": "call-id-reused call-id call-id-long item-id-reused",
+    "neutral.whole-turns": "group-split",
+    "neutral.user-first": "first-not-user no-user no-messages no-input no-contents",
+    "neutral.no-empty-content": "empty-content blank-text empty-part no-content",
+    "neutral.within-limit": "too-long",
+    "neutral.prefix-extends": "prefix-changed tools-changed system-changed",
+    "neutral.placeholders": "placeholder",
+    "neutral.opaque-family": "sdk-type foreign-signature",
+    "anthropic.first-and-last": "first-not-user last-is-assistant system-first roles-repeat",
+    "anthropic.calls-answered-next": "call-unanswered call-role",
+    "anthropic.results-first": "result-not-first roles-repeat",
+    "anthropic.results-match": "orphan-result second-result call-id-reused result-role",
+    "anthropic.server-tools": "orphan-result server-result-orphan server-call-unanswered",
+    "anthropic.tools-present": "no-tools reference-unknown all-deferred",
+    "anthropic.breakpoint-limits": "too-many-breakpoints breakpoint-ttl breakpoint-on-blank"
+    " breakpoint-on-deferred",
+    "anthropic.breakpoint-reach": "breakpoint-far breakpoint-unreached prefix-short",
+    "anthropic.latest-thinking": "thinking-after-call thinking-last thinking-role thinking-unsigned"
+    " thinking-not-first",
+    "anthropic.thinking-unbroken": "thinking-unbound",
+    "anthropic.compaction-requested": "signed-compaction compaction-not-first beta-missing",
+    "anthropic.compaction-threshold": "compaction-without-edit trigger-low beta-missing",
+    "anthropic.compaction-request": "compaction-request call-unanswered",
+    "anthropic.clear-thinking-first": "clear-thinking-late",
+    "anthropic.system-messages": "system-place system-inside",
+    "anthropic.input-object": "sdk-type",
+    "anthropic.no-empty-text": "blank-text trailing-space",
+    "anthropic.sizes": "tool-name tool-defined-twice too-many-images too-many-bytes",
+    "anthropic.stable-prefix": "tools-changed system-changed",
+    "anthropic.restated-changes": "instruction-lost",
+    "openai-chat.calls-answered-next": "call-unanswered",
+    "openai-chat.results-match": "orphan-result",
+    "openai-chat.assistant-content": "no-content empty-tool-calls sdk-type arguments-not-json"
+    " arguments-not-object",
+    "openai-chat.sizes": "call-id-long call-without-id tool-name tool-defined-twice empty-tools"
+    " too-many-tools sdk-type",
+    "openai-chat.system-first": "system-not-first instructions-changed",
+    "openai-responses.calls-match-outputs": "call-unanswered orphan-result output-type role-tool",
+    "openai-responses.reasoning-followed": "reasoning-alone",
+    "openai-responses.compaction-items": "compaction-tail",
+    "openai-responses.compaction-trigger": "trigger-not-last",
+    "openai-responses.one-state": "two-histories instructions-missing",
+    "openai-responses.items-kept": "assistant-part sdk-type",
+    "openai-responses.tool-search": "orphan-search search-unanswered no-namespace",
+    "openai-responses.breakpoints": "cache-breakpoints cached-instructions sdk-type",
+    "openai-responses.append-only": "item-extended",
+    "gemini.responses-follow": "call-unanswered orphan-result result-name result-id call-place"
+    " call-role response-role",
+    "gemini.thought-signatures": "no-signature",
+    "gemini.roles": "first-not-user last-is-model role no-contents",
+    "gemini.signatures-by-model": "foreign-signature",
+    "litellm.chat-dialect": "sdk-type",
+    "litellm.no-modify-params": "modify-params",
+}
+"""The findings that report each rule of the providers, in the formats that it is about."""
+UNSEEN = {
+    "neutral.same-bytes": "Whether two payloads have the same inputs is not visible in them.",
+    "neutral.summary-ranges": "Which messages a summary stands for is not visible in a payload.",
+    "neutral.untrusted-role": "Which texts are untrusted is not visible in a payload.",
+    "anthropic.thinking-never-returns": "What an earlier build left out is not visible.",
+    "litellm.images-not-fetched": "How images are counted is not visible in a payload.",
+}
+"""The rules that no payload can show to be broken, with the reason."""
+DOCUMENTED = re.findall(
+    r"^- \*\*`([\w.-]+)`\*\* \((?:error|warning)\)",
+    (Path(__file__).parents[2] / "docs/provider-rules.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_every_rule_of_the_providers_is_judged() -> None:
+    """Each documented rule has findings that a case makes, or a reason why it cannot have any."""
+    made = {(format, rule) for format, rule, _ in COSTLY}
+    made |= {(format, rule) for format, _, rule, _, _ in KNOWING}
+    tables = {"openai_chat": CHAT, "openai_responses": RESPONSES, "anthropic": ANTHROPIC}
+    for format, cases in {**tables, "gemini": GEMINI}.items():
+        made |= {(format, rule) for rule, _ in cases}
+    assert sorted(DOCUMENTED) == sorted([*FINDINGS, *UNSEEN])
+    for documented, rules in FINDINGS.items():
+        area = documented.partition(".")[0].replace("-", "_").replace("litellm", "openai_chat")
+        for rule in rules.split():
+            formats = GOOD if area == "neutral" else (area,)
+            assert any((format, rule) in made for format in formats), (documented, rule)
+    unnamed = {rule for _, rule in made} - {
+        rule for found in FINDINGS.values() for rule in found.split()
+    }
+    assert unnamed == {
+        "lone-surrogate",
+        "not-json",
+        "nul-character",
+        "tool-undefined",
+        "part-of-two-kinds",
+    }
+
+
+@pytest.mark.parametrize(
+    ("format", "severity", "rule", "change", "facts"),
+    [pytest.param(*case, id=f"{case[0]}-{case[2]}-{at}") for at, case in enumerate(KNOWING)],
+)
+def test_facts_beside_the_payload(
+    format: str, severity: str, rule: str, change: Change, facts: Facts
+) -> None:
+    """A rule that needs a fact is judged with it alone."""
+    assert rule in found(format, change, severity, facts)
+    if facts not in (KNOWN, GATEWAY):
+        assert rule not in found(format, change, severity, Facts())
+
+
+@pytest.mark.parametrize("format", GOOD)
+def test_a_good_payload_stays_good_beside_the_build_before(format: str) -> None:
+    """Nothing is wrong with the same build again, or with one that goes on from it."""
+    for stable in (None, 2):
+        facts = before(format, stable=stable, tokens=5_000, capacity=180_000, betas=())
+        assert judge(format, GOOD[format], facts) == []
+    if format != "gemini":  # another model does not get the signatures
+        assert errors(judge(format, GOOD[format], before(format, OTHER))) == []
+
+
+def test_thinking_that_the_provider_may_leave_out() -> None:
+    """With the setting and its beta, thinking whose prefix has changed is no error."""
+    change = both(put_all(thinking=DROPPING), put("messages", 0, "content", "Stop."))
+    facts = before("anthropic", OTHER, betas=(BINDING,))
+    assert found("anthropic", change, "error", facts) == set()
+
+
+def test_a_placeholder_names_all() -> None:
+    """Ref, size and the tool that reads it."""
+    stored = '[Tool result stored — 5,000 bytes from "x".\nFirst 9 chars: total]\nref_id="blob_1"'
+    trimmed = "[tool output trimmed; ref=x; 5,000 bytes; read with tool_output_cache]"
+    for text in (stored, trimmed, trimmed.replace("; read with tool_output_cache", "")):
+        assert found("openai_chat", put("messages", 3, "content", text), "warning") == set()
+
+
+def test_what_gateways_add() -> None:
+    """Fields for reasoning, thinking in content, and breakpoints on parts are a gateway's."""
+    change = both(
+        put("messages", 1, "content", 0, "cache_control", MINUTES),
+        put("messages", 2, "thinking_blocks", [THINKING]),
+        put("messages", 2, "tool_calls", 0, "extra_content", {"google": {}}),
+        put("messages", 5, "content", [THINKING, {"type": "text", "text": "Both."}]),
+        put("messages", 5, "reasoning_content", "Hm."),
+    )
+    assert found("openai_chat", change, "error", GATEWAY) == set()
+    assert found("openai_chat", change, "error", Facts()) == {"sdk-type"}
+
+
+def test_hosted_pairs_and_namespaces() -> None:
+    """A hosted search with its output, and a call that names its namespace."""
+    change = both(
+        insert("input", 8, SEARCH),
+        insert("input", 9, SEARCHED),
+        insert("input", 10, function_call("c9", namespace="drive")),
+        insert("input", 11, {"type": "function_call_output", "call_id": "c9", "output": "done"}),
+    )
+    assert found("openai_responses", change, "error") == set()
 
 
 @pytest.mark.parametrize("format", GOOD)
@@ -533,18 +970,6 @@ def test_a_costly_payload_is_warned_of(format: str, rule: str, change: Change) -
     """What a provider accepts at a cost is no error."""
     assert rule in found(format, change, "warning")
     assert found(format, change, "error") <= {"call-unanswered", "orphan-result"}
-
-
-def test_neighbours_of_one_role_can_be_merged() -> None:
-    """The API joins them; then the results of one turn may stand in two messages."""
-    payload = copy.deepcopy(GOOD["anthropic"])
-    results = payload["messages"][2]["content"]
-    payload["messages"][2:3] = [
-        {"role": "user", "content": results[:1]},
-        {"role": "user", "content": results[1:]},
-    ]
-    assert errors(anthropic.judge(payload))
-    assert errors(anthropic.judge(payload, merge_roles=True)) == []
 
 
 def test_an_earlier_response_may_hold_the_call() -> None:

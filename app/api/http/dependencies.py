@@ -37,7 +37,6 @@ from app.services.payload.stateless import StatelessService
 from app.services.payload.steps import StepService
 from app.services.payload.tool_calls import ToolCallService
 from app.services.payload.usage_totals import UsageTotalService
-from app.services.payload.validation import ValidationService
 from app.services.prompt.tool_search import ToolSearchService
 from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
@@ -85,7 +84,6 @@ class Services:
     transcripts: TranscriptService
     usage: UsageService
     usage_totals: UsageTotalService
-    validation: ValidationService
     storage: StorageQuota
     is_ready: Callable[[], Awaitable[bool]]
     still_admits: Callable[[Caller], Awaitable[bool]]

@@ -12,9 +12,7 @@ from app.domain.common.errors import Forbidden
 from app.domain.tenancy.api_keys import Caller
 
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-READING_POSTS = frozenset(
-    {"/v1/tokens/count", "/v1/context/validate", "/v1/context/needs-compression"}
-)
+READING_POSTS = frozenset({"/v1/tokens/count", "/v1/context/needs-compression"})
 
 
 def require_scope(caller: Caller, method: str, path: str) -> None:

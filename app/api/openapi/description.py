@@ -101,7 +101,7 @@ TAGS = [
     {"name": "conversations", "description": "Conversations and their settings."},
     {"name": "agents", "description": "Settings that several conversations share."},
     {"name": "snapshots", "description": "Saved active windows: read, export, restore."},
-    {"name": "stateless", "description": "Compaction and validation of messages in the request."},
+    {"name": "stateless", "description": "Builds and compaction of messages in the request."},
     {"name": "models", "description": "Models, strategies and token counts."},
     {"name": "usage", "description": "Usage and cost by day and model."},
     {"name": "health", "description": "Health and metrics of the process."},

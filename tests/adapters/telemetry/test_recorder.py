@@ -248,12 +248,13 @@ async def test_nothing_that_was_said_is_told(
         async def fail(*_arguments: Any) -> Any:
             raise LookupError(MARKER)
 
-        found.validation.validate = fail  # type: ignore[method-assign, assignment]
+        found.stateless.needs_compression = fail  # type: ignore[method-assign, assignment]
         async with started(app) as client:
             await say_it_everywhere(client)
             await say_it_everywhere(client)
-            body = {"format": "openai_chat", "payload": {"model": MARKER, "messages": []}}
-            assert (await client.post("/v1/context/validate", json=body)).status_code == 500
+            body = {"messages": [user(MARKER)], "max_context_tokens": 1000}
+            asked = await client.post("/v1/context/needs-compression", json=body)
+            assert asked.status_code == 500
             text = (await client.get("/metrics")).text
     assert any(MARKER in json.dumps(request.body) for request in fake_llm.requests)
     assert len(collector.spans) > 40 and len(lines.texts) > 40

@@ -17,6 +17,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, calling, result, user
 from tests.conftest import serving, started
+from tests.judge import Facts, refusals
 from tests.services.fakes import Clock
 
 DAY = 86_400
@@ -217,10 +218,7 @@ async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: 
     for format in ("openai_chat", "openai_responses", "anthropic", "gemini"):
         model = "claude-3-opus" if format == "anthropic" else "gpt-4o"
         built = await build(client, path, format=format, model=model)
-        answer = await client.post(
-            "/v1/context/validate", json={"format": format, "payload": built["payload"]}
-        )
-        assert answer.json()["valid"], answer.text
+        assert refusals(format, built["payload"], Facts(prefill=False)) == []
         assert "call-two" not in str(built["payload"])
 
 

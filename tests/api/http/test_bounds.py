@@ -158,7 +158,7 @@ def keys_of(count: int, length: int = 1) -> bytes:
         ("/v1/conversations", b'{"model":"' + b"m" * 100_000 + b'","nope":1}'),
         ("/v1/conversations", b'{"agent_id":"' + "é".encode() * 100_000 + b'"}'),
         (f"/v1/conversations/{UNKNOWN_ID}/messages", b"{" + keys_of(100_000) + b"}"),
-        ("/v1/context/validate", b'{"payload":{},"' + b"\\u00e9" * 50_000 + b'":[]}'),
+        ("/v1/tokens/count", b'{"messages":[],"' + b"\\u00e9" * 50_000 + b'":[]}'),
     ],
     ids=range(11),
 )
@@ -186,9 +186,10 @@ async def test_many_errors_are_counted(client: httpx.AsyncClient) -> None:
 
 async def test_an_error_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
     """If the sample has no error, the number of errors is returned. [errors.problem-json]"""
-    rows = [{"type": "function"}] * 990
-    ask: dict[str, Any] = {"tools": rows, "betas": ["x"] * 200 + [0] * 2_000, "payload": {}}
-    answer = await client.post("/v1/context/validate", content=orjson.dumps(ask), headers=HEADERS)
+    section = {"name": "base", "content": "x"}
+    wrong = section | {f"more-{number}": 0 for number in range(20)}
+    ask: dict[str, Any] = {"sections": [section] * 100 + [wrong] * 100}
+    answer = await client.post("/v1/conversations", content=orjson.dumps(ask), headers=HEADERS)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")
     assert "places" in found["detail"]
 

@@ -79,7 +79,7 @@ UNSAID = {
         "preview_context",
     ),
     "a message or a call has the form of the format beside it": (
-        *("append_messages", "answer_tool_call", "count_tokens", "validate_payload"),
+        *("append_messages", "answer_tool_call", "count_tokens"),
         *("build_stateless_context", "needs_compression"),
     ),
     "a model has to be known, or allowed": ("compact", "compress"),

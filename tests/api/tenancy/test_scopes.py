@@ -17,7 +17,6 @@ from tests.conftest import execute, started
 
 READINGS = {
     ("post", "/v1/tokens/count"),
-    ("post", "/v1/context/validate"),
     ("post", "/v1/context/needs-compression"),
 }
 """The only requests with a body that change nothing; written down here by hand."""

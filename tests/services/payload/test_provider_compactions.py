@@ -16,11 +16,9 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.payload.validation import validate
-from app.domain.payload.validation.rules import Context
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.reported_usage import Report, UsageService
-from tests.judge import check_type, refusals
+from tests.judge import Facts, check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -76,15 +74,9 @@ async def built(
     """Build a payload that the judge finds nothing wrong with."""
     service = harness.cold() if cold else None
     build = await harness.build(conversation_id, RequestSettings(format, model), service)
-    assert not refusals(format, build.payload), build.payload
-    assert not violations(build.payload, format, build["betas"])
+    facts = Facts(betas=build["betas"], prefill=False)
+    assert not refusals(format, build.payload, facts), build.payload
     return build
-
-
-def violations(payload: dict[str, Any], format: FormatName, betas: Sequence[str]) -> list[str]:
-    """Return the rules of the providers that a payload breaks."""
-    found = validate(payload, format, Context(betas=betas))
-    return [str(violation) for violation in found if violation.severity == "error"]
 
 
 @dataclass(frozen=True)
@@ -636,8 +628,7 @@ async def test_a_forced_compaction_names_the_providers_call(
             assert not check_type({**request, "input": "Hello."}, ResponseCompactParams)
             continue
         assert call.method == "beta.messages.create"
-        assert not refusals(ANTHROPIC, request)
-        assert not violations(request, ANTHROPIC, call.betas)
+        assert not refusals(ANTHROPIC, request, Facts(betas=call.betas))
         assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
         assert ("compaction" in call.added) == (family is REQUESTED)
     assert (await harness.stored(cid)).state == before.state
