@@ -199,7 +199,6 @@ SPREAD = {
     "snapshot_removal.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
     "storage_usage.BEHIND": "what a tenant stores, once a second at most and only under a limit",
     "storage_usage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
-    "tenant_data.DELETE": "deleting a tenant, by an operator",
     "tenant_data.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
     "tenant_search.BY_PLACES": "a page of a search, its messages given as a list",
     "tenant_search.BY_TIME": "a search in an agent's conversations, given as a list",
