@@ -28,7 +28,6 @@ from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
-from app.domain.tenancy.audit import NO_ACTOR, Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.background import BackgroundCompactions
@@ -174,8 +173,6 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         _days(settings.retention_conversation_days),
         _days(settings.retention_event_days),
         _days(settings.retention_job_days),
-        _days(settings.retention_key_use_days),
-        _days(settings.retention_audit_days),
     )
     build_replay = BuildReplayService(database, resolver)
     runner = CompactionRunner(
@@ -258,7 +255,6 @@ def _is_full(settings: Settings) -> bool:
 def keys_of(
     settings: Settings,
     database: PostgresDatabase,
-    actor: Actor = NO_ACTOR,
     refused: Callable[[str], None] = lambda _reason: None,
 ) -> KeyService:
     """Return the service of API keys; `refused` gets the reason of each refused key."""
@@ -266,7 +262,6 @@ def keys_of(
         database,
         utc_now,
         time.monotonic,
-        actor=actor,
         refused_per_minute=settings.refused_keys_per_minute,
         refused=refused,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import secrets
 import string
@@ -10,17 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any
 
 from app.adapters.postgres.database import PostgresDatabase
 from app.composition import keys_of, quotas_of, store_of, utc_now
-from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.domain.tenancy.audit import Actor
 from app.domain.tenancy.quotas import TenantLimits
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.audit import AuditService
 from app.services.tenancy.quotas import QuotaService
 from app.settings import Settings
 
@@ -29,6 +27,8 @@ Rows = list[dict[str, Any]]
 _ID_CHARACTERS = string.digits + string.ascii_lowercase
 _ID_LENGTH = 12
 _SECRET_BYTES = 32
+
+_log = logging.getLogger("app.audit")
 
 
 async def create(
@@ -43,28 +43,41 @@ async def create(
     expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
     key_id, secret = _new_key()
     async with _opened(settings) as (keys, _):
-        return await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+        text = await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+    own = {"name": name, "expires_at": expires_at, "read_only": read_only}
+    _log.info("key_created", extra={"data": by_account(tenant_id=tenant_id, key=key_id, **own)})
+    return text
 
 
 async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[str, str]:
     """Replace a key; returns the new one, and a sentence on the old one."""
+    new_id, secret = _new_key()
     async with _opened(settings) as (keys, _):
-        text, expires_at = await keys.rotate(key_id, *_new_key(), timedelta(hours=overlap_hours))
-    return text, f"{key_id} works until {_time(expires_at)}."
+        text, old = await keys.rotate(key_id, new_id, secret, timedelta(hours=overlap_hours))
+    own = {"successor": new_id, "expires_at": old.expires_at}
+    _log.info("key_rotated", extra={"data": by_account(tenant_id=old.tenant_id, key=key_id, **own)})
+    return text, f"{key_id} works until {_until(old)}."
 
 
 async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
     """Set when a key expires, None for never, and return the result as a sentence."""
     expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
     async with _opened(settings) as (keys, _):
-        await keys.expire(key_id, expires_at)
-    return f"{key_id} works until {_time(expires_at) if expires_at else 'it is revoked'}."
+        key = await keys.expire(key_id, expires_at)
+    data = by_account(tenant_id=key.tenant_id, key=key_id, expires_at=expires_at)
+    _log.info("key_expiry_changed", extra={"data": data})
+    return f"{key_id} works until {_until(key)}."
 
 
 async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
     """Refuse the keys of a tenant, or accept them again; raises NotFound."""
     async with _opened(settings) as (keys, _):
         await keys.set_disabled(tenant_id, is_disabled=is_disabled)
+    data = by_account(tenant_id=tenant_id)
+    if is_disabled:
+        _log.info("tenant_disabled", extra={"data": data})
+    else:
+        _log.info("tenant_enabled", extra={"data": data})
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -74,6 +87,7 @@ async def revoke(key_id: str, settings: Settings) -> str:
         key = await keys.revoke(key_id)
     if key.revoked_at is not None and key.revoked_at < started_at:
         return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
+    _log.info("key_revoked", extra={"data": by_account(tenant_id=key.tenant_id, key=key_id)})
     return f"Revoked {key_id} of tenant {key.tenant_id}."
 
 
@@ -103,21 +117,6 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
     ]
 
 
-async def uses_of(key_id: str, days: int, settings: Settings) -> Rows:
-    """Return the uses of a key by hour and address."""
-    async with _opened(settings) as (keys, _):
-        uses = await keys.uses(key_id, utc_now() - timedelta(days=days))
-    return [
-        {
-            "hour": use.hour,
-            "address": use.address or None,
-            "admitted": use.admitted,
-            "refused": use.refused,
-        }
-        for use in uses
-    ]
-
-
 async def list_of_tenants(settings: Settings) -> Rows:
     """Return the tenants with their state and the limits that override the settings."""
     async with _opened(settings) as (keys, quotas):
@@ -139,19 +138,8 @@ async def set_limits(
     async with _opened(settings) as (_, quotas):
         if not create:
             await _require_tenant(tenant_id, quotas, ", and --create creates one")
-        await quotas.set_limits(tenant_id, limits, actor())
-
-
-async def export_audit(
-    since: datetime, until: datetime, tenant_id: str | None, file: BinaryIO, settings: Settings
-) -> int:
-    """Write the audit of a time range as lines of JSON; return their number."""
-    count = 0
-    async with _database(settings) as database:
-        async for entry in AuditService(database).entries(since, until, tenant_id):
-            file.write(json_text.dump_stored(asdict(entry) | {"at": entry.at.isoformat()}) + b"\n")
-            count += 1
-    return count
+        await quotas.set_limits(tenant_id, limits)
+    _log.info("tenant_limited", extra={"data": by_account(tenant_id=tenant_id, **asdict(limits))})
 
 
 async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") -> None:
@@ -162,18 +150,19 @@ async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") 
         )
 
 
-def actor() -> Actor:
-    """Return who runs this command: the account of its process."""
+def by_account(**data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who runs this command, and what was done."""
     try:
-        return Actor(account=getpass.getuser())
+        account = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number without a name
-        return Actor(account=str(os.getuid()))
+        account = str(os.getuid())
+    return {"account": account, **data}
 
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
     async with _database(settings) as database:
-        yield keys_of(settings, database, actor()), quotas_of(settings, database)
+        yield keys_of(settings, database), quotas_of(settings, database)
 
 
 @asynccontextmanager
@@ -198,6 +187,10 @@ def _state(key: ApiKey, now: datetime) -> str:
     if key.is_disabled:
         return "disabled"
     return "usable" if key.is_usable(now) else "expired"
+
+
+def _until(key: ApiKey) -> str:
+    return _time(key.expires_at) if key.expires_at is not None else "it is revoked"
 
 
 def _time(at: datetime) -> str:

@@ -297,13 +297,6 @@ class StorageSettings(BaseModel):
         None, description="How long events can be read; unset: forever."
     )
     retention_job_days: Days = Field(30, description="How long finished jobs can be polled.")
-    retention_key_use_days: Days = Field(
-        365, description="How long the usage records of API keys are kept."
-    )
-    retention_audit_days: Days | None = Field(
-        None,
-        description="How long the audit of keys, tenants and deletions is kept; unset: forever.",
-    )
 
 
 class ModelSettings(BaseModel):

@@ -236,9 +236,7 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     tell("snapshots", [snapshot.session_id == saved.session_id for snapshot in snapshots])
 
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
-    listed = good(
-        list_conversations.sync(client=client, metadata=in_bergen, order="active", limit=1)
-    ).data
+    listed = good(list_conversations.sync(client=client, metadata=in_bergen, limit=1)).data
     hits = good(search_messages.sync(client=client, q="weather bergen", limit=100)).data
     tell("listed", [item.conversation_id == conversation_id for item in listed])
     tell("found", 1 in [hit.seq for hit in hits if hit.conversation_id == conversation_id])

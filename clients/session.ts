@@ -226,7 +226,7 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
 
   const listed = good(
     await service.GET("/v1/conversations", {
-      params: { query: { metadata: { city: "Bergen" }, order: "active", limit: 1 } },
+      params: { query: { metadata: { city: "Bergen" }, limit: 1 } },
     }),
   ).data;
   const hits = good(

@@ -21,7 +21,9 @@ async def rows_read(
     database_url: str, statement: Statement, values: Mapping[str, Any], table: str = "messages"
 ) -> int:
     """Run a statement by its plan and return how many rows of a table it reads."""
-    quoted = [f"'{value}'" for value in statement.arguments(dict(values))]
+    quoted = [
+        "NULL" if value is None else f"'{value}'" for value in statement.arguments(dict(values))
+    ]
     (plan,) = await _explained(database_url, statement, quoted, "ANALYZE, FORMAT JSON")
     return sum(
         round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])

@@ -159,7 +159,7 @@ def test_a_key_that_is_refused_ends_the_demo(
 def test_a_401_is_no_refusal_to_list(served: str, settings: Settings) -> None:
     """A key that is revoked on the way ends the replay, for the rest would be refused too.
 
-    [tenancy.key-audit]
+    [tenancy.key-storage]
     """
     in_thread(keys.create, "acme", "demo", None, settings)
     (trace, *_) = read_traces(SAMPLES)

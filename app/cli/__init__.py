@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import click
 
-from app.cli.audit import audit
 from app.cli.backup import backup, restore
 from app.cli.documents import openapi, settings
 from app.cli.migrate import migrate
@@ -33,7 +32,7 @@ def cli() -> None:
 
 
 for command in (
-    *(serve, worker, migrate, backup, restore, keys, tenants, audit),
+    *(serve, worker, migrate, backup, restore, keys, tenants),
     *(upgrade_database, demo, openapi, settings),
 ):
     cli.add_command(command)

@@ -37,13 +37,14 @@ def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
     With `supervised` the private one is restarted when it ends. If it cannot be restarted, the
     process receives SIGTERM and exits with the code of DatabaseLost.
     """
+    from app import logs
+
+    logs.configure(settings.log_level)
     if settings.database_url:
         yield settings.database_url
         return
-    from app import logs
     from app.adapters.postgres.embedded import EmbeddedPostgresError, running
 
-    logs.configure(settings.log_level)
     lost_reasons: list[str] = []
 
     def stop_process(reason: str) -> None:

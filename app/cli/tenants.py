@@ -117,19 +117,6 @@ def revoke_key(key_id: str) -> None:
     click.echo(run_migrated(existing_settings(), partial(revoke, key_id)))
 
 
-@keys.command("uses")
-@click.argument("key_id")
-@click.option("--days", type=click.IntRange(1, 3650), default=7, show_default=True)
-@as_json
-@on_database
-def list_uses(key_id: str, days: int, is_json: bool) -> None:
-    """Show per hour and address how many requests of a key were admitted and refused."""
-    from app.keys import uses_of
-
-    rows = run_migrated(existing_settings(), partial(uses_of, key_id, days))
-    print_rows(rows, ("hour", "address", "admitted", "refused"), is_json=is_json)
-
-
 @click.group()
 def tenants() -> None:
     """List and disable tenants, show what they store, set limits, export and delete them."""
@@ -195,7 +182,7 @@ def enable_tenant(tenant: str) -> None:
 def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
     """Delete all data of TENANT for good. Its keys are revoked first.
 
-    The keys and the counts of their uses stay. Repeat it after an interruption.
+    The keys stay. Repeat it after an interruption.
     """
     from app.tenant_deletion import delete
 

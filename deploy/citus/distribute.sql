@@ -10,7 +10,6 @@ SET citus.multi_shard_modify_mode = 'sequential';
 -- Small, and joined with conversations: a copy on every node. A write goes to all of them.
 SELECT create_reference_table('tenants');
 SELECT create_reference_table('api_keys');
-SELECT create_reference_table('key_uses');
 SELECT create_reference_table('agents');
 SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
@@ -20,15 +19,11 @@ SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
 SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
-SELECT create_distributed_table('audit', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
--- A conversation and all that belongs to it, on one node. The triggers of conversations write the
--- first two, and leave the rows that are there: so those come first.
-SELECT create_distributed_table('conversation_activity', 'conversation_id', colocate_with => 'none');
-SELECT create_distributed_table('conversation_labels', 'conversation_id', colocate_with => 'conversation_activity');
-SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'conversation_activity');
+-- A conversation and all that belongs to it, on one node.
+SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');

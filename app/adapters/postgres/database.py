@@ -28,7 +28,6 @@ from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
 from app.adapters.postgres.tenancy import api_keys, quotas
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
-from app.adapters.postgres.tenancy.audit import AuditRepository
 from app.adapters.postgres.tenancy.quotas import QuotaRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
 from app.adapters.postgres.tenancy.storage_usage import StorageRepository
@@ -61,10 +60,6 @@ class PostgresRepositories:
         self._session = session
         self._settings_cache = settings_cache
         self._window_defaults = window_defaults
-
-    @property
-    def audit(self) -> AuditRepository:
-        return AuditRepository(self._session)
 
     @property
     def agents(self) -> AgentRepository:

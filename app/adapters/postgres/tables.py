@@ -3,7 +3,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys`, `key_uses` and
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys` and
 `allowances` are small enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
@@ -54,32 +54,6 @@ api_keys = sa.Table(
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
-)
-
-# Requests of a key by hour and address.
-key_uses = sa.Table(
-    "key_uses",
-    metadata,
-    sa.Column("key_id", sa.Text, primary_key=True),
-    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("address", sa.Text, primary_key=True),
-    sa.Column("admitted", sa.BigInteger, nullable=False),
-    sa.Column("refused", sa.BigInteger, nullable=False),
-)
-
-# Who has changed keys and tenants, and who has deleted data; stays when the tenant is deleted.
-audit = sa.Table(
-    "audit",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("audit_id", sa.Uuid, primary_key=True),
-    sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("key_id", sa.Text),
-    sa.Column("account", sa.Text),
-    sa.Column("details", sa.Text, nullable=False),
-    sa.Index("audit_by_time", "at", "audit_id"),
 )
 
 # The use of a tenant's quotas in a rate window, by all processes.
@@ -146,37 +120,13 @@ conversations = sa.Table(
     ),
     sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
     sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
+    # The values of the metadata by tenant; `labels_of` is in the migration.
     sa.Index(
-        "conversations_by_model",
-        *("tenant_id", "model", "created_at", "conversation_id"),
-        postgresql_where=sa.text("model IS NOT NULL"),
+        "conversations_by_label",
+        sa.literal_column("labels_of(tenant_id, metadata)").label("labels"),
+        postgresql_using="gin",
+        postgresql_ops={"labels": "jsonb_path_ops"},
     ),
-)
-
-# The top-level values of the metadata that lists filter by; triggers keep them equal to it.
-conversation_labels = sa.Table(
-    "conversation_labels",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Index(
-        "conversation_labels_by_value",
-        *("tenant_id", "key", "value", "created_at", "conversation_id"),
-    ),
-)
-
-# When the newest message was appended, or the conversation created; a trigger writes it.
-conversation_activity = sa.Table(
-    "conversation_activity",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("active_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Index("conversation_activity_by_time", "tenant_id", "active_at", "conversation_id"),
-    postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
 )
 
 

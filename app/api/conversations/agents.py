@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -22,8 +23,8 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
-    actor_of,
     agent_id_from,
+    by_caller,
     page_bound,
     services,
     tenant_of,
@@ -42,6 +43,7 @@ from app.domain.conversations.agent import Agent
 from app.services.conversations.agents import NewAgent
 from app.services.conversations.configurable_resources import Configured
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["agents"])
 page_router = APIRouter(route_class=HeavyRoute, tags=["agents"])
 
@@ -145,7 +147,9 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
     agent_id = agent_id_from(agent_id)
-    deleted = await services(request).agents.remove(tenant_of(request), agent_id, actor_of(request))
+    deleted = await services(request).agents.remove(tenant_of(request), agent_id)
+    data = by_caller(request, agent_id=agent_id, rows=deleted)
+    _log.info("agent_deleted", extra={"data": data})
     return Json({"deleted": deleted})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,7 +18,6 @@ from app.api.conversations.list_filters import (
     METADATA_PARAMETER,
     Filter,
     Include,
-    Order,
     cursor_at,
     place_from,
 )
@@ -30,7 +30,7 @@ from app.api.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
-    actor_of,
+    by_caller,
     page_bound,
     services,
     tenant_of,
@@ -41,11 +41,11 @@ from app.api.http.routing import HeavyRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.listing import ListOrder
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.listing import ListedUsage
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 page_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
 
@@ -91,29 +91,26 @@ async def create_conversation(
 async def list_conversations(
     request: Request,
     wanted: Filter,
-    order: Order = "created",
     include: Include = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """Return conversations, newest first, without their sections, tools and policies.
 
-    Filters are combined: a conversation must match all of them. Repeat the filters and `order` with
-    a cursor. A page may have fewer items than `limit`, or none, and still a `next_cursor`.
+    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
+    page may have fewer items than `limit`, or none, and still a `next_cursor`.
     """
     with_usage = include is not None
-    list_order = ListOrder(order)
-    before = place_from(cursor, wanted, list_order) if cursor else None
+    before = place_from(cursor, wanted) if cursor else None
     page = await services(request).conversations.list(
         tenant_of(request),
         wanted,
-        list_order,
         limit,
         before,
         page_bound(request),
         with_usage=with_usage,
     )
-    next_cursor = cursor_at(page.end, wanted, list_order) if page.end is not None else None
+    next_cursor = cursor_at(page.end, wanted) if page.end is not None else None
     data = [
         _item(found) | {"usage": _usage_json(page.usage.get(found.conversation_id))}
         for found in page.items
@@ -179,13 +176,10 @@ async def change_conversation(
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
-    return Json(
-        {
-            "deleted": await services(request).conversations.remove(
-                tenant_of(request), conversation_id, actor_of(request)
-            )
-        }
-    )
+    deleted = await services(request).conversations.remove(tenant_of(request), conversation_id)
+    data = by_caller(request, conversation_id=conversation_id, rows=deleted)
+    _log.info("conversation_deleted", extra={"data": data})
+    return Json({"deleted": deleted})
 
 
 @router.post(

@@ -20,7 +20,6 @@ from app.domain.conversations.listing import (
     MAX_LABEL_VALUE_CHARS,
     MAX_LABELS,
     ConversationFilter,
-    ListOrder,
     Place,
     TimeRange,
 )
@@ -46,9 +45,7 @@ METADATA_PARAMETER: dict[str, Any] = {
             "explode": True,
             "description": "Only conversations whose metadata has these values, such as"
             f" `metadata[customer]=42`: up to {MAX_LABELS}, all of which must match. Top-level"
-            f" strings, numbers and booleans can be filtered by: the first 32 of a conversation,"
-            f" with keys of up to {MAX_LABEL_KEY_CHARS} and values of up to"
-            f" {MAX_LABEL_VALUE_CHARS} characters.",
+            " strings, numbers and booleans can be filtered by.",
             "schema": {"$ref": "#/components/schemas/MetadataFilter"},
             "example": {"customer": "42"},
         }
@@ -78,10 +75,6 @@ def _in_range(value: datetime) -> datetime:
 
 
 Time = Annotated[AwareDatetime, BeforeValidator(_rfc_3339), AfterValidator(_in_range)]
-Order = Annotated[
-    Literal["created", "active"],
-    Query(description="Newest first: by creation, or by the newest append."),
-]
 Include = Annotated[
     Literal["usage"] | None,
     Query(
@@ -161,19 +154,19 @@ def _problem_of(key: str, value: str, found: Mapping[str, str]) -> str | None:
     return None
 
 
-def place_from(cursor: str, wanted: ConversationFilter, order: ListOrder) -> Place:
+def place_from(cursor: str, wanted: ConversationFilter) -> Place:
     """Return the place of a cursor; raises ValidationError for one of another list."""
-    return cursors.decode_place(cursor, "conversations", _digest(wanted, order))
+    return cursors.decode_place(cursor, "conversations", _digest(wanted))
 
 
-def cursor_at(place: Place, wanted: ConversationFilter, order: ListOrder) -> str:
+def cursor_at(place: Place, wanted: ConversationFilter) -> str:
     """Return the cursor that continues a list after a place."""
     at, conversation_id = place
-    return cursors.encode("conversations", _digest(wanted, order), at.isoformat(), conversation_id)
+    return cursors.encode("conversations", _digest(wanted), at.isoformat(), conversation_id)
 
 
-def _digest(wanted: ConversationFilter, order: ListOrder) -> str:
-    """Return a hash of filters and order, which a cursor belongs to."""
+def _digest(wanted: ConversationFilter) -> str:
+    """Return a hash of filters, which a cursor belongs to."""
     times = (wanted.created.after, wanted.created.before, wanted.active.after, wanted.active.before)
     labels = sorted(wanted.labels.items())
-    return cursors.digest_of(order, labels, wanted.agent_id, wanted.model, times)
+    return cursors.digest_of(labels, wanted.agent_id, wanted.model, times)

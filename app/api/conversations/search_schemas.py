@@ -33,6 +33,6 @@ class SearchHit(ResponseSchema):
 
 
 class SearchPage(Page[SearchHit]):
-    """Hits, those of the most recently active conversation first."""
+    """Hits, those of the newest conversation first."""
 
     model_config = examples({"data": [_HIT], "next_cursor": None})

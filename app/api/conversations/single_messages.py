@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import APIRouter, Request, Response
 
 from app.api.conversations.message_schemas import Redacted, RedactionRequest, ShownMessage
@@ -14,6 +16,7 @@ from app.api.conversations.messages import (
 from app.api.http.bodies import Json, MalformedJson
 from app.api.http.dependencies import (
     ConversationPath,
+    by_caller,
     caller_of,
     page_bound,
     services,
@@ -29,6 +32,7 @@ from app.domain.common.errors import (
 )
 from app.services.tool_output.stored_results import Content
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
 
@@ -87,6 +91,10 @@ async def redact_message(
         caller_of(request).key_id,
     )
     record = done.redaction
+    if done.conversations:
+        redacted = {"seq": record.seq, "conversations": done.conversations}
+        data = by_caller(request, conversation_id=conversation_id, **redacted)
+        _log.info("message_redacted", extra={"data": data})
     return Json(
         {
             "id": record.message_id,

@@ -14,7 +14,6 @@ from app.domain.common.messages import is_sendable
 from app.domain.common.pages import Bound
 from app.domain.conversations.own_ids import MAX_CHARS, PATTERN
 from app.domain.tenancy.api_keys import Caller
-from app.domain.tenancy.audit import Actor
 from app.services.compaction.background import JobService
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.receipts import ReceiptService
@@ -100,9 +99,10 @@ def tenant_of(request: Request) -> str:
     return caller_of(request).tenant_id
 
 
-def actor_of(request: Request) -> Actor:
-    """Return who the audit names for the request."""
-    return Actor(caller_of(request).key_id)
+def by_caller(request: Request, **data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who has sent the request, and what was done."""
+    caller = caller_of(request)
+    return {"tenant_id": caller.tenant_id, "key_id": caller.key_id, **data}
 
 
 def page_bound(request: Request) -> Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
@@ -19,8 +20,8 @@ from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    actor_of,
     agent_id_from,
+    by_caller,
     page_bound,
     services,
     tenant_of,
@@ -51,6 +52,7 @@ from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots import snapshots
 from app.services.tool_output.stored_results import Content
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 page_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
 stream_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
@@ -242,13 +244,10 @@ async def get_snapshot(
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     session_id = _session_id_from(session_id)
-    return Json(
-        {
-            "deleted": await services(request).snapshots.remove(
-                tenant_of(request), session_id, actor_of(request)
-            )
-        }
-    )
+    deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
+    data = by_caller(request, session_id=session_id, rows=deleted)
+    _log.info("snapshot_deleted", extra={"data": data})
+    return Json({"deleted": deleted})
 
 
 @page_router.post(

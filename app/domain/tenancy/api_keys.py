@@ -74,17 +74,6 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyUse:
-    """How many requests with a key were admitted and refused, by hour and client address."""
-
-    key_id: str
-    hour: datetime
-    address: str
-    admitted: int
-    refused: int
-
-
-@dataclass(frozen=True, slots=True)
 class PresentedKey:
     """The id and the secret of the key that a request brought."""
 

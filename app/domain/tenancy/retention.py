@@ -18,8 +18,6 @@ class RetainedKind(StrEnum):
     CREATIONS = "creations"
     EVENTS = "events"
     JOBS = "jobs"
-    KEY_USES = "key_uses"
-    AUDIT = "audit"
     USED_QUOTAS = "allowances"
 
 
@@ -34,8 +32,6 @@ class Retention:
     conversations: timedelta | None = None
     events: timedelta | None = None
     jobs: timedelta | None = timedelta(days=30)
-    key_uses: timedelta | None = timedelta(days=365)
-    audit: timedelta | None = None
 
     @property
     def max_ages(self) -> Mapping[RetainedKind, timedelta]:
@@ -43,8 +39,6 @@ class Retention:
         chosen = {
             RetainedKind.EVENTS: self.events,
             RetainedKind.JOBS: self.jobs,
-            RetainedKind.KEY_USES: self.key_uses,
-            RetainedKind.AUDIT: self.audit,
             # Idempotency keys hold for 24 hours; quotas are needed until their rate window ends.
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),

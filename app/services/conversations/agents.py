@@ -19,7 +19,6 @@ from app.domain.conversations.rolling_window import (
     OwnWindow,
     agent_window,
 )
-from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
     Configured,
@@ -102,9 +101,7 @@ class AgentService(ConfigurableService[Agent]):
             await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
         return ClearedAgent(cleared_at, count)
 
-    async def remove(
-        self, tenant_id: str, agent_id: str, actor: Actor = NO_ACTOR
-    ) -> Mapping[str, int]:
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()
         removed: list[str] = []
@@ -121,10 +118,6 @@ class AgentService(ConfigurableService[Agent]):
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
-            details = {"conversations": len(removed)}
-            await repositories.audit.add(
-                tenant_id, AuditAction.AGENT_DELETED, agent_id, actor, details
-            )
         await self._delete_objects(tenant_id, removed)
         return dict(deleted)
 

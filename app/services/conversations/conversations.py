@@ -16,7 +16,6 @@ from app.domain.conversations.expiry import NO_EXPIRY, Expiry
 from app.domain.conversations.listing import (
     EVERY_CONVERSATION,
     ConversationFilter,
-    ListOrder,
     Place,
 )
 from app.domain.conversations.rolling_window import (
@@ -26,7 +25,6 @@ from app.domain.conversations.rolling_window import (
     conversation_window,
 )
 from app.domain.conversations.settings import StoredSettings
-from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.lookup import get_conversation, lock_conversation
 from app.services.conversations.configurable_resources import (
     ConfigurableService,
@@ -34,7 +32,7 @@ from app.services.conversations.configurable_resources import (
     Creation,
 )
 from app.services.conversations.listing import ConversationPage, list_conversations
-from app.services.conversations.own_ids import find_key, free_key, own_id_of, public_ids_of
+from app.services.conversations.own_ids import find_key, free_key, own_id_of
 from app.services.conversations.own_settings import Patch
 from app.services.ports import ConversationRepository, Repositories
 
@@ -99,7 +97,6 @@ class ConversationService(ConfigurableService[Conversation]):
         self,
         tenant_id: str,
         wanted: ConversationFilter = EVERY_CONVERSATION,
-        order: ListOrder = ListOrder.CREATED,
         limit: int = 50,
         before: Place | None = None,
         bound: Bound = UNBOUNDED,
@@ -113,7 +110,6 @@ class ConversationService(ConfigurableService[Conversation]):
                 self._resolver,
                 tenant_id,
                 wanted,
-                order,
                 limit,
                 before,
                 bound,
@@ -149,25 +145,11 @@ class ConversationService(ConfigurableService[Conversation]):
         await self._delete_objects(tenant_id, [conversation_id])
         return True
 
-    async def remove(
-        self, tenant_id: str, conversation_id: str, actor: Actor | None = None
-    ) -> Mapping[str, int]:
-        """Delete it with all data derived from it; return rows by table. Raises NotFound.
-
-        Without an actor it is a part of a deletion that the audit has.
-        """
+    async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
+        """Delete it with all data derived from it; return rows by table. Raises NotFound."""
         async with self._database.transaction() as repositories:
             await lock_conversation(repositories, tenant_id, conversation_id, None)
-            known = await public_ids_of(repositories, tenant_id, [conversation_id])
             deleted = await repositories.conversations.remove(conversation_id)
-            if actor is not None:
-                await repositories.audit.add(
-                    tenant_id,
-                    AuditAction.CONVERSATION_DELETED,
-                    known[conversation_id],
-                    actor,
-                    {},
-                )
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted
 

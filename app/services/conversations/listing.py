@@ -9,15 +9,11 @@ from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
     MAX_SCANNED,
-    TRIED_PER_ITEM,
+    MAX_TRIED,
     ConversationFilter,
     ListedTotals,
-    ListOrder,
     Place,
     Places,
-    ordered_lead,
-    other_leads,
-    rarest,
 )
 from app.services.ports import ConversationListRepository, Repositories
 from app.services.prompt.budget_status import BudgetStatus, read_budgets
@@ -62,7 +58,6 @@ async def list_conversations(
     resolver: SettingsResolver,
     tenant_id: str,
     wanted: ConversationFilter,
-    order: ListOrder,
     limit: int,
     before: Place | None,
     bound: Bound,
@@ -72,7 +67,7 @@ async def list_conversations(
     """Return the page after the place `before`; it may have fewer items than `limit`."""
     # One more place shows whether the list continues.
     repository = session.conversation_list
-    found = await find_places(repository, tenant_id, wanted, order, before, limit + 1)
+    found = await find_places(repository, tenant_id, wanted, before, limit + 1)
     places = found.items[:limit]
     end = found.end
     if len(found.items) > limit:
@@ -95,23 +90,15 @@ async def find_places(
     repository: ConversationListRepository,
     tenant_id: str,
     wanted: ConversationFilter,
-    order: ListOrder,
     before: Place | None,
     limit: int,
 ) -> Places:
-    """Return up to `limit` places, by the index that rule 2 chooses."""
-    lead = ordered_lead(wanted, order)
-    others = other_leads(wanted, order)
-    if others in ([], [lead]):
-        return await repository.places(tenant_id, wanted, order, lead, before, limit, MAX_SCANNED)
-    tried = TRIED_PER_ITEM * limit
-    found = await repository.places(tenant_id, wanted, order, lead, before, limit, tried)
-    if found.end is None:
+    """Return up to `limit` places after the place `before`, by the index of rule 1 or 2."""
+    scanned = MAX_TRIED if wanted.labels else MAX_SCANNED
+    found = await repository.places(tenant_id, wanted, before, limit, scanned)
+    if not wanted.labels or found.end is None:
         return found
-    counts = {}
-    for other in others:
-        counts[other] = await repository.count(tenant_id, wanted, other)
-        if counts[other] <= limit:
-            break
-    lead = rarest(counts) or lead
-    return await repository.places(tenant_id, wanted, order, lead, before, limit, MAX_SCANNED)
+    labelled = await repository.labelled_places(tenant_id, wanted, before, limit)
+    if labelled is not None:
+        return labelled
+    return await repository.places(tenant_id, wanted, before, limit, MAX_SCANNED)

@@ -17,9 +17,7 @@ from app.domain.common.errors import NotFound
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import Tombstone, tombstone_of
-from app.domain.tenancy.audit import Actor, AuditAction
 from app.services.common.due_compactions import make_compaction_due
-from app.services.conversations.own_ids import public_ids_of
 from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
@@ -100,14 +98,6 @@ class RedactionService:
                 "key_id": new.key_id,
             }
             await session.events.add(conversation_id, EventType.REDACTED, json_text.dumps(event))
-            known = await public_ids_of(session, tenant_id, [conversation_id])
-            await session.audit.add(
-                tenant_id,
-                AuditAction.MESSAGE_REDACTED,
-                new.message_id,
-                Actor(new.key_id),
-                {"conversation_id": known[conversation_id], "seq": new.seq, "reason": new.reason},
-            )
             if loses_summary:
                 await make_compaction_due(session, conversation_id)
         await self._outputs.delete_objects(*object_keys)

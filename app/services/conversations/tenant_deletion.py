@@ -1,9 +1,8 @@
 """Deletion of all data of a tenant [tenancy.delete].
 
 It revokes the keys first, then deletes conversation by conversation and the other rows in batches.
-The tenant's own row is the last, so that an interrupted deletion is repeated. Revoked keys, their
-uses and the audit stay, as they do for every tenant: a service that had keys never accepts requests
-without one.
+The tenant's own row is the last, so that an interrupted deletion is repeated. Revoked keys stay, as
+they do for every tenant: a service that had keys never accepts requests without one.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from app.domain.common.errors import NotFound
-from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.conversations.conversations import ConversationService
 from app.services.ports import Database
 
@@ -27,21 +25,15 @@ _ROWS_PER_DELETION = 1_000
 class TenantDeletion:
     """Deletes what a tenant has."""
 
-    def __init__(
-        self, database: Database, conversations: ConversationService, actor: Actor = NO_ACTOR
-    ) -> None:
+    def __init__(self, database: Database, conversations: ConversationService) -> None:
         self._database = database
         self._conversations = conversations
-        self._actor = actor
 
     async def delete(self, tenant_id: str) -> Mapping[str, int]:
         """Delete everything of a tenant; return the numbers of rows by table."""
         counts: Counter[str] = Counter()
-        async with self._database.transaction() as session:
+        async with self._database.session() as session:
             counts["revoked_keys"] = await session.tenant_data.revoke_keys(tenant_id)
-            await session.audit.add(
-                tenant_id, AuditAction.TENANT_DELETION_BEGUN, tenant_id, self._actor, {}
-            )
         while conversation_ids := await self._some_conversations(tenant_id):
             for conversation_id in conversation_ids:
                 try:
@@ -54,10 +46,6 @@ class TenantDeletion:
                 async with self._database.session() as session:
                     deleted = await session.tenant_data.delete(table, tenant_id, _ROWS_PER_DELETION)
                 counts[table] += deleted
-        async with self._database.session() as session:
-            await session.audit.add(
-                tenant_id, AuditAction.TENANT_DELETED, tenant_id, self._actor, dict(+counts)
-            )
         return +counts
 
     async def _some_conversations(self, tenant_id: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Search in several conversations of a tenant, or of an agent by time.
 
-1. The most recently active conversation is searched first, and each from its newest message. A page
+1. The newest conversation is searched first, and each from its newest message. A page
    ends early after MAX_SEARCHED conversations, so that its cost does not grow with the tenant.
 2. A conversation is indexed when it is first searched, as in a search of its own. A request that
    has indexed MAX_NEWLY_INDEXED messages, or compared MAX_COMPARED with phrases, ends; the next one
@@ -17,7 +17,7 @@ from datetime import datetime
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
-from app.domain.conversations.listing import ConversationFilter, ListOrder, Place, Places
+from app.domain.conversations.listing import ConversationFilter, Place, Places
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.several import (
     MAX_AGENT_CONVERSATIONS,
@@ -147,12 +147,10 @@ class TenantSearchService:
             after = (last_at, last_id, last_seq)
 
     async def _places(self, tenant_id: str, agent_id: str | None, before: Place | None) -> Places:
-        """Return the places of the next conversations, most recently active first."""
+        """Return the places of the next conversations, newest first."""
         wanted = ConversationFilter(agent_id=agent_id)
         async with self._database.session() as session:
-            return await find_places(
-                session.conversation_list, tenant_id, wanted, ListOrder.ACTIVE, before, _BATCH
-            )
+            return await find_places(session.conversation_list, tenant_id, wanted, before, _BATCH)
 
     async def _indexed(
         self, tenant_id: str, pending: Sequence[SearchPlace], budget: int
@@ -231,7 +229,6 @@ class TenantSearchService:
                 session.conversation_list,
                 tenant_id,
                 wanted,
-                ListOrder.CREATED,
                 None,
                 MAX_AGENT_CONVERSATIONS + 1,
             )

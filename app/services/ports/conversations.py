@@ -13,9 +13,7 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
     ConversationFilter,
-    Lead,
     ListedTotals,
-    ListOrder,
     Place,
     Places,
 )
@@ -95,24 +93,23 @@ class ConversationRepository(ConfigurableRepository[Conversation], Protocol):
 class ConversationListRepository(Protocol):
     """Reads pages of a tenant's conversations."""
 
-    async def count(self, tenant_id: str, wanted: ConversationFilter, lead: Lead) -> int:
-        """Return how many entries of an index match, at most one more than MAX_SCANNED."""
-
     async def places(
         self,
         tenant_id: str,
         wanted: ConversationFilter,
-        order: ListOrder,
-        lead: Lead,
         before: Place | None,
         limit: int,
         scanned: int,
     ) -> Places:
-        """Return up to `limit` places that match, after the place `before`, by an index.
+        """Return up to `limit` places that match after the place `before`.
 
-        Up to `scanned` rows of the index are read if it has the order of the list. Otherwise it
-        must have at most MAX_SCANNED entries, which are all read.
+        Up to `scanned` conversations of the tenant or of the agent are compared.
         """
+
+    async def labelled_places(
+        self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
+    ) -> Places | None:
+        """Return the same by the index of metadata; None if too many have the values (rule 2)."""
 
     async def by_ids(
         self,

@@ -21,7 +21,6 @@ from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ExportRepository, ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
-    AuditRepository,
     QuotaRepository,
     RetentionRepository,
     StorageRepository,
@@ -33,11 +32,6 @@ from app.services.ports.tool_output import BlobRepository
 
 class Repositories(Protocol):
     """All repositories, over one session."""
-
-    @property
-    def audit(self) -> AuditRepository:
-        """Changes of keys and tenants, and deletions."""
-        ...
 
     @property
     def agents(self) -> AgentRepository:
@@ -156,7 +150,7 @@ class Repositories(Protocol):
 
     @property
     def keys(self) -> ApiKeyRepository:
-        """API keys and their uses."""
+        """API keys."""
         ...
 
 

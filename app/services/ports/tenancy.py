@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from app.domain.tenancy.api_keys import ApiKey, KeyUse
-from app.domain.tenancy.audit import Actor, AuditAction, AuditEntry
+from app.domain.tenancy.api_keys import ApiKey
 from app.domain.tenancy.quotas import QuotaKind, TenantLimits
 from app.domain.tenancy.retention import RetainedKind
 
@@ -119,7 +118,7 @@ class QuotaRepository(Protocol):
 
 
 class ApiKeyRepository(Protocol):
-    """API keys and their uses."""
+    """API keys."""
 
     async def add(self, key: ApiKey) -> None:
         """Store a new key."""
@@ -145,38 +144,8 @@ class ApiKeyRepository(Protocol):
         """Let a key expire at this time, unless it expires before."""
         ...
 
-    async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
-        """Add to the counts by key, hour and address; admitted keys get `at` as their last use."""
-        ...
-
-    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        """Return the counts of a key from an hour on, newest first."""
-        ...
-
-
-class AuditRepository(Protocol):
-    """Who has changed keys and tenants, and who has deleted data."""
-
-    async def add(
-        self,
-        tenant_id: str,
-        action: AuditAction,
-        subject: str,
-        actor: Actor,
-        details: Mapping[str, Any],
-    ) -> None:
-        """Add an entry, at the time of the database."""
-        ...
-
-    async def page(
-        self,
-        tenant_id: str | None,
-        since: datetime,
-        until: datetime,
-        after: AuditEntry | None,
-        limit: int,
-    ) -> list[AuditEntry]:
-        """Return entries of a tenant or of all from a time range, oldest first."""
+    async def set_last_used(self, used: Mapping[str, datetime]) -> None:
+        """Set the times of the last uses by key, unless a later one is stored."""
         ...
 
 

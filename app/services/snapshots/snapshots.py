@@ -23,7 +23,6 @@ from app.domain.conversations.own_ids import keys_of
 from app.domain.conversations.view import spans_through
 from app.domain.snapshots.entries import parse_import
 from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotModel, SnapshotPart
-from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.common.lookup import get_agent
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.own_ids import find_key
@@ -279,15 +278,12 @@ class SnapshotService:
             conversations,
         )
 
-    async def remove(
-        self, tenant_id: str, session_id: str, actor: Actor = NO_ACTOR
-    ) -> Mapping[str, int]:
+    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.transaction() as session:
             deleted = await session.snapshots.remove(tenant_id, session_id)
             if not deleted["snapshots"]:
                 raise _no_snapshot(session_id)
-            await session.audit.add(tenant_id, AuditAction.SNAPSHOT_DELETED, session_id, actor, {})
         return deleted
 
     async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:

@@ -7,18 +7,14 @@
    keys have a cache of their own, and few are looked up at once, so that guessing neither evicts
    keys in use nor takes up the connections.
 3. Many refused keys from one network are answered with RateLimited (`refused_keys.py`).
-4. Uses are counted in memory and written at most once a minute, by hour and client address. What
-   cannot be written is written with the next batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
-from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from cachetools import LRUCache, TTLCache
@@ -35,7 +31,6 @@ from app.domain.tenancy.api_keys import (
     DEFAULT_TENANT,
     ApiKey,
     Caller,
-    KeyUse,
     bearer_of,
     hash_of,
     is_address,
@@ -43,17 +38,12 @@ from app.domain.tenancy.api_keys import (
     presented_key,
     require_tenant_id,
 )
-from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.services.ports import Database
+from app.services.tenancy.last_uses import LastUses
 from app.services.tenancy.refused_keys import RefusedKeys
 
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to read a cached key from an unavailable database."""
-WRITE_SECONDS = 60.0
-"""Minimum number of seconds between two writes of key uses."""
-MAX_ADDRESSES = 100
-"""Client addresses that are counted separately for a key in an hour, between two writes."""
-OTHER_ADDRESSES = "other"
 
 _MAX_KEYS = 10_000
 _MAX_LOOKUPS = 2
@@ -69,12 +59,6 @@ class _CachedKey:
     fresh_until: float
 
 
-_Use = tuple[str, datetime, str]
-"""The id of the key, the hour and the client address."""
-_Counts = tuple[int, int]
-"""The numbers of admitted and refused requests."""
-
-
 class KeyService:
     """Creates, rotates, lists, revokes and checks API keys."""
 
@@ -85,7 +69,6 @@ class KeyService:
         clock: Callable[[], float],
         *,
         cache_seconds: float = 10.0,
-        actor: Actor = NO_ACTOR,
         refused_per_minute: int = 0,
         refused: Callable[[str], None] = lambda _reason: None,
     ) -> None:
@@ -94,7 +77,6 @@ class KeyService:
         self._now = now
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._actor = actor
         self._cached: LRUCache[str, _CachedKey] = LRUCache(_MAX_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_MAX_KEYS, cache_seconds, clock)
         self._has_keys: bool | None = None
@@ -104,7 +86,7 @@ class KeyService:
         self._refused_keys = RefusedKeys(refused_per_minute, clock)
         self._refused = refused
         self._retry_at = float("-inf")
-        self._uses = KeyUses(database, now, clock)
+        self._last_uses = LastUses(database, now)
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return the caller that the `Authorization` header authenticates.
@@ -113,6 +95,7 @@ class KeyService:
         the tenant is disabled, or ServiceUnavailable when the key is not cached and the database
         does not answer.
         """
+        address = address if is_address(address) else ""  # a proxy may forward any text
         presented = presented_key(bearer_of(authorization) or "")
         if presented is None:
             if not await self._is_key_required():
@@ -121,17 +104,15 @@ class KeyService:
                 raise Unauthenticated("An API key is needed: send Authorization: Bearer ctx_…")
             detail = "That is no API key: send Authorization: Bearer ctx_…"
             raise self._refusal(detail, None, "malformed", address)
-        address = address if is_address(address) else OTHER_ADDRESSES
         key = await self._find(presented.key_id, address)
         is_valid = presented.matches(key, self._now())
-        if key is not None:
-            self._uses.count(key.key_id, address, is_admitted=is_valid)
         if key is None or not is_valid:
             reason = "unknown"
             if key is not None:
                 reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
             detail = "The API key is unknown, revoked or expired"
             raise self._refusal(detail, presented.key_id, reason, address)
+        self._last_uses.note(key.key_id)
         if key.is_disabled:
             raise Forbidden("The tenant of this key is disabled", {"reason": "tenant_disabled"})
         return Caller(key.tenant_id, key.key_id, read_only=key.read_only)
@@ -173,16 +154,12 @@ class KeyService:
         async with self._database.transaction() as session:
             await session.tenants.add(tenant_id)
             await session.keys.add(key)
-            details = {"name": name, "expires_at": _text(expires_at), "read_only": read_only}
-            await session.audit.add(
-                tenant_id, AuditAction.KEY_CREATED, key_id, self._actor, details
-            )
         return key_text(key_id, secret)
 
     async def rotate(
         self, key_id: str, new_id: str, new_secret: str, overlap: timedelta
-    ) -> tuple[str, datetime]:
-        """Replace a key; returns the text of the new one, and when the old one expires.
+    ) -> tuple[str, ApiKey]:
+        """Replace a key; returns the text of the new one, and the old one with its new expiry.
 
         Raises NotFound, and Conflict for a key that is revoked or expired.
         """
@@ -196,15 +173,11 @@ class KeyService:
             expires_at = min(now + overlap, old.expires_at or datetime.max.replace(tzinfo=UTC))
             await session.keys.add(old.replacement(new_id, new_secret, now))
             await session.keys.expire(key_id, expires_at)
-            details = {"new_key_id": new_id, "expires_at": _text(expires_at)}
-            await session.audit.add(
-                old.tenant_id, AuditAction.KEY_ROTATED, key_id, self._actor, details
-            )
         self._cached.pop(key_id, None)
-        return key_text(new_id, new_secret), expires_at
+        return key_text(new_id, new_secret), replace(old, expires_at=expires_at)
 
-    async def expire(self, key_id: str, expires_at: datetime | None) -> None:
-        """Set when a key expires, None for never; effective as a revocation is.
+    async def expire(self, key_id: str, expires_at: datetime | None) -> ApiKey:
+        """Set when a key expires, None for never, and return it; effective as a revocation is.
 
         Raises NotFound, and Conflict for a key that is revoked.
         """
@@ -215,23 +188,18 @@ class KeyService:
             if key.revoked_at is not None:
                 raise Conflict(f"API key {key_id} is revoked", {"key_id": key_id})
             await session.keys.expire(key_id, expires_at)
-            details = {"expires_at": _text(expires_at), "before": _text(key.expires_at)}
-            await session.audit.add(
-                key.tenant_id, AuditAction.KEY_EXPIRY_CHANGED, key_id, self._actor, details
-            )
         self._cached.pop(key_id, None)
+        return replace(key, expires_at=expires_at)
 
     async def set_disabled(self, tenant_id: str, *, is_disabled: bool) -> None:
         """Refuse the keys of a tenant from now on, or accept them again; raises NotFound.
 
         Effective as a revocation is. Requests without a key are not of a disabled tenant.
         """
-        action = AuditAction.TENANT_DISABLED if is_disabled else AuditAction.TENANT_ENABLED
-        async with self._database.transaction() as session:
-            at = self._now() if is_disabled else None
+        at = self._now() if is_disabled else None
+        async with self._database.session() as session:
             if not await session.tenants.set_disabled(tenant_id, at):
                 raise NotFound(f"No tenant {tenant_id}", {"tenant_id": tenant_id})
-            await session.audit.add(tenant_id, action, tenant_id, self._actor, {})
 
     async def disabled_tenants(self) -> frozenset[str]:
         """Return the disabled tenants."""
@@ -245,24 +213,12 @@ class KeyService:
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
-        async with self._database.transaction() as session:
-            now = self._now()
-            key = await session.keys.revoke(key_id, now)
-            if key is None:
-                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
-            if key.revoked_at == now:  # it was not revoked before
-                await session.audit.add(
-                    key.tenant_id, AuditAction.KEY_REVOKED, key_id, self._actor, {}
-                )
+        async with self._database.session() as session:
+            key = await session.keys.revoke(key_id, self._now())
+        if key is None:
+            raise NotFound(f"No API key {key_id}", {"key_id": key_id})
         self._cached.pop(key_id, None)
         return key
-
-    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        """Return the uses of a key by hour and address, newest first; raises NotFound."""
-        async with self._database.session() as session:
-            if await session.keys.find(key_id) is None:
-                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
-            return await session.keys.uses(key_id, since)
 
     async def has_keys(self) -> bool:
         """Return whether a key was ever created (rule 1)."""
@@ -270,8 +226,8 @@ class KeyService:
             return await session.keys.any()
 
     async def close(self) -> None:
-        """Write the remaining counts of uses."""
-        await self._uses.close()
+        """Write the last uses of keys."""
+        await self._last_uses.close()
 
     async def _is_key_required(self) -> bool:
         if self._has_keys:
@@ -344,92 +300,3 @@ class KeyService:
             _log.warning("keys_refused_often", extra={"data": data})
         facts = {"reason": "refused_keys", "retry_after": self._refused_keys.seconds_left()}
         return RateLimited("Too many refused API keys from this address", facts)
-
-
-def _text(at: datetime | None) -> str | None:
-    return at.isoformat() if at is not None else None
-
-
-class KeyUses:
-    """Counts uses of keys, and writes the counts now and then (rule 4)."""
-
-    def __init__(
-        self,
-        database: Database,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
-        *,
-        write_seconds: float = WRITE_SECONDS,
-    ) -> None:
-        self._database = database
-        self._now = now
-        self._clock = clock
-        self._write_seconds = write_seconds
-        self._counts: dict[_Use, _Counts] = {}
-        self._addresses: Counter[tuple[str, datetime]] = Counter()
-        self._written_at = float("-inf")
-        self._writing: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def count(self, key_id: str, address: str, *, is_admitted: bool) -> None:
-        """Count a use, and schedule the write."""
-        hour = self._now().replace(minute=0, second=0, microsecond=0)
-        use = key_id, hour, address
-        if use not in self._counts:
-            if self._addresses[key_id, hour] >= MAX_ADDRESSES:
-                use = key_id, hour, OTHER_ADDRESSES
-            self._addresses[key_id, hour] += use not in self._counts
-        self._add(use, (is_admitted, not is_admitted))
-        self._schedule_write()
-
-    async def close(self) -> None:
-        """Write the remaining counts."""
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        await self._write()
-
-    def _add(self, use: _Use, counts: _Counts) -> None:
-        admitted, refused = self._counts.get(use, (0, 0))
-        self._counts[use] = admitted + counts[0], refused + counts[1]
-
-    def _schedule_write(self) -> None:
-        if self._writing is not None and not self._writing.done():
-            return
-        wait_seconds = self._written_at + self._write_seconds - self._clock()
-        if wait_seconds <= 0:
-            self._start_write()
-        elif self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(wait_seconds, self._start_write, context=Context())
-
-    def _start_write(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        # The write belongs to no request, so it gets a context of its own.
-        self._writing = asyncio.create_task(self._write(), context=Context())
-        self._writing.add_done_callback(self._on_written)
-
-    def _on_written(self, _writing: asyncio.Task[None]) -> None:
-        if self._counts:
-            self._schedule_write()
-
-    async def _write(self) -> None:
-        batch, self._counts = self._counts, {}
-        self._addresses.clear()
-        self._written_at = self._clock()
-        if not batch:
-            return
-        at, uses = self._now(), [KeyUse(*use, *counts) for use, counts in batch.items()]
-        try:
-            async with self._database.session() as session:
-                await session.keys.count_uses(uses, at)
-        except ServiceUnavailable:
-            for use, counts in batch.items():
-                self._add(use, counts)
-        except Exception as error:  # an unexpected error here must not fail requests
-            data = {"error": type(error).__name__, "uses": len(batch)}
-            _log.error("key_uses_not_written", extra={"data": data})

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
-from app.domain.tenancy.audit import NO_ACTOR, Actor, AuditAction
 from app.domain.tenancy.quotas import (
     QuotaKind,
     QuotaState,
@@ -106,16 +105,11 @@ class QuotaService:
             known = await self._known(tenant_id)
         return known.limits
 
-    async def set_limits(
-        self, tenant_id: str, limits: TenantLimits, actor: Actor = NO_ACTOR
-    ) -> None:
+    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
-        async with self._database.transaction() as session:
+        async with self._database.session() as session:
             await session.quotas.set_limits(tenant_id, limits)
-            await session.audit.add(
-                tenant_id, AuditAction.TENANT_LIMITED, tenant_id, actor, asdict(limits)
-            )
         if (known := self._tenants.get(tenant_id)) is not None:
             known.fresh_until = float("-inf")
 

@@ -38,7 +38,7 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
 
 export function Conversations(): JSX.Element {
   const query = place.value.query;
-  const [q, agent, model, metadata, active, order] = ["q", "agent", "model", "metadata", "active", "order"].map((name) => query.get(name) ?? "") as [string, string, string, string, string, string];
+  const [q, agent, model, metadata, active] = ["q", "agent", "model", "metadata", "active"].map((name) => query.get(name) ?? "") as [string, string, string, string, string];
   const [key, value] = metadata.split("=", 2);
   const filters = {
     ...(agent && { agent_id: agent }),
@@ -47,8 +47,8 @@ export function Conversations(): JSX.Element {
     ...(ACTIVE[active] && { active_after: new Date(Math.floor(Date.now() / 60_000) * 60_000 - ACTIVE[active] * 1000).toISOString() }),
   };
   const list = usePages(
-    (cursor) => good(api.GET("/v1/conversations", { params: { query: { order: order === "created" ? "created" : "active", include: "usage", limit: 25, ...(cursor && { cursor }), ...filters } } })),
-    [agent, model, metadata, active, order],
+    (cursor) => good(api.GET("/v1/conversations", { params: { query: { include: "usage", limit: 25, ...(cursor && { cursor }), ...filters } } })),
+    [agent, model, metadata, active],
   );
   const hits = usePages(
     async (cursor) => (q ? good(api.GET("/v1/search", { params: { query: { q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })) : NO_HITS),
@@ -67,7 +67,7 @@ export function Conversations(): JSX.Element {
     <section class="page">
       <div class="title">
         <h1>Conversations</h1>
-        <Curl path={`/v1/conversations?order=${order === "created" ? "created" : "active"}&include=usage&limit=25`} />
+        <Curl path="/v1/conversations?include=usage&limit=25" />
       </div>
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Search"><input type="search" value={q} placeholder="words, id, metadata" onChange={(event) => setQuery({ q: event.currentTarget.value })} /></Field>
@@ -79,9 +79,6 @@ export function Conversations(): JSX.Element {
         <Field label="Metadata"><input value={metadata} placeholder="customer=42" onChange={(event) => setQuery({ metadata: event.currentTarget.value })} /></Field>
         <Field label="Active within"><select value={active} onChange={(event) => setQuery({ active: event.currentTarget.value })}>
           <option value="">any time</option><option value="hour">the hour</option><option value="day">the day</option><option value="week">the week</option>
-        </select></Field>
-        <Field label="Order"><select value={order} onChange={(event) => setQuery({ order: event.currentTarget.value })}>
-          <option value="">newest message</option><option value="created">newest conversation</option>
         </select></Field>
       </form>
       {list.error ? <Failed error={list.error} /> : !list.items || !items ? <Loading what="conversations" /> : q && items.length === 0 ? (

@@ -13,8 +13,13 @@ from app.adapters.postgres.conversations.active_windows import (
     FIND_OLDEST,
     FIND_START,
 )
-from app.adapters.postgres.conversations.listing import BY_IDS, BY_IDS_WITH_USAGE, COUNT, MATCHING
-from app.adapters.postgres.conversations.listing import ENTRIES as LISTED
+from app.adapters.postgres.conversations.listing import (
+    BY_IDS,
+    BY_IDS_WITH_USAGE,
+    LABELLED,
+    PLACES,
+    PLACES_OF_AGENT,
+)
 from app.adapters.postgres.conversations.log_statements import (
     ENTRIES,
     OPEN_CALLS,
@@ -23,7 +28,7 @@ from app.adapters.postgres.conversations.log_statements import (
 )
 from app.adapters.postgres.conversations.tenant_search import BY_PLACES, BY_TIME, NEWEST
 from app.adapters.postgres.payload.build_reads import READ, ROWS
-from app.domain.conversations.listing import FIRST_ID, ListIndex, ListOrder
+from app.domain.conversations.listing import FIRST_ID
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
 
@@ -59,34 +64,35 @@ async def test_reads_go_by_seq_before_there_are_statistics(
     assert "messages_by_id" not in plan
 
 
-INDEXES = {
-    ListIndex.LABEL: "conversation_labels_by_value",
-    ListIndex.AGENT: "conversations_by_agent",
-    ListIndex.MODEL: "conversations_by_model",
-    ListIndex.CREATED: "conversations_by_tenant",
-    ListIndex.ACTIVE: "conversation_activity_by_time",
-}
-
-
-@pytest.mark.parametrize("index", INDEXES)
-async def test_lists_are_read_by_their_index(database_url: str, index: ListIndex) -> None:
-    """Each list is read from the index that it names, and all else by primary keys.
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [(PLACES, "conversations_by_tenant"), (PLACES_OF_AGENT, "conversations_by_agent")],
+    ids=["tenant", "agent"],
+)
+async def test_lists_are_read_by_their_index(
+    database_url: str, statement: Statement, index: str
+) -> None:
+    """A list is read in the order of its index, and only messages are looked up.
 
     [lists.bounded]
     """
-    for statement in (COUNT[index], LISTED[index]):
-        plan = await plan_of(database_url, statement)
-        used = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
-        assert used == [("Scan Backward", INDEXES[index])], plan
-        assert not re.search("Seq Scan|Hash|Merge|Bitmap", plan), plan
+    plan = await plan_of(database_url, statement)
+    used = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
+    lookup = ("Scan Backward", "messages_pkey")
+    assert used == [("Scan Backward", index), lookup, ("Scan Backward", index)], plan
+    assert not re.search("Seq Scan|Hash|Merge|Bitmap|Sort", plan), plan
 
 
-@pytest.mark.parametrize("order", ListOrder)
-async def test_conversations_are_compared_by_their_keys(
-    database_url: str, order: ListOrder
-) -> None:
-    """What an index gave is compared with the other filters by primary keys. [lists.bounded]"""
-    for statement in (MATCHING[order], BY_IDS, BY_IDS_WITH_USAGE):
+async def test_metadata_is_found_by_its_index(database_url: str) -> None:
+    """Values of metadata are looked up, those of the tenant alone. [lists.bounded]"""
+    plan = await plan_of(database_url, LABELLED)
+    assert "Bitmap Index Scan on conversations_by_label" in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+async def test_conversations_are_read_by_their_keys(database_url: str) -> None:
+    """The items of a page are read by primary keys. [lists.bounded]"""
+    for statement in (BY_IDS, BY_IDS_WITH_USAGE):
         plan = await plan_of(database_url, statement)
         used = re.findall(r"Scan(?: Backward)?(?: using| on) (\w+)", plan)
         assert used and "Seq Scan" not in plan, plan
@@ -95,26 +101,25 @@ async def test_conversations_are_compared_by_their_keys(
 
 
 async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None:
-    """Rows before and after a page cost nothing. [lists.bounded]"""
+    """Rows before and after a page, and those of other tenants, cost nothing. [lists.bounded]"""
     await execute(
         database_url,
-        "INSERT INTO conversations (conversation_id, tenant_id, agent_id, model, metadata,"
-        " created_at) SELECT gen_random_uuid(), 't', 'a', 'm', '{\"k\":\"v\"}',"
-        " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 400) AS n",
+        "INSERT INTO conversations (conversation_id, tenant_id, agent_id, metadata, created_at)"
+        " SELECT gen_random_uuid(), 't' || n % 2, 'a',"
+        " json_build_object('k', 'v', 'ticket', n / 20)::text,"
+        " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 800) AS n",
     )
-    time = "2026-01-01T00:05:00Z"
     first, last = "0001-01-02T00:00:00Z", "9999-12-30T00:00:00Z"
     values = {
-        **{"tenant_id": "t", "label": "k", "label_value": "v", "agent_id": "a", "own_model": "m"},
-        **{"created_after": first, "created_before": last, "since": first, "until": time},
-        **{"any_active": True, "active_after": first, "active_before": last, "before": time},
-        **{"until_id": FIRST_ID, "before_id": FIRST_ID, "keys": "{k}", "values": "{v}"},
-        **{"limit": 11, "scanned": 11},
+        **{"tenant_id": "t1", "agent_id": "a", "own_model": None, "labels": '{"k":"v"}'},
+        **{"since": first, "until": "2026-01-01T00:10:00Z", "until_id": FIRST_ID},
+        **{"any_active": True, "active_after": first, "active_before": last},
+        **{"limit": 11, "scanned": 5_000},
     }
-    for index in ListIndex:
-        for table in ("conversations", "conversation_labels", "conversation_activity"):
-            read = await rows_read(database_url, LISTED[index], values, table)
-            assert read <= 11, (index, table)
+    for statement in (PLACES, PLACES_OF_AGENT):
+        assert await rows_read(database_url, statement, values, "conversations") == 11
+    few = values | {"labels": '{"ticket":"3"}'}
+    assert await rows_read(database_url, LABELLED, few, "conversations") == 10
 
 
 async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:

@@ -17,10 +17,8 @@ KEPT = {
     "creations",
     "tenants",
     "api_keys",
-    "key_uses",
     "allowances",
     "tenant_usage",
-    "audit",
 }
 
 

@@ -1,11 +1,13 @@
-"""Filters and orders of `GET /v1/conversations` over HTTP.
+"""Filters of `GET /v1/conversations` over HTTP.
 
-[lists.filters, lists.active-order]
+[lists.filters, lists.activity]
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import httpx
 import pytest
@@ -48,30 +50,63 @@ async def test_metadata_is_filtered_as_it_is_now(client: httpx.AsyncClient) -> N
     assert await ids(client, "metadata[user]=bob") == [fork, second, first]
     assert await ids(client, "metadata[user]=eve") == [f"/v1/conversations/{other}"]
     await client.delete(first)
-    assert await ids(client, "metadata[user]=bob&order=active") == [fork, second]
+    assert await ids(client, "metadata[user]=bob") == [fork, second]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"n\x00": "a\x00b", "lone": "a\ud800b", "\udc00": "\ud800\ud800x\udc00"},
+        {"nested": {"k": {"k": ["\x00", {"\ud83d": "\ude00"}]}}, "list": [[[]], "x"]},
+        {"written": "\\u0000 \\ud800", "path": "C:\\ud8", "to": "\\udc0", "quote": '"\\'},
+        {"empty": "", "": "k", "none": None, "big": 1e300, "small": 1e-300, "neg": -0.0},
+        {"long": "é" * 8_000, "n": 1.50},
+    ],
+)
+async def test_any_metadata_is_stored_and_listed(
+    client: httpx.AsyncClient, metadata: dict[str, Any]
+) -> None:
+    """It comes back as it was given, and its other values are found. [lists.metadata]"""
+    stored = metadata | {"face": "😀", "k": "v"}
+    headers = {"Content-Type": "application/json"}
+
+    async def send(method: str, path: str, value: Any) -> httpx.Response:
+        body = json.dumps({"metadata": value}).encode()
+        answer = await client.request(method, path, content=body, headers=headers)
+        assert answer.is_success, answer.text
+        return answer
+
+    made = await send("POST", "/v1/conversations", stored)
+    path = made.headers["location"]
+    await send("POST", "/v1/conversations", {"face": "🙂", "k": "w"})
+    assert (await client.get(path)).json()["metadata"] == stored
+    assert await ids(client, "metadata[face]=😀&metadata[k]=v") == [path]
+    assert await ids(client, 'metadata[nested]={"k":"v"}') == []
+    await send("PATCH", path, {"k": "x"})
+    await send("PATCH", path, metadata | {"k": "y"})
+    assert (await ids(client, "metadata[k]=y"), await ids(client, "metadata[k]=v")) == ([path], [])
 
 
 @pytest.mark.one_server  # on Citus, the compared times are those of two nodes
-async def test_the_newest_append_orders_and_is_shown(client: httpx.AsyncClient) -> None:
-    """`order=active` is by the newest append; a conversation without messages by its creation."""
+async def test_activity_is_the_newest_message(client: httpx.AsyncClient) -> None:
+    """Filters compare the time of the newest message, and without one that of the creation."""
     first, second, third = [await new_conversation(client) for _ in range(3)]
     assert (await client.get(first)).json()["last_message_at"] is None
-    assert await ids(client, "order=active") == [third, second, first]
     await append(client, first, user("hello"), user("again"))
-    assert await ids(client, "order=active") == [first, third, second]
     assert await ids(client) == [third, second, first]
     newest = (await client.get(f"{first}/messages?order=desc")).json()["data"][0]["created_at"]
-    shown = (await client.get(first)).json()
-    assert shown["last_message_at"] == newest
-    listed = (await client.get("/v1/conversations?order=active")).json()["data"]
-    assert [item["last_message_at"] for item in listed] == [newest, None, None]
+    assert (await client.get(first)).json()["last_message_at"] == newest
+    listed = (await client.get("/v1/conversations")).json()["data"]
+    assert [item["last_message_at"] for item in listed] == [None, None, newest]
     created = (await client.get(third)).json()["created_at"]
     assert "+" in created, "an offset that callers may leave unescaped"
     assert await ids(client, f"created_before={created}") == [second, first]
     assert await ids(client, f"active_after={created}") == [first]
+    assert await ids(client, f"active_before={newest}") == [third, second]
     assert await ids(client, f"active_after={newest.replace('+', '%2B')}") == []
-    await post(client, f"{first}/fork")
-    assert (await ids(client, "order=active"))[1] == first, "a fork is as new as its creation"
+    fork = (await post(client, f"{first}/fork"))["conversation_id"]
+    after = await ids(client, f"active_after={newest}")
+    assert after == [f"/v1/conversations/{fork}"], "a fork is as new as its creation"
 
 
 async def test_own_models_and_agents(client: httpx.AsyncClient) -> None:
@@ -136,8 +171,8 @@ async def test_usage_in_a_list_is_that_of_each_conversation(
     assert_problem(wrong, 422, "VALIDATION_ERROR", "/query/include")
 
 
-async def test_appends_meanwhile_change_no_list_by_creation(client: httpx.AsyncClient) -> None:
-    """While others append and create, pages by creation show every earlier one once."""
+async def test_appends_meanwhile_change_no_list(client: httpx.AsyncClient) -> None:
+    """While others append and create, pages show every earlier one once."""
     paths = [await new_conversation(client) for _ in range(6)]
     seen: list[str] = []
     cursor: str | None = ""
@@ -163,7 +198,7 @@ async def test_appends_meanwhile_change_no_list_by_creation(client: httpx.AsyncC
         (f"metadata[{'k' * 65}]=x", f"/query/metadata[{'k' * 65}]"),
         ("&".join(f"metadata[k{n}]=x" for n in range(9)), "/query/metadata"),
         ("labels[a]=x", "/query/labels[a]"),
-        ("order=oldest", "/query/order"),
+        ("order=created", "/query/order"),
         ("model=%0A", "/query/model"),
         ("created_after=2026-01-05", "/query/created_after"),
         ("created_after=0.5", "/query/created_after"),
@@ -185,16 +220,15 @@ async def test_wrong_filters_are_refused(
 
 
 async def test_a_cursor_belongs_to_its_list(client: httpx.AsyncClient) -> None:
-    """With other filters or another order it is refused. [lists.cursor]"""
+    """With other filters it is refused. [lists.cursor]"""
     for _ in range(3):
         await new_conversation(client, metadata={"a": "x"})
-    query = "limit=1&metadata[a]=x&order=active&created_after=2026-01-01T00:00:00Z"
+    query = "limit=1&metadata[a]=x&created_after=2026-01-01T00:00:00Z"
     cursor = (await client.get(f"/v1/conversations?{query}")).json()["next_cursor"]
     same = await client.get(f"/v1/conversations?{query.replace('limit=1', '')}&cursor={cursor}")
     assert len(same.json()["data"]) == 2
     for other in (
         query.replace("=x", "=y"),
-        query.replace("active", "created"),
         query.replace("2026-01-01", "2026-01-02"),
         f"{query}&model=m",
         "limit=1",
@@ -210,7 +244,7 @@ async def test_other_tenants_find_nothing(settings: Settings) -> None:
         client.headers["Authorization"] = f"Bearer {keys[0]}"
         path = await new_conversation(client, metadata={"a": "x"}, model="m/x")
         await append(client, path, user("hello"))
-        queries = ("metadata[a]=x", "model=m/x", "order=active", "order=created")
+        queries = ("metadata[a]=x", "model=m/x", "active_after=2026-01-01T00:00:00Z", "")
         assert [await ids(client, query) for query in queries] == [[path]] * 4
         client.headers["Authorization"] = f"Bearer {keys[1]}"
         assert [await ids(client, query) for query in queries] == [[]] * 4

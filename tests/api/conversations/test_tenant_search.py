@@ -73,7 +73,8 @@ async def test_pages_together_have_every_hit(
     assert await search(client, q="shark", limit=limit) == []
     oldest = f"/v1/conversations/{ids[0]}"
     await append(client, oldest, assistant("The whale surfaces beside the boat. " + "Waves. " * 90))
-    assert (await search(client, q="whale", limit=limit))[0] == (ids[0], 9)
+    now = [*whales(ids[1:]), (ids[0], 9), *whales(ids[:1])]
+    assert await search(client, q="whale", limit=limit) == now
     await client.delete(oldest)
     assert await search(client, q="whale", limit=limit) == whales(ids[1:])
 

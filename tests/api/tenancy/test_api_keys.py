@@ -328,17 +328,11 @@ async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None
     assert statuses.count(429) >= 2
 
 
-async def test_uses_are_written_at_shutdown(
+async def test_the_last_use_is_written_at_shutdown(
     settings: Settings, key: str, database_url: str
 ) -> None:
-    """A process writes the remaining counts of uses before it ends."""
+    """A process writes the time of the last use before it ends. [tenancy.key-last-use]"""
     async with started(create_app(settings)) as client:
-        for _ in range(5):
-            assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200
-        assert (await client.get("/v1/agents", headers=bearer(key[:-1] + "!"))).status_code == 401
-        wrong = key[:-1] + ("A" if key[-1] != "A" else "B")
-        assert (await client.get("/v1/agents", headers=bearer(wrong))).status_code == 401
-    rows = await execute(database_url, "SELECT admitted, refused FROM key_uses")
-    assert [sum(row[column] for row in rows) for column in ("admitted", "refused")] == [5, 1]
+        assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200
     ((used,),) = await execute(database_url, "SELECT last_used_at FROM api_keys")
     assert used is not None

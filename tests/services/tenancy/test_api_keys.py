@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from time import monotonic
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -23,19 +22,15 @@ from app.domain.common.errors import (
 )
 from app.domain.tenancy.api_keys import Caller
 from app.services.tenancy.api_keys import (
-    MAX_ADDRESSES,
-    OTHER_ADDRESSES,
     RETRY_SECONDS,
-    WRITE_SECONDS,
     KeyService,
-    KeyUses,
 )
+from app.services.tenancy.last_uses import LastUses
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
 ID = "0a1b2c3d4e5f"
 CACHE_SECONDS = 10.0
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def secret(letter: str) -> str:
@@ -161,89 +156,47 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
         await keys_of(away, Clock()).admit("", "a")
 
 
-async def test_all_uses_are_written_once_a_minute(
+async def test_the_last_use_of_a_key_is_written(
     keys: KeyService, database: PostgresDatabase, clock: Clock
 ) -> None:
-    """Uses are written with their address once a minute at most; refusals are counted apart."""
+    """It is the time of the last admitted request of any process. [tenancy.key-last-use]"""
     header = await created(keys)
-    await keys.admit(header, "10.0.0.1")
-    await keys.close()
-    (first,) = await keys.list_keys()
-    assert first.last_used_at == clock.utc()
-    since = clock.utc() - timedelta(hours=2)
-    clock.pass_seconds(WRITE_SECONDS / 2)
-    for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
-        await keys.admit(header, address)
     with pytest.raises(Unauthenticated):
         await keys.admit(f"Bearer ctx_{ID}_{secret('x')}", "10.0.0.3")
-    assert [(use.address, use.admitted) for use in await keys.uses(ID, since)] == [("10.0.0.1", 1)]
+    await keys.close()
+    assert await last_use(keys) is None
+    await keys.admit(header, "10.0.0.1")
+    first = clock.utc()
+    assert await last_use(keys) is None
+    await keys.close()
+    assert await last_use(keys) == first
+    clock.pass_seconds(30)
     other = keys_of(database, clock)
     await asyncio.gather(*(other.admit(header, "10.0.0.1") for _ in range(5)))
+    await keys.admit(header, "10.0.0.1")
+    clock.pass_seconds(30)
+    await keys.admit(header, "10.0.0.1")
+    await keys.close()
     await other.close()
-    await keys.close()
-    counted = {u.address: (u.admitted, u.refused) for u in await keys.uses(ID, since)}
-    assert counted == {"10.0.0.1": (8, 0), "10.0.0.2": (1, 0), "10.0.0.3": (0, 1)}
-    (last,) = await keys.list_keys("acme")
-    assert last.last_used_at == clock.utc()
+    assert await last_use(keys) == clock.utc() != first
     assert await keys.list_keys("other") == []
-    with pytest.raises(NotFound):
-        await keys.uses("nothing", since)
 
 
-async def test_a_bounded_number_of_addresses_is_counted_separately(
-    keys: KeyService, clock: Clock
-) -> None:
-    """The counts in memory are bounded, and no use is lost."""
-    header = await created(keys)
-    await keys.admit(header, "first")
-    await keys.close()
-    for number in range(MAX_ADDRESSES + 20):
-        await keys.admit(header, f"10.0.0.{number}")
-    await keys.close()
-    uses = await keys.uses(ID, clock.utc() - timedelta(hours=2))
-    assert sum(use.admitted for use in uses) == MAX_ADDRESSES + 21
-    assert {use.address: use.admitted for use in uses}[OTHER_ADDRESSES] == 21
-
-
-async def test_the_bound_of_addresses_is_per_key(keys: KeyService, clock: Clock) -> None:
-    """Many addresses of one key do not change the counts of another."""
-    busy, calm = await created(keys), await created(keys, "other", "z" * 12)
-    await keys.admit(calm, "10.0.0.1")
-    await keys.close()
-    for number in range(MAX_ADDRESSES + 20):
-        await keys.admit(busy, f"10.0.0.{number}")
-    await keys.admit(calm, "10.0.0.2")
-    await keys.close()
-    uses = await keys.uses("z" * 12, clock.utc() - timedelta(hours=2))
-    assert {use.address for use in uses} == {"10.0.0.1", "10.0.0.2"}
-
-
-async def test_uses_count_for_the_hour_of_the_request(keys: KeyService, clock: Clock) -> None:
-    """A use counts for the hour of its request, also when it is written later. [quotas.requests]"""
-    header = await created(keys)
-    await keys.admit(header, "10.0.0.1")
-    await keys.close()
-    clock.pass_seconds(3600)
-    await keys.admit(header, "10.0.0.1")
-    clock.pass_seconds(3 * 3600)
-    await keys.admit(header, "10.0.0.1")
-    await keys.close()
-    uses = await keys.uses(ID, clock.utc() - timedelta(hours=9))
-    assert [use.admitted for use in uses] == [1, 1, 1]
-    hours = [use.hour for use in uses]
-    assert [hours[0] - hour for hour in hours] == [timedelta(hours=n) for n in (0, 3, 4)]
+async def last_use(keys: KeyService) -> datetime | None:
+    """Return the stored time of the key's last use."""
+    return next(key.last_used_at for key in await keys.list_keys() if key.key_id == ID)
 
 
 @pytest.mark.parametrize("address", ["", "x" * 20_000, "\x00", "6.6.6.6, 7.7.7.7", "\ud800"])
-async def test_invalid_addresses_are_not_stored(
-    keys: KeyService, clock: Clock, address: str
+async def test_invalid_addresses_are_not_logged(
+    keys: KeyService, caplog: pytest.LogCaptureFixture, address: str
 ) -> None:
-    """A proxy may forward any text; text that is no address is not stored."""
-    header = await created(keys)
-    await keys.admit(header, address)
-    await keys.close()
-    (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
-    assert (use.address, use.admitted) == (OTHER_ADDRESSES, 1)
+    """A proxy may forward any text; text that is no address is not logged."""
+    await created(keys)
+    with pytest.raises(Unauthenticated):
+        await keys.admit(f"Bearer ctx_{ID}_{secret('x')}", address)
+    (refused,) = [record for record in caplog.records if record.message == "key_refused"]
+    assert getattr(refused, "data", {})["address"] == ""
 
 
 async def test_a_failed_write_of_uses_fails_no_request(
@@ -252,15 +205,13 @@ async def test_a_failed_write_of_uses_fails_no_request(
     """Neither a request nor the shutdown fails, and the failure is logged."""
     header = await created(keys)
     await keys.admit(header, "10.0.0.1")
+    keys._last_uses._database = object()  # type: ignore[assignment]
     await keys.close()
-    await keys.admit(header, "10.0.0.1")
-    keys._uses._database = object()  # type: ignore[assignment]
-    await keys.close()
-    assert "key_uses_not_written" in caplog.messages
+    assert "last_uses_not_written" in caplog.messages
 
 
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
-    """Uses that could not be written are written with the next ones."""
+    """Last uses that could not be written are written with the next ones."""
     header = await created(keys)
     away = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
     database, keys._database = keys._database, away
@@ -271,12 +222,15 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
         await keys.admit(header, "a")
     clock.pass_seconds(RETRY_SECONDS)
     await keys.admit(header, "a")
-    keys._uses._database = away
+    used_at = clock.utc()
+    keys._last_uses._database = away
     await keys.close()
-    keys._uses._database = database
+    keys._last_uses._database = database
+    clock.pass_seconds(RETRY_SECONDS)
+    await keys.create("another00000", secret("t"), "acme", "test", None)
+    await keys.admit(f"Bearer ctx_another00000_{secret('t')}", "a")
     await keys.close()
-    (use,) = await keys.uses(ID, clock.utc() - timedelta(hours=2))
-    assert use.admitted == 1
+    assert await last_use(keys) == used_at
 
 
 async def test_invalid_tenant_ids_get_no_key(keys: KeyService) -> None:
@@ -317,24 +271,20 @@ async def test_concurrent_requests_check_once_for_a_first_key(
         assert watched.opened == before + 1
 
 
-async def test_the_last_uses_of_a_key_are_written(database: PostgresDatabase, clock: Clock) -> None:
-    """The last uses are written within a minute, without further requests."""
-    uses = KeyUses(database, clock.utc, monotonic, write_seconds=0.05)
-    await created(keys_of(database, clock))
-    async with asyncio.timeout(20):
-        for expected in (3, 6, 9):
-            for _ in range(3):
-                uses.count(ID, "10.0.0.1", is_admitted=True)
-            while await counted(database) < expected:
+async def test_last_uses_are_written_without_further_requests(
+    database: PostgresDatabase, clock: Clock
+) -> None:
+    """The write is scheduled by the first use of a minute. [tenancy.key-last-use]"""
+    uses = LastUses(database, clock.utc, write_seconds=0.05)
+    keys = keys_of(database, clock)
+    await created(keys)
+    async with asyncio.timeout(120):
+        for _ in range(3):
+            clock.pass_seconds(1)
+            uses.note(ID)
+            while await last_use(keys) != clock.utc():
                 await asyncio.sleep(0.01)
     await uses.close()
-    assert await counted(database) == 9
-
-
-async def counted(database: PostgresDatabase) -> int:
-    """Return the number of written uses of the key."""
-    async with database.session() as session:
-        return sum(use.admitted for use in await session.keys.uses(ID, LONG_AGO))
 
 
 async def test_a_long_response_ends_with_its_key(
@@ -379,14 +329,14 @@ async def test_both_keys_work_during_the_overlap(
     await keys.create("reader000000", secret("r"), "acme", "r", None, read_only=True)
     assert await keys.admit(old, "a") == Caller("acme", ID)
     operator = keys_of(database, clock)
-    text, until = await operator.rotate(ID, "b" * 12, secret("t"), timedelta(hours=2))
-    assert until == clock.utc() + timedelta(hours=2)
+    text, old_key = await operator.rotate(ID, "b" * 12, secret("t"), timedelta(hours=2))
+    assert old_key.expires_at == clock.utc() + timedelta(hours=2)
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "b" * 12)
     clock.pass_seconds(7_100)
     assert await keys.admit(old, "a") == Caller("acme", ID)
     listed = await operator.list_keys("acme")
     assert {key.key_id: key.expires_at for key in listed if not key.read_only} == {
-        ID: until,
+        ID: old_key.expires_at,
         "b" * 12: None,
     }
     clock.pass_seconds(101)
@@ -408,7 +358,7 @@ async def test_rotation_keeps_the_lifetime(keys: KeyService, clock: Clock) -> No
     start, days = clock.utc(), timedelta(days=30)
     await keys.create(ID, secret("s"), "acme", "n", start + days)
     clock.pass_seconds(29.5 * 86_400)
-    _, until = await keys.rotate(ID, "b" * 12, secret("t"), timedelta(days=7))
-    assert until == start + days
+    _, old = await keys.rotate(ID, "b" * 12, secret("t"), timedelta(days=7))
+    assert old.expires_at == start + days
     ends = {key.key_id: key.expires_at for key in await keys.list_keys("acme")}
     assert ends == {ID: start + days, "b" * 12: clock.utc() + days}

@@ -204,13 +204,10 @@ FILL = {
     " (conversation_id, job_id, tenant_id, kind, status, created_at, updated_at)"
     " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
-    RetainedKind.KEY_USES: "INSERT INTO key_uses SELECT 'k', t, 'a', 1, 0 FROM {times} AS t",
-    RetainedKind.AUDIT: "INSERT INTO audit"
-    " SELECT 'x', gen_random_uuid(), t, 'key_created', 'k', NULL, NULL, '{{}}' FROM {times} AS t",
     RetainedKind.USED_QUOTAS: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
 }
 TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
-EVERYTHING = Retention(None, 40 * DAY, 30 * DAY, 20 * DAY, 50 * DAY)
+EVERYTHING = Retention(None, 40 * DAY, 30 * DAY)
 
 
 async def test_rows_are_deleted_by_age(harness: Harness, database_url: str) -> None:
@@ -257,10 +254,10 @@ async def test_concurrent_workers_do_not_wait_for_each_other(
     harness: Harness, database_url: str
 ) -> None:
     """Operation: a worker leaves a table to another one that deletes from it, without waiting."""
-    await execute(database_url, FILL[RetainedKind.KEY_USES].format(times=TIMES))
+    await execute(database_url, FILL[RetainedKind.CREATIONS].format(times=TIMES))
     before = datetime.now(UTC) - 20 * DAY
     async with harness.database.transaction() as first, harness.database.transaction() as second:
-        taken = await first.retention.delete(RetainedKind.KEY_USES, before, 100)
-        rest = await second.retention.delete(RetainedKind.KEY_USES, before, 10_000)
+        taken = await first.retention.delete(RetainedKind.CREATIONS, before, 100)
+        rest = await second.retention.delete(RetainedKind.CREATIONS, before, 10_000)
     assert taken == 100
     assert rest == 0

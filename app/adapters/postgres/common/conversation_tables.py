@@ -27,7 +27,5 @@ CONVERSATION_TABLES = (
     "message_words",
     "redactions",
     "snapshot_parts",
-    "conversation_labels",
-    "conversation_activity",
 )
 """All tables with rows of a conversation, in the order of deletion."""

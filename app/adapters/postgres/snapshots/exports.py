@@ -197,25 +197,18 @@ ADDITIONS = {kind: _add(kind) for kind in _TABLES}
 
 PUBLISH = Statement(
     f"""
-        WITH added AS (
-            UPDATE conversations
-            SET tenant_id = CAST(:tenant_id AS text), own_id = CAST(:own_id AS text),
-                agent_id = CAST(:agent_id AS text),
-                rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
-                expires_at = CAST(:expires_at AS timestamptz),
-                model = CAST(:model AS text), policy = CAST(:policy AS text),
-                sections = CAST(:sections AS text), tools = CAST(:tools AS text),
-                metadata = CAST(:metadata AS text),
-                sections_version = CAST(:sections_version AS bigint),
-                tools_version = CAST(:tools_version AS bigint),
-                created_at = statement_timestamp(), updated_at = statement_timestamp()
-            WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
-            RETURNING tenant_id
-        )
-        UPDATE conversation_activity activity
-        SET tenant_id = added.tenant_id, active_at = statement_timestamp()
-        FROM added
-        WHERE activity.conversation_id = CAST(:conversation_id AS uuid)
+        UPDATE conversations
+        SET tenant_id = CAST(:tenant_id AS text), own_id = CAST(:own_id AS text),
+            agent_id = CAST(:agent_id AS text),
+            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
+            expires_at = CAST(:expires_at AS timestamptz),
+            model = CAST(:model AS text), policy = CAST(:policy AS text),
+            sections = CAST(:sections AS text), tools = CAST(:tools AS text),
+            metadata = CAST(:metadata AS text),
+            sections_version = CAST(:sections_version AS bigint),
+            tools_version = CAST(:tools_version AS bigint),
+            created_at = statement_timestamp(), updated_at = statement_timestamp()
+        WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
 SET_HEAD = Statement(

@@ -1,14 +1,14 @@
-"""API keys and their uses in PostgreSQL."""
+"""API keys in PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.domain.tenancy.api_keys import ApiKey, KeyUse
+from app.domain.tenancy.api_keys import ApiKey
 
 ADD = Statement(
     """
@@ -49,36 +49,17 @@ EXPIRE = Statement(
         WHERE key_id = CAST(:key_id AS text)
         """
 )
-COUNT_USES = Statement(
+SET_LAST_USED = Statement(
     """
-        WITH used AS (
-            SELECT * FROM unnest(
-                CAST(:key_ids AS text[]), CAST(:hours AS timestamptz[]),
-                CAST(:addresses AS text[]), CAST(:admitted AS bigint[]),
-                CAST(:refused AS bigint[])
-            ) AS used (key_id, hour, address, admitted, refused)
-        ), noted AS (
-            UPDATE api_keys SET last_used_at = greatest(last_used_at, CAST(:at AS timestamptz))
-            WHERE key_id IN (SELECT key_id FROM used WHERE admitted > 0)
-        )
-        INSERT INTO key_uses (key_id, hour, address, admitted, refused)
-        SELECT key_id, hour, address, admitted, refused FROM used ORDER BY key_id, hour, address
-        ON CONFLICT (key_id, hour, address) DO UPDATE
-        SET admitted = key_uses.admitted + excluded.admitted,
-            refused = key_uses.refused + excluded.refused
-        """
-)
-USES = Statement(
-    """
-        SELECT key_id, hour, address, admitted, refused FROM key_uses
-        WHERE key_id = CAST(:key_id AS text) AND hour >= CAST(:since AS timestamptz)
-        ORDER BY hour DESC, address
+        UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at)
+        FROM unnest(CAST(:key_ids AS text[]), CAST(:times AS timestamptz[])) AS used (key_id, at)
+        WHERE k.key_id = used.key_id
         """
 )
 
 
 class ApiKeyRepository:
-    """Stores API keys and counts their uses."""
+    """Stores API keys."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -103,20 +84,8 @@ class ApiKeyRepository:
     async def expire(self, key_id: str, at: datetime | None) -> None:
         await self._session.run(EXPIRE, key_id=key_id, at=at)
 
-    async def count_uses(self, uses: Sequence[KeyUse], at: datetime) -> None:
-        await self._session.run(
-            COUNT_USES,
-            key_ids=[use.key_id for use in uses],
-            hours=[use.hour for use in uses],
-            addresses=[use.address for use in uses],
-            admitted=[use.admitted for use in uses],
-            refused=[use.refused for use in uses],
-            at=at,
-        )
-
-    async def uses(self, key_id: str, since: datetime) -> list[KeyUse]:
-        rows = await self._session.all(USES, key_id=key_id, since=since)
-        return [KeyUse(**row) for row in rows]
+    async def set_last_used(self, used: Mapping[str, datetime]) -> None:
+        await self._session.run(SET_LAST_USED, key_ids=list(used), times=list(used.values()))
 
 
 def _key_from(row: Any) -> ApiKey:

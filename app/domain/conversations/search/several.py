@@ -41,8 +41,8 @@ class IndexProgress:
 class SearchPlace:
     """Where a page of a tenant's search ends.
 
-    It continues before the seq `before_seq` of the conversation at `place`, then in conversations
-    that were less recently active.
+    It continues before the seq `before_seq` of the conversation at `place`, then in older
+    conversations.
     """
 
     place: Place

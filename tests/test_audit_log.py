@@ -1,0 +1,104 @@
+"""The log lines of the audit: one for each change of a key or a tenant, and for each deletion.
+
+[tenancy.audit]
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from app import keys, tenant_deletion
+from app.domain.common.errors import Conflict, NotFound
+from app.domain.tenancy.quotas import TenantLimits
+from app.main import create_app
+from app.settings import Settings
+from tests.api.talk import append, new_conversation, user
+from tests.conftest import started
+
+
+@pytest.fixture(autouse=True)
+def shown(caplog: pytest.LogCaptureFixture) -> None:
+    """Record the lines at their level."""
+    caplog.set_level(logging.INFO, "app.audit")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of the audit with their data."""
+    return [
+        (record.message, getattr(record, "data", {}))
+        for record in caplog.records
+        if record.name == "app.audit"
+    ]
+
+
+async def test_commands_are_logged(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    """Each change of a key or a tenant is a line with the account; a refused one is none."""
+    first = (await keys.create("acme", "backend", None, settings)).split("_")[1]
+    second = (await keys.rotate(first, 1, settings))[0].split("_")[1]
+    await keys.expire(second, 30, settings)
+    await keys.revoke(first, settings)
+    await keys.revoke(first, settings)
+    await keys.set_limits("acme", TenantLimits(requests_per_minute=9), False, settings)
+    await keys.set_disabled("acme", True, settings)
+    await keys.set_disabled("acme", False, settings)
+    await tenant_deletion.delete("acme", settings)
+    with pytest.raises(Conflict):
+        await keys.rotate(first, 1, settings)
+    with pytest.raises(NotFound):
+        await keys.set_disabled("nobody", True, settings)
+    found = lines(caplog)
+    assert [(event, data.get("key")) for event, data in found] == [
+        ("key_created", first),
+        ("key_rotated", first),
+        ("key_expiry_changed", second),
+        ("key_revoked", first),
+        ("tenant_limited", None),
+        ("tenant_disabled", None),
+        ("tenant_enabled", None),
+        ("tenant_deletion_begun", None),
+        ("tenant_deleted", None),
+    ]
+    assert {data["tenant_id"] for _, data in found} == {"acme"}
+    assert all(data["account"] for _, data in found)
+    assert found[1][1]["successor"] == second
+    assert found[4][1]["requests_per_minute"] == 9
+    assert found[-1][1]["rows"] == {"revoked_keys": 2, "tenants": 1}
+
+
+async def test_deletions_are_logged_with_their_key(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a caller deletes or redacts is a line with the key, and no content.
+
+    A repeated or refused request adds none.
+    """
+    key = await keys.create("acme", "backend", None, settings)
+    caplog.clear()
+    async with started(create_app(settings)) as opened:
+        opened.headers["Authorization"] = f"Bearer {key}"
+        await opened.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+        path = await new_conversation(opened, conversation_id="customer-7", agent_id="a")
+        await append(opened, path, user("secret", id="m-1"), user("more"))
+        assert (await opened.post(f"{path}/fork", json={})).status_code == 201
+        saved = (await opened.post(f"{path}/snapshots", json={})).json()["session_id"]
+        for _ in range(2):
+            done = await opened.post(f"{path}/messages/m-1/redact", json={"reason": "gdpr"})
+            assert done.status_code == 200
+        for gone in (f"/v1/snapshots/{saved}", path, "/v1/agents/a"):
+            statuses = [(await opened.delete(gone)).status_code for _ in range(2)]
+            assert statuses == [200, 404]
+    redacted, snapshot, conversation, agent = lines(caplog)
+    for _, data in (redacted, snapshot, conversation, agent):
+        assert (data["tenant_id"], data["key_id"]) == ("acme", key.split("_")[1])
+        assert "secret" not in str(data) and "gdpr" not in str(data)
+    assert redacted[0] == "message_redacted"
+    assert (redacted[1]["seq"], redacted[1]["conversations"]) == (1, 2)
+    assert snapshot[0] == "snapshot_deleted" and snapshot[1]["session_id"] == saved
+    assert conversation[0] == "conversation_deleted"
+    assert conversation[1]["conversation_id"] == redacted[1]["conversation_id"]
+    assert conversation[1]["rows"]["messages"] == 2
+    assert agent[0] == "agent_deleted" and agent[1]["agent_id"] == "a"
+    assert agent[1]["rows"]["conversations"] == 1
