@@ -108,18 +108,7 @@ class ServerSettings(BaseModel):
     )
     max_connections: Positive = Field(
         10_000,
-        description="Maximum open connections per process, also limited by the open file limit;"
-        " further connections receive 503.",
-    )
-    max_head_bytes: int = Field(
-        65_536, ge=1024, description="Maximum size of the request line and headers of a request."
-    )
-    head_seconds: Seconds = Field(
-        10.0, description="Time limit for receiving the request line and headers of a request."
-    )
-    body_stall_seconds: Seconds = Field(
-        30.0,
-        description="How long a request body may arrive at less than 100 bytes per second.",
+        description="Open connections per process from which on requests receive 503.",
     )
 
 

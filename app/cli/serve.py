@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -117,14 +115,7 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
 
     from app import logs
-    from app.api.middleware.connections import BoundedProtocol, ConnectionLimits, max_connections
-
-    limits = ConnectionLimits(
-        max_connections(settings.max_connections),
-        settings.max_head_bytes,
-        settings.head_seconds,
-        settings.body_stall_seconds,
-    )
+    from app.api.middleware.connections import BoundedProtocol
 
     # The default would trust every client on this machine.
     trusted_proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
@@ -132,7 +123,8 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
         "app.main:build",
         factory=True,
         loop="uvloop",
-        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits=limits)),
+        http=BoundedProtocol,
+        limit_concurrency=settings.max_connections,
         ws="none",
         access_log=False,
         log_level=settings.log_level,
