@@ -31,16 +31,7 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 
 from tests.judge.anthropic_cache import judge_breakpoints
 from tests.judge.anthropic_thinking import compactions, judge_compactions, judge_thinking
-from tests.judge.findings import (
-    TOOL_NAME,
-    Facts,
-    Finding,
-    Findings,
-    is_blank,
-    is_empty,
-    objects,
-    repeated,
-)
+from tests.judge.findings import Facts, Finding, Findings, is_blank, is_empty, objects, repeated
 from tests.judge.sdk_types import check_json, check_type
 
 MAX_MESSAGES: Final = 100_000
@@ -173,15 +164,13 @@ def _judge_calls(messages: Sequence[Message], findings: Findings) -> None:
         if _typed(message, "tool_result") and message.get("role") != "user":
             findings.error("result-role", place, "results are the user's")
         for call in calls:
-            call_id, name = call.get("id"), call.get("name")
-            if isinstance(call_id, str):
-                if not _ID.fullmatch(call_id):
-                    findings.error("call-id", place, f"{call_id!r} is no id")
-                if call_id in known:
-                    findings.error("call-id-reused", place, f"{call_id!r} names an earlier call")
-                known.add(call_id)
-            if isinstance(name, str) and not TOOL_NAME.fullmatch(name):
-                findings.error("tool-name", place, f"{name!r} is no name of a tool")
+            call_id = call["id"]
+            if not _ID.fullmatch(call_id):
+                findings.error("call-id", place, f"{call_id!r} is no id")
+            if call_id in known:
+                findings.error("call-id-reused", place, f"{call_id!r} names an earlier call")
+            known.add(call_id)
+            findings.judge_name(call.get("name"), place)
 
 
 def _judge_pairs(messages: Sequence[Message], findings: Findings) -> None:
@@ -232,9 +221,7 @@ def _judge_tools(payload: dict[str, Any], messages: Sequence[Message], findings:
     for name in repeated(names):
         findings.error("tool-defined-twice", "$.tools", repr(name))
     for index, tool in enumerate(tools):
-        place, tool_name = f"$.tools[{index}]", tool.get("name")
-        if isinstance(tool_name, str) and not TOOL_NAME.fullmatch(tool_name):
-            findings.error("tool-name", place, f"{tool_name!r} is no name of a tool")
+        findings.judge_name(tool.get("name"), f"$.tools[{index}]")
     if tools and all(tool.get("defer_loading") for tool in tools):
         findings.error("all-deferred", "$.tools", "one tool is not deferred")
     blocks = [block for message in messages for block in blocks_of(message)]

@@ -2,7 +2,7 @@
 
 1. They are read in the order tools, system, messages. Nested blocks count as the one around them.
 2. There are at most four, the automatic one of the payload included.
-3. None is on a blank text, on thinking, or on a deferred tool.
+3. None is on a blank text or on a deferred tool; the SDK has none on thinking.
 4. One that lasts an hour does not come after one that lasts five minutes.
 5. Up to 20 blocks before a breakpoint are searched for an earlier entry of the cache, and one of
    this payload has to reach the last that the build before wrote. A short prefix is not cached.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tests.judge.findings import THINKING, Facts, Findings, is_blank, objects
+from tests.judge.findings import Facts, Findings, is_blank, objects
 
 MAX_BREAKPOINTS: Final = 4
 LOOKBACK: Final = 20
@@ -66,8 +66,6 @@ def _marked(payload: Mapping[str, Any]) -> list[tuple[int, str, Block]]:
 def _judge_place(block: Block, place: str, findings: Findings) -> None:
     if block.get("type") == "text" and is_blank(block.get("text")):
         findings.error("breakpoint-on-blank", place, "the text is blank")
-    if block.get("type") in THINKING:
-        findings.error("breakpoint-on-thinking", place, "thinking takes no breakpoint")
     if block.get("defer_loading"):
         findings.error("breakpoint-on-deferred", place, "a deferred tool takes no breakpoint")
 

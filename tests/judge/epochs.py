@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 from tests.judge.anthropic_thinking import is_missing
@@ -51,7 +52,7 @@ _READER = '"tool_output_cache"'
 def judge(format: str, payload: Payload, facts: Facts) -> list[Finding]:
     """Return which of these rules a payload breaks."""
     findings, key = Findings(), ITEMS[format]
-    if None not in (facts.tokens, facts.capacity) and facts.tokens > facts.capacity:  # type: ignore[operator]
+    if (facts.tokens or 0) > (inf if facts.capacity is None else facts.capacity):
         findings.error("too-long", "$", f"{facts.tokens} tokens, and {facts.capacity} fit")
     has_reader = _READER in wire(_fixed(format, payload))
     for text in _texts(payload.get(key)):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 THINKING = ("thinking", "redacted_thinking")
 BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
 
@@ -63,11 +63,16 @@ class Findings:
     @property
     def is_mistyped(self) -> bool:
         """Whether a type is wrong: the rules of a provider presuppose that all are right."""
-        return any(finding.severity == "error" for finding in self.found)
+        return bool(errors(self.found))
 
     def warn(self, rule: str, place: str, text: str) -> None:
         """Add what the provider accepts at a cost."""
         self.found.append(Finding(rule, place, text, "warning"))
+
+    def judge_name(self, name: object, place: str) -> None:
+        """Refuse a name that no tool may have."""
+        if isinstance(name, str) and not _TOOL_NAME.fullmatch(name):
+            self.error("tool-name", place, f"{name!r} is no name of a tool")
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

@@ -22,7 +22,6 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 
 from tests.judge.findings import (
     THINKING,
-    TOOL_NAME,
     Facts,
     Finding,
     Findings,
@@ -163,9 +162,7 @@ def _judge_call(call: dict[str, Any], place: str, known: set[str], findings: Fin
     if len(call_id) > MAX_ID_CHARS:
         findings.error("call-id-long", place, f"{len(call_id)} characters")
     (called, *_) = [*objects([call.get("function") or call.get("custom")]), {}]
-    name = called.get("name")
-    if isinstance(name, str) and not TOOL_NAME.fullmatch(name):
-        findings.error("tool-name", place, f"{name!r} is no name of a tool")
+    findings.judge_name(called.get("name"), place)
     if call.get("type") == "function":
         judge_arguments(called.get("arguments"), place, findings)
 
@@ -209,8 +206,7 @@ def _judge_tools(messages: list[dict[str, Any]], tools: object, findings: Findin
     for name in repeated(names):
         findings.error("tool-defined-twice", "$.tools", repr(name))
     for name in names:
-        if isinstance(name, str) and not TOOL_NAME.fullmatch(name):
-            findings.error("tool-name", "$.tools", f"{name!r} is no name of a tool")
+        findings.judge_name(name, "$.tools")
     calls = [call for message in messages for call in objects(message.get("tool_calls"))]
     for name in sorted({called for call in calls if isinstance(called := _name(call), str)}):
         if name not in names:

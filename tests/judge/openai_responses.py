@@ -24,7 +24,6 @@ from openai.types.responses import ResponseInputItemParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from tests.judge.findings import (
-    TOOL_NAME,
     Facts,
     Finding,
     Findings,
@@ -226,9 +225,7 @@ class _Pairs:
         place, call_id = f"$.input[{index}]", item.get("call_id")
         if kind == "function_call":
             judge_arguments(item.get("arguments"), place, self.findings)
-            name = item.get("name")
-            if isinstance(name, str) and not TOOL_NAME.fullmatch(name):
-                self.findings.error("tool-name", place, f"{name!r} is no name of a tool")
+            self.findings.judge_name(item.get("name"), place)
         if not isinstance(call_id, str):
             return  # hosted, or an error of its type
         if call_id in self.calls:
@@ -272,6 +269,3 @@ def _judge_order(items: list[dict[str, Any]], findings: Findings) -> None:
             findings.error("reasoning-alone", place, "what it led to does not follow")
         if kind == "compaction_trigger" and follows:
             findings.error("trigger-not-last", place, "nothing follows a compaction_trigger")
-    for index, item in enumerate(items):
-        if kind_of(item) == "message" and is_blank(item.get("content")):
-            findings.warn("blank-text", f"$.input[{index}]", "the text is blank")

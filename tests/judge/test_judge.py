@@ -451,6 +451,7 @@ ANTHROPIC: list[tuple[str, Change]] = [
     ("tool-defined-twice", put("tools", 1, "name", "read_file")),
     ("all-deferred", put("tools", 0, "defer_loading", True)),
     ("reference-unknown", drop("tools", 1)),
+    ("sdk-type", put("messages", 1, "content", 0, "cache_control", MINUTES)),
     ("breakpoint-on-deferred", put("tools", 1, "cache_control", HOUR)),
     (
         "breakpoint-on-blank",
@@ -807,7 +808,7 @@ FINDINGS: dict[str, str] = {
     "anthropic.server-tools": "orphan-result server-result-orphan server-call-unanswered",
     "anthropic.tools-present": "no-tools reference-unknown all-deferred",
     "anthropic.breakpoint-limits": "too-many-breakpoints breakpoint-ttl breakpoint-on-blank"
-    " breakpoint-on-deferred",
+    " breakpoint-on-deferred sdk-type",
     "anthropic.breakpoint-reach": "breakpoint-far breakpoint-unreached prefix-short",
     "anthropic.latest-thinking": "thinking-after-call thinking-last thinking-role thinking-unsigned"
     " thinking-not-first",

@@ -34,6 +34,7 @@ from app.domain.common.messages import (
     sendable_json,
 )
 from app.domain.formats import group_items, openai_responses, with_request_pointers
+from app.domain.formats.openai_responses.items import OUTPUT_TYPES
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
 from tests.judge import check_type, errors, judge, refusals
@@ -391,7 +392,7 @@ NATIVE = [
     },
     {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed", "output": "no"},
 ]
-NATIVE_CALLS = {output: call for call, output in openai_responses.OUTPUT_TYPES.items()}
+NATIVE_CALLS = {output: call for call, output in OUTPUT_TYPES.items()}
 
 
 @pytest.mark.parametrize("output", NATIVE)

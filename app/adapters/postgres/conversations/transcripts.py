@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
@@ -116,51 +115,6 @@ OF_AGENT = {
     "desc": _of_agent("desc", beyond="<", from_there="<="),
 }
 
-# Where Citus plans, a page is read conversation by conversation.
-LOGS_OF_AGENT = Statement(f"""
-    SELECT c.conversation_id, h.head_seq
-    FROM conversations c
-    JOIN heads h ON h.conversation_id = c.conversation_id
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-        AND c.agent_id = CAST(:agent_id AS text)
-""")
-
-
-def _of_log(order: str, beyond: str) -> Statement:
-    """Return the statement for what a page may have of one conversation, in this order."""
-    own, head_seq = "CAST(:conversation_id AS uuid)", "CAST(:head_seq AS bigint)"
-    return Statement(f"""
-        SELECT m.seq, {MESSAGE_TIME} AS at
-        FROM ({page_start(order, own, head_seq)}) AS cut
-        CROSS JOIN LATERAL (
-            SELECT seq, at, created_at FROM messages
-            WHERE conversation_id = {own} AND seq {beyond} cut.low
-            ORDER BY seq {order} LIMIT CAST(:limit AS bigint)
-        ) m
-    """)
-
-
-OF_LOG = {"asc": _of_log("asc", ">="), "desc": _of_log("desc", "<")}
-
-
-def _shown(order: str) -> Statement:
-    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
-    rows = f"""
-        SELECT {STORED_COLUMNS}, m.conversation_id, requested.shown_at
-        FROM unnest(
-            CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]),
-            CAST(:times AS timestamptz[])
-        ) AS requested (in_conversation, at_seq, shown_at)
-        JOIN messages m ON m.conversation_id = requested.in_conversation
-            AND m.seq = requested.at_seq
-            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        ORDER BY {by_time}
-    """
-    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
-
-
-SHOWN = {order: _shown(order) for order in ("asc", "desc")}
-
 # The tenant is compared as an expression, which leaves PostgreSQL the primary key alone.
 CONVERSATIONS = Statement(f"""
     SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
@@ -172,7 +126,6 @@ CONVERSATIONS = Statement(f"""
         AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
 """)
 
-# Citus reads only the shards of the list.
 REDACTED = Statement("""
     SELECT r.conversation_id, r.seq, r.created_at
     FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
@@ -220,31 +173,6 @@ CHAINS = Statement("""
     ) receipt
     ORDER BY chain.conversation_id, chain.depth
 """)
-# Where Citus plans, each conversation has a statement of its own.
-CHAIN = Statement("""
-    WITH RECURSIVE chain AS (
-        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
-        UNION ALL
-        SELECT this.parent_id, chain.depth + 1
-        FROM chain
-        CROSS JOIN LATERAL (
-            SELECT parent_id FROM compactions
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND compaction_id = chain.compaction_id
-            LIMIT 1
-        ) this
-        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
-    )
-    SELECT receipt.*
-    FROM chain
-    CROSS JOIN LATERAL (
-        SELECT * FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = chain.compaction_id
-        LIMIT 1
-    ) receipt
-    ORDER BY chain.depth
-""")
 
 
 class TranscriptRepository:
@@ -266,12 +194,7 @@ class TranscriptRepository:
         at, after_id, after_seq = after or (None, None, None)
         place = {"at": at, "after_id": after_id, "after_seq": after_seq}
         names = {"tenant_id": tenant_id, "agent_id": agent_id}
-        if self._session.is_distributed:
-            rows = await self._by_conversation(names, place, order, limits(limit, bound))
-        else:
-            rows = await self._session.all(
-                OF_AGENT[order], **names, **place, **limits(limit, bound)
-            )
+        rows = await self._session.all(OF_AGENT[order], **names, **place, **limits(limit, bound))
         return page_of(
             rows,
             lambda row: (
@@ -279,27 +202,6 @@ class TranscriptRepository:
                 row["shown_at"],
                 stored_message_from(row),
             ),
-        )
-
-    async def _by_conversation(
-        self,
-        names: Mapping[str, str],
-        place: Mapping[str, Any],
-        order: str,
-        limited: Mapping[str, Any],
-    ) -> Sequence[Any]:
-        """Read a page of an agent's messages, one conversation after the other."""
-        found = []
-        for log in await self._session.all(LOGS_OF_AGENT, **names):
-            rows = await self._session.all(OF_LOG[order], **log, **place, limit=limited["limit"])
-            found += [(row["at"], log["conversation_id"], row["seq"]) for row in rows]
-        page = sorted(found, reverse=order == "desc")[: limited["limit"]]
-        return await self._session.all(
-            SHOWN[order],
-            conversation_ids=[conversation_id for _, conversation_id, _ in page],
-            seqs=[seq for _, _, seq in page],
-            times=[at for at, _, _ in page],
-            **limited,
         )
 
     async def conversations(
@@ -347,25 +249,13 @@ class TranscriptRepository:
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
-        if not self._session.is_distributed:
-            rows = await self._session.all(
-                CHAINS,
-                conversation_ids=list(newest),
-                compaction_ids=list(newest.values()),
-                limit=limit,
-            )
-            chains: dict[str, list[Compaction]] = {}
-            for row in rows:
-                chains.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
-            return chains
-        found = {}
-        for conversation_id, compaction_id in newest.items():
-            rows = await self._session.all(
-                CHAIN,
-                conversation_id=conversation_id,
-                compaction_id=compaction_id,
-                limit=limit,
-            )
-            if rows:
-                found[conversation_id] = list(map(compaction_from, rows))
-        return found
+        rows = await self._session.all(
+            CHAINS,
+            conversation_ids=list(newest),
+            compaction_ids=list(newest.values()),
+            limit=limit,
+        )
+        chains: dict[str, list[Compaction]] = {}
+        for row in rows:
+            chains.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
+        return chains

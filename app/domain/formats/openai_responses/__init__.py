@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from app.domain.formats.openai_responses.items import (
     FUNCTION,
-    OUTPUT_TYPES,
     RESULT_KEY,
     call_fields,
     call_types,
@@ -37,7 +36,6 @@ from app.domain.formats.openai_responses.rendering import (
 
 __all__ = [
     "FUNCTION",
-    "OUTPUT_TYPES",
     "RESULT_KEY",
     "adapt",
     "call_fields",
