@@ -26,7 +26,7 @@ from app.adapters.postgres.conversations.log_statements import (
     PAGE,
     TOOL_NAMES,
 )
-from app.adapters.postgres.conversations.tenant_search import BY_PLACES, BY_TIME, NEWEST
+from app.adapters.postgres.conversations.tenant_search import BY_PLACES, NEWEST
 from app.adapters.postgres.payload.build_reads import READ, ROWS
 from app.domain.conversations.listing import FIRST_ID
 from tests.conftest import execute
@@ -124,7 +124,7 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
 
 async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:
     """A search in several conversations reads index entries of these alone. [search.tenant]"""
-    for statement in (NEWEST, *BY_TIME.values()):
+    for statement in (NEWEST,):
         plan = await plan_of(database_url, statement)
         assert "on message_words_by_word" in plan
         used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))

@@ -79,14 +79,12 @@ async def filled(client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
         f"{first}/messages#desc": {"order": "desc"},
         f"{first}/messages#words": {"q": "found"},
         f"{first}/messages#phrase": {"q": '"wörd wörd"'},
-        f"/v1/agents/{made[0]}/messages": {},
-        f"/v1/agents/{made[0]}/messages#desc": {"order": "desc"},
         f"{first}/compactions": {},
         expansion: {},
         "/v1/agents": {},
         "/v1/conversations": {},
         "/v1/snapshots": {},
-        f"{first}/snapshots": {},
+        "/v1/snapshots#agent": {"agent_id": made[0]},
     }
 
 

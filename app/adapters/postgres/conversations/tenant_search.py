@@ -6,20 +6,17 @@ The plans are those of `search.py` for each conversation, which its rules descri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import NOT_EXPIRED, stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
-    MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,
 )
 from app.adapters.postgres.conversations.search import block_queries
 from app.adapters.postgres.conversations.search_statements import hits
-from app.adapters.postgres.conversations.transcripts import page_start
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.search.query import Query
@@ -67,32 +64,6 @@ _BY_PLACES = f"""
 BY_PLACES = Statement(bounded_messages(_BY_PLACES, "number", "conversation_id", "number"))
 
 
-def _by_time(order: str) -> Statement:
-    """Return the statement for messages by time, after the message `:at` if it is given."""
-    of_it = "conversation.conversation_id"
-    ends = ("cut.low - 1", "conversation.head_seq + 1") if order == "asc" else ("0", "cut.low")
-    queries = "string_to_array(conversation.queries, chr(10))"
-    return Statement(f"""
-        SELECT conversation.conversation_id, hit.seq, m.at
-        FROM unnest(
-            CAST(:conversation_ids AS uuid[]), CAST(:head_seqs AS bigint[]),
-            CAST(:queries AS text[])
-        ) AS conversation (conversation_id, head_seq, queries)
-        CROSS JOIN LATERAL ({page_start(order)}) cut
-        CROSS JOIN LATERAL ({hits(queries, order, of_it, *ends)}) hit
-        CROSS JOIN LATERAL (
-            SELECT {MESSAGE_TIME} AS at FROM messages m
-            WHERE m.conversation_id = conversation.conversation_id AND m.seq >= hit.seq
-            ORDER BY m.seq LIMIT 1
-        ) m
-        ORDER BY m.at {order}, conversation.conversation_id {order}, hit.seq {order}
-        LIMIT CAST(:limit AS bigint)
-    """)
-
-
-BY_TIME = {order: _by_time(order) for order in ("asc", "desc")}
-
-
 class TenantSearchRepository:
     """Searches several conversations at once."""
 
@@ -124,30 +95,6 @@ class TenantSearchRepository:
             limit=limit,
         )
         return [(str(row["conversation_id"]), row["seq"]) for row in rows]
-
-    async def by_time(
-        self,
-        query: Query,
-        conversations: Sequence[IndexProgress],
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-    ) -> list[tuple[datetime, MessagePlace]]:
-        at, after_id, after_seq = after or (None, None, None)
-        rows = await self._session.all(
-            BY_TIME[order],
-            conversation_ids=[item.conversation_id for item in conversations],
-            head_seqs=[item.head_seq for item in conversations],
-            queries=[
-                "\n".join(block_queries(item.conversation_id, query, 0, item.head_seq + 1, order))
-                for item in conversations
-            ],
-            at=at,
-            after_id=after_id,
-            after_seq=after_seq,
-            limit=limit,
-        )
-        return [(row["at"], (str(row["conversation_id"]), row["seq"])) for row in rows]
 
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
