@@ -94,13 +94,10 @@ def _stored(port: int, messages: int) -> tuple[str, str, str]:
 
 def _cases(agent: str, conversation: str, snapshot: str) -> dict[str, Callable[[int], str]]:
     log = f"/v1/conversations/{conversation}/messages?limit=1000"
-    agents = f"/v1/agents/{agent}/messages?limit=1000"
     saved = f"/v1/snapshots/{snapshot}?download=true"
     return {
         "transcript": lambda port: _pages(port, log),
         "transcript, at once": lambda port: _at_once(port, log),
-        "agent's transcript": lambda port: _pages(port, agents),
-        "agent's transcript, at once": lambda port: _at_once(port, agents),
         "search": lambda port: _pages(port, f"{log}&q=play"),
         "snapshot": lambda port: _read_answer(port, saved),
         "snapshot, at once": lambda port: _at_once(port, saved),

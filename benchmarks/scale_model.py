@@ -13,7 +13,7 @@ prices above all.
 3. Every message is stored for good. `indexed_share` of them are compacted and have their words
    indexed, which takes CPU, disk and WAL once.
 4. Database servers are as many as CPU, disk and WAL need, each with a standby. They share nothing:
-   tenants are divided among them. With Citus the database's CPU is `citus_factor` times as much.
+   tenants are divided among them.
 5. A process has the payload of `in_memory_share` of the steps in memory; it has to be given that
    memory (`CONTEXT_WINDOW_CACHE_BYTES`) and the requests of its conversations. The working set of
    the database is the rows that the payloads of all active conversations show.
@@ -62,7 +62,6 @@ class Parameters:
     shown_messages: float = 300
     in_memory_share: float = 0.5
     utilisation: float = 0.5
-    citus_factor: float = 6  # docs/scaling.md: 4.6 for an append, 8 for a build
     server_vcpus: float = 64
     server_disk_tb: float = 16
     server_wal_mb_per_second: float = 200
@@ -85,7 +84,6 @@ class Need:
     service_cores: int
     database_cores: int
     conversations_per_core: float
-    citus_database_cores: int
     days_to_store: float
     disk_tb: float
     servers: int
@@ -140,7 +138,6 @@ def need(active: float, stored: float, of: Parameters) -> Need:
         service_cores=service_cores,
         database_cores=database_cores,
         conversations_per_core=active / (service_cores + database_cores),
-        citus_database_cores=ceil(database_ms * of.citus_factor / 1000 / of.utilisation),
         days_to_store=stored / (messages * of.average_of_peak) / 86_400,
         disk_tb=disk,
         servers=servers,

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-SECONDS = 20.0
+from tests.patience import PATIENCE_SECONDS
 
 
 class Collector:
@@ -58,7 +58,7 @@ class Collector:
     def wait(self, count: int) -> None:
         """Wait until so many requests have arrived."""
         with self._arrived:
-            assert self._arrived.wait_for(lambda: len(self.requests) >= count, SECONDS)
+            assert self._arrived.wait_for(lambda: len(self.requests) >= count, PATIENCE_SECONDS)
 
 
 def values(attributes: Any) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Protocol
 from unittest import mock
 
 from app.settings import Settings, read_settings
+from tests.patience import PATIENCE_SECONDS
 
 COMMAND = (sys.executable, "-c", "from app.cli import main; main()")
 """What the console script `context-service` does, by this interpreter."""
@@ -66,12 +66,10 @@ def announced_port(process: subprocess.Popen[str]) -> int:
     raise AssertionError("".join(log))
 
 
-def stop(process: subprocess.Popen[str]) -> float:
-    """Send SIGTERM and return the seconds until the process is gone."""
-    asked = monotonic()
+def stop(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM and wait until the process is gone."""
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    return monotonic() - asked
+    process.communicate(timeout=PATIENCE_SECONDS)
 
 
 class Process(Protocol):

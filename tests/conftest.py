@@ -46,6 +46,7 @@ from app.logs import OURS, JsonLines, LineHandler
 from app.main import create_app
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
+from tests.patience import PATIENCE_SECONDS
 from tests.pooler import Pooled, pooling
 
 __all__ = ["fake_llm"]
@@ -411,7 +412,7 @@ async def _reached(url: str) -> None:
     The test before may have ended while it made a connection. It then answers the next client
     that it has failed to, and tries again.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
             connection = await asyncpg.connect(url, statement_cache_size=0)
@@ -458,7 +459,9 @@ async def started(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client,
+        httpx.AsyncClient(
+            transport=transport, base_url="http://test", timeout=PATIENCE_SECONDS
+        ) as client,
     ):
         yield client
 
@@ -491,7 +494,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="served", daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
@@ -500,7 +503,7 @@ def serving(app: FastAPI) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture

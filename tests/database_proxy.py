@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.patience import PATIENCE_SECONDS
+
 _BYTES = 2**16
 
 
@@ -112,7 +114,7 @@ class ProxyThread:
             if asyncio.iscoroutine(done):
                 await done
 
-        asyncio.run_coroutine_threadsafe(act(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(PATIENCE_SECONDS)
 
 
 @asynccontextmanager

@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 GOOD_TEXT = "<summary>The user wants tea. Decided: green tea.</summary>"
-MAX_WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class FakeLLM:
     def wait(self, event: Event) -> None:
         """Wait until the event is set or the server stops."""
         waited = 0.0
-        while waited < MAX_WAIT_SECONDS and not self._stopped.is_set():
+        while waited < PATIENCE_SECONDS and not self._stopped.is_set():
             if event.wait(0.05):
                 return
             waited += 0.05

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from tests.patience import PATIENCE_SECONDS
+
 SHIPPED = Path(__file__).parent.parent / "deploy" / "pgbouncer.ini"
 DATABASE = "context_service"
 PROGRAM = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -42,7 +44,7 @@ def pooling(url: str) -> Iterator[Pooled]:
         yield lambda own: own.replace(f"host={host}", f"host={folder}")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
         shutil.rmtree(folder)
 
 
@@ -72,7 +74,7 @@ def _configured(folder: Path, host: str, port: str) -> str:
 
 
 def _wait_for(process: subprocess.Popen[bytes], path: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, "PgBouncer did not start"
         with socket.socket(socket.AF_UNIX) as probe:

@@ -13,8 +13,7 @@ import httpx
 
 from tests.commands import COMMAND, environment
 from tests.fake_llm import FakeLLM
-
-SECONDS = 90.0
+from tests.patience import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -36,14 +35,14 @@ def process(
         yield started
     finally:
         started.kill()
-        started.wait(20)
+        started.wait(PATIENCE_SECONDS)
 
 
 def until(holds: Any, what: str) -> None:
     """Poll until `holds` is true."""
-    deadline = monotonic() + SECONDS
+    deadline = monotonic() + PATIENCE_SECONDS
     while not holds():
-        assert monotonic() < deadline, f"Not within {SECONDS} s: {what}"
+        assert monotonic() < deadline, f"Not within {PATIENCE_SECONDS} s: {what}"
         sleep(0.05)
 
 

@@ -45,6 +45,7 @@ from app.domain.models.tokens import (
 from app.domain.payload.assembler import WINDOW_NOTE
 from tests.commands import Launch, Process, environment, free_port, launched
 from tests.judge import Facts, judge
+from tests.patience import PATIENCE_SECONDS
 from tests.payload_tokens import payload_tokens
 from tests.writers import difference
 
@@ -555,7 +556,7 @@ class Launched:
         process, self._process = self._process, None
         process.send_signal(how)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -41,6 +41,7 @@ from benchmarks.recorded import without_end
 from benchmarks.replay import consecutive
 from benchmarks.workload import plain_message
 from tests.fake_llm import unpaired
+from tests.patience import PATIENCE_SECONDS
 from tests.replay import Tally
 
 
@@ -303,7 +304,7 @@ asyncio.run(main())
         environ = {**os.environ, **stalls.environ}
         with subprocess.Popen([sys.executable, "-c", code], env=environ) as process:
             stalls.reset()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while (stall := stalls.longest()).seconds < 0.19 and time.monotonic() < deadline:
                 time.sleep(0.01)
         assert process.returncode == 0

@@ -35,6 +35,7 @@ from tests.commands import COMMAND, environment, serving, stop
 from tests.documents import block, pasted
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env=environment(**environ),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -70,7 +71,7 @@ def invoke(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def status(port: int, path: str, key: str | None = None) -> int:
     """Return the status of one GET, with a key or without."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         connection.request("GET", path, headers=headers)
@@ -92,7 +93,7 @@ def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
     with serving(data_dir) as (process, port):
         assert status(port, "/readyz") == 200
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE_SECONDS)
     events = [json.loads(line)["event"] for line in told.splitlines() if line.startswith("{")]
     assert f"Started server process [{process.pid}]" in events
     assert f"Finished server process [{process.pid}]" in events
@@ -138,20 +139,20 @@ def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm:
     }
     with serving(data_dir, environ=environ) as (process, port):
         base = f"http://127.0.0.1:{port}/v1/conversations"
-        with httpx.Client(timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        with httpx.Client(timeout=PATIENCE_SECONDS) as client, ThreadPoolExecutor(1) as pool:
             body = {"model": "gpt-4o", "policy": {"budget": {"context_window": 8192}}}
             path = f"{base}/{client.post(base, json=body).json()['conversation_id']}"
             client.post(f"{path}/messages", json={"messages": talk(40)}).raise_for_status()
-            compacting = pool.submit(httpx.post, f"{path}/compact", timeout=60)
-            assert arrived.wait(60)
+            compacting = pool.submit(httpx.post, f"{path}/compact", timeout=PATIENCE_SECONDS)
+            assert arrived.wait(PATIENCE_SECONDS)
             process.send_signal(signal.SIGTERM)
             while status_or_none(port, "/healthz") is not None:
                 pass
             released.set()
-            answer = compacting.result(30)
+            answer = compacting.result(PATIENCE_SECONDS)
         assert answer.status_code == 200
         assert answer.json()["compacted"]
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0
 
 
@@ -183,7 +184,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         assert f"{other.split('_')[1]} works until 2" in rotated.stderr
         new_key = rotated.stdout.split()[-1]
         reader = call("keys", "create", "--tenant", "some", "--read-only", *here).stdout.split()[-1]
-        assert stop(process) < 10
+        stop(process)
     listed = call("keys", "list", *here).stdout.splitlines()
     rows = [line.split() for line in listed[1:]]
     assert [[*row[:4], row[-1]] for row in rows] == [
@@ -341,11 +342,11 @@ def test_a_disabled_tenant_is_refused(data_dir: Path) -> None:
     assert [row["state"] for row in shown] == ["disabled", "enabled"]
     with serving(data_dir) as (process, port):
         assert [status(port, "/v1/agents", key) for key in keys] == [403, 200]
-        assert stop(process) < 10
+        stop(process)
     call("tenants", "enable", "acme", *here)
     with serving(data_dir) as (process, port):
         assert [status(port, "/v1/agents", key) for key in keys] == [200, 200]
-        assert stop(process) < 10
+        stop(process)
 
 
 def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
@@ -491,7 +492,7 @@ def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
         pid = int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
         (data_dir / "postgres").rename(data_dir / "elsewhere")
         os.kill(pid, signal.SIGKILL)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 3
     assert "was deleted" in log.splitlines()[-1]
     assert "Traceback" not in log
@@ -501,7 +502,7 @@ def test_serve_from_start_to_sigterm(data_dir: Path) -> None:
     """The service starts on an empty directory, answers, and stops with its database."""
     with serving(data_dir) as (process, port):
         assert status(port, "/readyz") == 200
-        assert stop(process) < 10
+        stop(process)
         assert process.returncode == 0
     assert not (data_dir / "postgres" / "postmaster.pid").exists()
 
@@ -522,5 +523,5 @@ def test_serve_with_several_workers(data_dir: Path) -> None:
     """Several processes answer on one port and stop together. [operation.worker]"""
     with serving(data_dir, "--workers", "2") as (process, port):
         assert status(port, "/readyz") == 200
-        assert stop(process) < 10
+        stop(process)
     assert not (data_dir / "postgres" / "postmaster.pid").exists()

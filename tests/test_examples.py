@@ -58,6 +58,7 @@ from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 from tests.judge import refusals
+from tests.patience import PATIENCE_SECONDS
 
 WINDOW = 3584
 TURNS = 4
@@ -171,7 +172,7 @@ class Process(ABC):
     format = "openai_responses"
 
     def __init__(self, served: str, provider: Readers) -> None:
-        self.service = httpx.Client(base_url=f"{served}/v1", timeout=60)
+        self.service = httpx.Client(base_url=f"{served}/v1", timeout=PATIENCE_SECONDS)
         self.told = Told()
         self.openai = openai.AsyncOpenAI(base_url=provider.api_base, api_key="test", max_retries=0)
 

@@ -136,7 +136,7 @@ def test_the_page_has_its_headings() -> None:
         "Database outages",
         "Retention",
         "Redaction",
-        "Check and usage",
+        "Check and sizes",
         "New releases",
         "Keys and limits",
     ]

@@ -21,6 +21,7 @@ from app import keys
 from app.api.operation.pages import INSPECTOR
 from app.settings import Settings
 from tests.conftest import in_thread
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "inspector"
@@ -73,7 +74,7 @@ def turn(number: int, output: str) -> list[dict[str, Any]]:
 
 def seeded(url: str, headers: dict[str, str] | None = None, turns: int = 12) -> str:
     """Make an agent, a conversation, builds, a compaction, usage, a pin and a snapshot."""
-    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_SECONDS) as client:
 
         def post(path: str, body: Any) -> Any:
             answer = client.post(path, json=body)
@@ -167,7 +168,7 @@ def test_every_action_asks_and_works(built: Path, served: str) -> None:
 
 def went_wrong(url: str) -> str:
     """Make a conversation with a lost instruction, a change of its tools and a large result."""
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
 
         def send(method: str, path: str, body: Any) -> Any:
             answer = client.request(method, path, json=body)
@@ -243,7 +244,7 @@ def test_long_conversations_stay_quick(built: Path, served: str) -> None:
 
     [inspector.quick]
     """
-    with httpx.Client(base_url=served, timeout=60) as client:
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
         path = f"/v1/conversations/{created['conversation_id']}"
         for start in range(0, 10_000, 1000):

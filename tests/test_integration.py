@@ -23,6 +23,7 @@ from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.patience import PATIENCE_SECONDS
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
@@ -214,7 +215,7 @@ class Recording(httpx.Client):
     """A client that keeps every answer."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(base_url=f"{url}/v1", timeout=60)
+        super().__init__(base_url=f"{url}/v1", timeout=PATIENCE_SECONDS)
         self.answers: list[dict[str, Any]] = []
 
     def post(self, *given: Any, **more: Any) -> httpx.Response:

@@ -26,8 +26,9 @@ import pytest
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
 from app.demo import Answer, Client
+from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
-from tests.writers import SECONDS, Message, Writer, grown, writing
+from tests.writers import Message, Writer, grown, writing
 
 WRITERS = 3
 KILLS = 2
@@ -62,7 +63,9 @@ class Stored(Served):
     def raw(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Send raw bytes; returns status and body, status 0 when nothing answered."""
         parts = urlsplit(self.url)
-        with closing(HTTPConnection(parts.hostname or "", parts.port, timeout=30)) as connection:
+        with closing(
+            HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_SECONDS)
+        ) as connection:
             try:
                 connection.request(method, path, body)
                 answer = connection.getresponse()
@@ -133,7 +136,7 @@ def service(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) -> I
 
 def progress(service: Stored, writers: Sequence[Writer]) -> None:
     """Wait until every writer has had some more messages acknowledged."""
-    service.wait_until(grown(writers, 4), SECONDS, "every writer has gone on")
+    service.wait_until(grown(writers, 4), PATIENCE_SECONDS, "every writer has gone on")
 
 
 async def rows_of(url: str, sql: str) -> list[Any]:

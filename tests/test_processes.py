@@ -17,6 +17,7 @@ import httpx
 from app.domain.formats.json_fields import compact
 from tests.commands import free_port
 from tests.fake_llm import FakeLLM, answer, slow
+from tests.patience import PATIENCE_SECONDS
 from tests.processes import is_ready, process, until
 
 CONVERSATIONS = 6
@@ -64,13 +65,16 @@ def test_nothing_is_compacted_twice_and_nothing_lost(
             start("serve", "--no-worker", "--port", str(port))
         for url in urls:
             until(lambda url=url: is_ready(url), "both API processes answer")
-        clients = [running.enter_context(httpx.Client(base_url=url, timeout=30)) for url in urls]
+        clients = [
+            running.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_SECONDS))
+            for url in urls
+        ]
         doomed = start("worker")
         paths = [fill(clients[number % 2], number) for number in range(CONVERSATIONS)]
         until(arrived.is_set, "the first worker calls the model")
         start("worker")
         doomed.kill()
-        doomed.wait(20)
+        doomed.wait(PATIENCE_SECONDS)
         released.set()
         for number, path in enumerate(paths):
             client = clients[(number + 1) % 2]

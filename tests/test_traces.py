@@ -14,6 +14,7 @@ import pytest
 from app.demo import Client, Trace
 from app.domain.common.messages import FormatName
 from tests.judge import refusals
+from tests.patience import PATIENCE_SECONDS
 from tests.recorded import (
     CHAT,
     Conversation,
@@ -61,7 +62,7 @@ def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, ser
 def test_native_conversations_build_valid_payloads(conversation: Conversation, served: str) -> None:
     """What one provider said goes to each of the four, as the conversation grows."""
     count = len(conversation.messages)
-    with httpx.Client(base_url=served, timeout=60) as client:
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4.1"}).json()
         path = f"/v1/conversations/{created['conversation_id']}"
         for number, message in enumerate(conversation.messages, 1):
@@ -95,7 +96,7 @@ def test_native_reasoning_fits_in_a_small_window(conversation: Conversation, ser
         "tools": conversation.tools,
         "policy": {"budget": {"context_window": 8_000}},
     }
-    with httpx.Client(base_url=served, timeout=60) as client:
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as client:
         created = client.post("/v1/conversations", json=settings).json()
         path = f"/v1/conversations/{created['conversation_id']}"
         for message in conversation.messages:

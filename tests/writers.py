@@ -19,8 +19,8 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from app.demo import Answer, Client, Unreachable
+from tests.patience import PATIENCE_SECONDS
 
-SECONDS = 20
 _PAUSE = 0.02
 _SAID = ("role", "name", "content", "tool_calls", "tool_call_id")
 
@@ -85,7 +85,10 @@ class Writer(threading.Thread):
     """Appends to a conversation of its own until it is told to leave, and remembers all of it."""
 
     def __init__(
-        self, url: str, settings: Mapping[str, Any] | None = None, patience: float = SECONDS
+        self,
+        url: str,
+        settings: Mapping[str, Any] | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         super().__init__(daemon=True)
         self.client = Client(url)

@@ -184,8 +184,7 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
         forked = Chat(recorder, f"/v1/conversations/{fork}", fork)
         forked.build_all()
         forked.look()
-    recorder.send("GET", f"/v1/agents/{agent}/snapshots", label="snapshots")
-    recorder.send("GET", f"/v1/agents/{agent}/messages?limit=1000", label="transcript")
+    recorder.send("GET", f"/v1/snapshots?agent_id={agent}", label="snapshots")
 
 
 def tool(number: int) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 -- Distributes the tables of the service on a Citus cluster: docs/scaling.md, "Citus".
 -- Run it on the coordinator, once the schema is migrated and while nothing writes:
 --   psql "$CONTEXT_DATABASE_URL" --set ON_ERROR_STOP=1 --file deploy/citus/distribute.sql
--- A new table needs its line here, in the migration that adds it, and in
--- app/adapters/postgres/distribution.py.
+-- A new table needs its line here, and in the migration that adds it.
 
 -- The triggers of conversations and heads write rows of the same conversation, on the same node.
 SET citus.enable_unsafe_triggers = on;

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -167,12 +166,6 @@ class ObjectStore:
                 return
             yield memoryview(piece)
 
-    async def flush(self, object_key: str) -> None:
-        """Write an object of a folder to the disk; in a bucket it is durable already."""
-        if self._url.startswith("file:"):
-            async with self.client():
-                await asyncio.to_thread(_flush, _folder_of(self._url), object_key)
-
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Delete objects; missing ones are no error."""
         if object_keys and not await self._delete(object_keys):
@@ -266,18 +259,6 @@ def _open(url: str, timeout_seconds: float) -> Any:
 
 def _folder_of(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
-
-
-def _flush(folder: Path, object_key: str) -> None:
-    # obstore may escape a tenant in the name of its folder.
-    (file,) = folder.glob("*/" + object_key.partition("/")[2])
-    # With the folders, or a crash of the machine could lose the file's name.
-    for path in (file, *file.parents[:3]):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _drop_parts(folder: Path, written_before: float) -> int:

@@ -119,7 +119,7 @@ class PostgresRepositories:
 
     @property
     def transcripts(self) -> TranscriptRepository:
-        return TranscriptRepository(self._session, self._window_defaults)
+        return TranscriptRepository(self._session)
 
     @property
     def redactions(self) -> RedactionRepository:

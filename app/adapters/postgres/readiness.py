@@ -1,12 +1,8 @@
-"""Readiness: the database answers, is writable, and has the schema of this version.
-
-On Citus all of its tables have to be distributed, as this version does it.
-"""
+"""Readiness: the database answers, is writable, and has the schema of this version."""
 
 from __future__ import annotations
 
 from app.adapters.postgres.common.connections import Statement, Store
-from app.adapters.postgres.distribution import misplaced
 from app.adapters.postgres.migrate import newest_revision
 from app.domain.common.errors import ServiceUnavailable
 
@@ -43,6 +39,4 @@ class Readiness:
                 facts = {"reason": "read_only", "retry_after": 1}
                 raise ServiceUnavailable("The database is read-only", facts)
             row = await session.first(_VERSION)
-            if row is None or int(row["revision"] or 0) < self._newest_revision:
-                return False
-            return not session.is_distributed or not await misplaced(session)
+            return row is not None and int(row["revision"] or 0) >= self._newest_revision

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/messages` and `/v1/agents/{id}/messages`: appends, transcripts, pins."""
+"""`/v1/conversations/{id}/messages`: appends, transcripts, pins."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson, require_small_messages
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
-    AgentPath,
     ConversationPath,
     Cursor,
     IdempotencyKey,
     Limit,
-    agent_id_from,
     page_bound,
     services,
     tenant_of,
@@ -175,48 +173,6 @@ async def list_messages(
     return await transcript(request, conversation, page, page_order, content)
 
 
-@page_router.get(
-    "/v1/agents/{agent_id}/messages",
-    operation_id="list_agent_messages",
-    summary="Read an agent's transcript",
-    response_model=MessagePage,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
-)
-async def list_agent_messages(
-    request: Request,
-    agent_id: AgentPath,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-    order: Annotated[
-        Order, Query(description="Order by time; a cursor keeps the order of its page.")
-    ] = "asc",
-    q: Words = None,
-    content: Contents = None,
-) -> Response:
-    """Return the messages of all the agent's conversations, ordered by time.
-
-    The time of a message is its own timestamp, or else the time at which it was received, but
-    never before the time of an earlier message of its conversation. Each message has the id of its
-    conversation. A page of large messages ends before `limit`. With `q` a page has at most 100
-    messages, and the agent at most 1,000 conversations; `GET /v1/search` has no such limit. Repeat
-    `q` with a cursor.
-    """
-    agent_id = agent_id_from(agent_id)
-    page_order: str = order
-    after = None
-    if cursor:
-        page_order, after = cursors.decode_agent_message(cursor)
-    tenant_id, bound, found = tenant_of(request), page_bound(request), services(request)
-    find = None
-    if q is not None:
-        search = found.tenant_search.by_time
-        find = partial(search, tenant_id, agent_id, q, after, page_order, limit, bound)
-    page = await found.transcripts.of_agent(
-        tenant_id, agent_id, after, page_order, limit, bound, find
-    )
-    return await _transcript(request, page, page_order, content)
-
-
 @router.put(
     f"{_PATH}/{{message_id:path}}/pin",
     operation_id="pin_message",
@@ -276,32 +232,14 @@ async def transcript(
     order: str,
     content: str | None,
 ) -> Response:
-    """Return a page of messages of one conversation."""
-    page = (PageMessage(conversation, message) for message in messages)
-    return await _transcript(request, Page(page, has_more=messages.has_more), order, content)
-
-
-async def _transcript(
-    request: Request, page: Page[PageMessage], order: str, content: str | None
-) -> Response:
-    """Return a page of messages, as many as its maximum size allows."""
+    """Return a page of messages of one conversation, as many as its maximum size allows."""
+    page = [PageMessage(conversation, message) for message in messages]
     shown = await services(request).transcripts.with_visibility(
         tenant_of(request), page, Content(content or Content.AUTO), page_bound(request)
     )
     next_cursor = None
-    if page.has_more or len(page) > len(shown):
-        last = shown[-1].page_message
-        cursor_fields: tuple[str | int, ...] = ("messages", order, last.message.seq)
-        if last.at is not None:
-            conversation_id = last.conversation.conversation_id
-            cursor_fields = (
-                "agent_messages",
-                order,
-                last.at.isoformat(),
-                conversation_id,
-                cursor_fields[-1],
-            )
-        next_cursor = cursors.encode(*cursor_fields)
+    if messages.has_more or len(page) > len(shown):
+        next_cursor = cursors.encode("messages", order, shown[-1].page_message.message.seq)
     return Json({"data": [shown_message(message) for message in shown], "next_cursor": next_cursor})
 
 

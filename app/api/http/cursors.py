@@ -31,16 +31,6 @@ def decode_message(cursor: str) -> tuple[str, int]:
     raise _invalid()
 
 
-def decode_agent_message(cursor: str) -> tuple[str, tuple[datetime, str, int]]:
-    """Return the order and the time, conversation and seq of an agent's last message."""
-    match _values(cursor):
-        case ["agent_messages", "asc" | "desc" as order, str(time), str(conversation_id), int(seq)]:
-            at = _time(time)
-            if at is not None and UUID.fullmatch(conversation_id) and 0 <= seq <= MAX_SEQ:
-                return order, (at, conversation_id, seq)
-    raise _invalid()
-
-
 def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
     """Return the last time and conversation of a page of `kind` with filters of this digest."""
     match _values(cursor):

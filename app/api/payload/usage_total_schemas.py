@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import AfterValidator, Field
 
-from app.api.http.fields import DAY_PATTERN, ModelName, ResponseSchema, examples
+from app.api.http.fields import DAY_PATTERN, AgentId, ModelName, ResponseSchema, examples
 from app.domain.models.usage_totals import MAX_DAYS, USUAL_DAYS, GroupBy
 
 _CALLS: dict[str, Any] = {
@@ -51,6 +51,9 @@ _Day = Annotated[
     str,
     Field(pattern=DAY_PATTERN, json_schema_extra={"format": "date"}),
     AfterValidator(_day),
+]
+OnlyAgent = Annotated[
+    AgentId | None, Query(description="Only usage of this agent's conversations.")
 ]
 FirstDay = Annotated[
     _Day | None,

@@ -10,11 +10,9 @@ from fastapi import APIRouter, Request, Response
 from app.api.http import cursors
 from app.api.http.bodies import Json
 from app.api.http.dependencies import (
-    AgentPath,
     ConversationPath,
     Cursor,
     Limit,
-    agent_id_from,
     services,
     tenant_of,
 )
@@ -24,6 +22,7 @@ from app.api.payload.usage_total_schemas import (
     FirstDay,
     Groups,
     LastDay,
+    OnlyAgent,
     OnlyModel,
     UsageTotalsAnswer,
 )
@@ -66,31 +65,6 @@ async def get_conversation_usage(
 
 
 @router.get(
-    "/v1/agents/{agent_id}/usage",
-    summary="Read an agent's usage and cost",
-    response_model=UsageTotalsAnswer,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
-)
-async def get_agent_usage(
-    request: Request,
-    agent_id: AgentPath,
-    first: FirstDay = None,
-    last: LastDay = None,
-    group_by: Groups = GroupBy.DAY_AND_MODEL,
-    model: OnlyModel = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Response:
-    """Return the usage of all conversations of an agent, deleted ones included."""
-    known_id = agent_id_from(agent_id)
-    totals_request = _request(first, last, group_by, model, limit, cursor)
-    totals = await services(request).usage_totals.of_agent(
-        tenant_of(request), known_id, totals_request
-    )
-    return Json(_answer(totals))
-
-
-@router.get(
     "/v1/usage",
     summary="Read your usage and cost",
     response_model=UsageTotalsAnswer,
@@ -98,6 +72,7 @@ async def get_agent_usage(
 )
 async def get_usage(
     request: Request,
+    agent_id: OnlyAgent = None,
     first: FirstDay = None,
     last: LastDay = None,
     group_by: Groups = GroupBy.DAY_AND_MODEL,
@@ -105,12 +80,14 @@ async def get_usage(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Return the usage of all agents and conversations of the tenant, deleted ones included.
+    """Return the usage of all conversations of the tenant or of an agent, deleted ones included.
 
-    Summaries of snapshots and of `POST /v1/context/compress` are part of it.
+    Summaries of snapshots and of `POST /v1/context/compress` are part of the tenant's.
     """
     totals_request = _request(first, last, group_by, model, limit, cursor)
-    totals = await services(request).usage_totals.of_tenant(tenant_of(request), totals_request)
+    totals = await services(request).usage_totals.of_tenant(
+        tenant_of(request), agent_id, totals_request
+    )
     return Json(_answer(totals))
 
 

@@ -14,7 +14,6 @@ from starlette.responses import StreamingResponse
 
 from app.api.http import cursors
 from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
-from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -61,7 +60,6 @@ _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 _SAVE_ERRORS = (NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
-_LISTED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 
 SessionPath = Annotated[
     str,
@@ -89,20 +87,6 @@ async def save_agent_snapshot(
     return await _saved(request, save, agent_id_from(agent_id), body)
 
 
-@page_router.get(
-    _OF_AGENT,
-    operation_id="list_agent_snapshots",
-    summary="List an agent's snapshots",
-    response_model=SnapshotPage,
-    responses=_LISTED,
-)
-async def list_agent_snapshots(
-    request: Request, agent_id: AgentPath, limit: Limit = 50, cursor: Cursor = None
-) -> Response:
-    """Return the snapshots of the agent and of its conversations, newest first."""
-    return await _page(request, limit, cursor, agent_id=agent_id_from(agent_id), must_exist=True)
-
-
 @router.post(
     _OF_CONVERSATION,
     status_code=201,
@@ -121,20 +105,6 @@ async def save_conversation_snapshot(
     """
     save = services(request).snapshots.save_conversation
     return await _saved(request, save, conversation_id, body)
-
-
-@page_router.get(
-    _OF_CONVERSATION,
-    operation_id="list_conversation_snapshots",
-    summary="List a conversation's snapshots",
-    response_model=SnapshotPage,
-    responses=_LISTED,
-)
-async def list_conversation_snapshots(
-    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
-) -> Response:
-    """Return the snapshots that hold messages of the conversation, newest first."""
-    return await _page(request, limit, cursor, public_id=public_id_of(request), must_exist=True)
 
 
 @page_router.get(

@@ -22,7 +22,7 @@ MIN_COUNTED = 200
 MAX_RATIO = 4.0
 """The maximum ratio between a provider's count and ours of the same payload."""
 MIN_RATIO, MIN_ESTIMATE_RATIO = 0.6, 0.4
-"""The minimum, of counts by the tokenizer and of estimates by length; see decision 0058."""
+"""The minimum, of counts by the tokenizer and of estimates by length; see decision 0002."""
 MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 _DIGITS = 3

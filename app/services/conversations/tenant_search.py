@@ -12,17 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
-from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.listing import ConversationFilter, Place, Places
 from app.domain.conversations.search.query import Query, query_from
 from app.domain.conversations.search.several import (
-    MAX_AGENT_CONVERSATIONS,
     MAX_COMPARED,
-    MAX_HITS,
     MAX_NEWLY_INDEXED,
     MAX_SEARCHED,
     MIN_INDEXING_COST,
@@ -34,7 +30,7 @@ from app.domain.conversations.search.several import (
 )
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.listing import find_places
-from app.services.conversations.search import MAX_CHECKED, SearchService, matching_phrases
+from app.services.conversations.search import MAX_CHECKED, SearchService
 from app.services.ports import Database
 
 _BATCH = 100
@@ -104,47 +100,6 @@ class TenantSearchService:
                 return SearchPage(_shown(hits), rest[0])
         kept = hits[:limit]
         return SearchPage(_shown(kept), kept[-1][0])
-
-    async def by_time(
-        self,
-        tenant_id: str,
-        agent_id: str,
-        query_text: str,
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
-        """Return messages of an agent's conversations that match a query, ordered by time.
-
-        Raises ValidationError at `/query/q` for an invalid query, or for an agent with more than
-        MAX_AGENT_CONVERSATIONS; ServiceUnavailable while more messages have to be indexed.
-        """
-        query = query_from(query_text)
-        conversations = await self._of_agent(tenant_id, agent_id)
-        limit = min(limit, MAX_HITS)
-        page: list[tuple[ConversationId, datetime, StoredMessage]] = []
-        while True:
-            count = MAX_CHECKED if query.needs_text else limit + 1 - len(page)
-            async with self._database.session() as session:
-                matches = await session.tenant_search.by_time(
-                    query, conversations, after, order, count
-                )
-            times = {place: at for at, place in matches}
-            loaded = await self._load(list(times), bound)
-            messages = [message for _, message in loaded]
-            if query.needs_text:
-                messages = await asyncio.to_thread(matching_phrases, query, messages)
-            matching = set(map(id, messages))
-            page += [
-                (conversation_id, times[conversation_id, message.seq], message)
-                for conversation_id, message in loaded
-                if id(message) in matching
-            ]
-            if len(page) > limit or loaded.has_more or len(matches) < count:
-                return Page(page[:limit], has_more=len(page) > limit or loaded.has_more)
-            last_at, (last_id, last_seq) = matches[-1]
-            after = (last_at, last_id, last_seq)
 
     async def _places(self, tenant_id: str, agent_id: str | None, before: Place | None) -> Places:
         """Return the places of the next conversations, newest first."""
@@ -220,36 +175,6 @@ class TenantSearchService:
             return Page()
         async with self._database.session() as session:
             return await session.tenant_search.by_places(places, bound)
-
-    async def _of_agent(self, tenant_id: str, agent_id: str) -> list[IndexProgress]:
-        """Return the conversations of an agent, all indexed."""
-        wanted = ConversationFilter(agent_id=agent_id)
-        async with self._database.session() as session:
-            found = await find_places(
-                session.conversation_list,
-                tenant_id,
-                wanted,
-                None,
-                MAX_AGENT_CONVERSATIONS + 1,
-            )
-            if len(found.items) > MAX_AGENT_CONVERSATIONS:
-                detail = (
-                    f"An agent of more than {MAX_AGENT_CONVERSATIONS:,} conversations is searched"
-                    " by `GET /v1/search` with `agent_id`"
-                )
-                raise ValidationError.at("/query/q", detail)
-            progress = await session.tenant_search.progress(
-                tenant_id, [place[1] for place in found.items]
-            )
-        used = 0
-        for item in progress:
-            if item.indexed_seq < item.head_seq:
-                count, is_done = await self._index(item, MAX_NEWLY_INDEXED - used)
-                used += count
-                if not is_done:
-                    facts = {"reason": "indexing", "retry_after": 1}
-                    raise ServiceUnavailable("The transcript is being indexed", facts)
-        return progress
 
 
 def _shown(hits: Sequence[tuple[SearchPlace, Hit]]) -> tuple[Hit, ...]:

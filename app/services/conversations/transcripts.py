@@ -7,15 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 
 from app.domain.common.errors import NotFound
-from app.domain.common.ids import ConversationId
 from app.domain.common.messages import Role
-from app.domain.common.pages import UNBOUNDED, Bound, Page
+from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.views import base_view
 from app.domain.conversations.compaction_receipt import Compaction
@@ -42,16 +41,12 @@ A message that an even older one hid has no cause: the cost must not grow with t
 """
 
 
-_AgentPage = Page[tuple[ConversationId, datetime, StoredMessage]]
-
-
 @dataclass(frozen=True, slots=True)
 class PageMessage:
-    """A message on a page, and its conversation; `at` is its time on a page by time."""
+    """A message on a page, and its conversation."""
 
     conversation: Conversation
     message: StoredMessage
-    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class _PagePart:
 
 
 class TranscriptService:
-    """Reads messages of an agent by time, and the visibility of messages."""
+    """Reads the visibility of messages."""
 
     def __init__(
         self,
@@ -100,44 +95,6 @@ class TranscriptService:
         self._resolver = resolver
         self._active = active
         self._outputs = outputs
-
-    async def of_agent(
-        self,
-        tenant_id: str,
-        agent_id: str,
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-        find: Callable[[], Awaitable[_AgentPage]] | None = None,
-    ) -> Page[PageMessage]:
-        """Return messages of all the agent's conversations by time; raises NotFound.
-
-        The page starts after the time, conversation and seq of `after`. `find` returns a page of
-        some of the messages instead.
-        """
-        async with self._database.session() as session:
-            if await session.agents.find(tenant_id, agent_id) is None:
-                raise NotFound.agent(agent_id)
-
-        async def read_page() -> _AgentPage:
-            async with self._database.session() as session:
-                return await session.transcripts.of_agent(
-                    tenant_id, agent_id, after, order, limit, bound
-                )
-
-        while True:
-            page = await (find or read_page)()
-            ids = {conversation_id for conversation_id, _, _ in page}
-            async with self._database.session() as session:
-                conversations = await session.transcripts.conversations(
-                    tenant_id, ids, self._resolver.default_model
-                )
-            if len(conversations) == len(ids):
-                break  # otherwise one was deleted between the two reads
-        by_id = {conversation.conversation_id: conversation for conversation in conversations}
-        page_messages = (PageMessage(by_id[key], message, at) for key, at, message in page)
-        return Page(page_messages, has_more=page.has_more)
 
     async def one(self, tenant_id: str, conversation_id: str, message_id: str) -> PageMessage:
         """Return one message of a conversation; raises NotFound."""

@@ -8,7 +8,7 @@ from datetime import date, datetime
 
 from app.domain.common.pages import Page
 from app.domain.models.usage_totals import DayRange, GroupBy, UsageQuery, UsageRow, day_range
-from app.services.common.lookup import get_agent, get_conversation
+from app.services.common.lookup import get_conversation
 from app.services.ports import Database
 
 
@@ -51,27 +51,16 @@ class UsageTotalService:
             totals, rows = await session.usage_totals.of_conversation(conversation_id, query)
         return UsageTotals(query.days, query.group_by, totals, rows)
 
-    async def of_agent(
-        self, tenant_id: str, agent_id: str, request: UsageTotalsRequest
+    async def of_tenant(
+        self, tenant_id: str, agent_id: str | None, request: UsageTotalsRequest
     ) -> UsageTotals:
-        """Return the totals of an agent; raises NotFound or ValidationError.
-
-        They include those of its conversations that were deleted.
-        """
-        query = self._query(request)
-        async with self._database.session() as session:
-            await get_agent(session, tenant_id, agent_id)
-            totals, rows = await session.usage_totals.of_tenant(tenant_id, agent_id, query)
-        return UsageTotals(query.days, query.group_by, totals, rows)
-
-    async def of_tenant(self, tenant_id: str, request: UsageTotalsRequest) -> UsageTotals:
-        """Return the totals of a tenant; raises ValidationError.
+        """Return the totals of a tenant or of one of its agents; raises ValidationError.
 
         They include those of agents and conversations that were deleted.
         """
         query = self._query(request)
         async with self._database.session() as session:
-            totals, rows = await session.usage_totals.of_tenant(tenant_id, None, query)
+            totals, rows = await session.usage_totals.of_tenant(tenant_id, agent_id, query)
         return UsageTotals(query.days, query.group_by, totals, rows)
 
     def _query(self, request: UsageTotalsRequest) -> UsageQuery:

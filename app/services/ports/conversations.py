@@ -234,19 +234,6 @@ class TenantSearchRepository(Protocol):
         before the seq given.
         """
 
-    async def by_time(
-        self,
-        query: Query,
-        conversations: Sequence[IndexProgress],
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-    ) -> list[tuple[datetime, MessagePlace]]:
-        """Return up to `limit` messages of these conversations by their words alone, by time.
-
-        They start after the time, conversation and seq of `after`.
-        """
-
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
     ) -> Page[tuple[ConversationId, StoredMessage]]:
@@ -255,26 +242,6 @@ class TenantSearchRepository(Protocol):
 
 class TranscriptRepository(Protocol):
     """Reads messages of several conversations at once."""
-
-    async def of_agent(
-        self,
-        tenant_id: str,
-        agent_id: str,
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
-        """Return a page of the messages of an agent's conversations, ordered by time.
-
-        Each item has the conversation's id and the time that the active window uses. The page
-        starts after the time, conversation and seq of `after`.
-        """
-
-    async def conversations(
-        self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
-    ) -> list[Conversation]:
-        """Return the existing ones of these conversations, without their sections and tools."""
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """Return the pinned ones of these messages, by conversation and seq."""

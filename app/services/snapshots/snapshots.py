@@ -222,22 +222,17 @@ class SnapshotService:
         *,
         agent_id: str | None = None,
         public_id: str | None = None,
-        must_exist: bool = False,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
         """Return a page, newest first, after the time and id that ended the previous page.
 
         An agent selects its snapshots and those of its conversations, a conversation those with its
-        messages. With `must_exist`, an unknown one raises NotFound.
+        messages.
         """
         async with self._database.session() as session:
-            if must_exist and agent_id is not None:
-                await get_agent(session, tenant_id, agent_id)
             key = None
             if public_id is not None:
                 key = await find_key(session, tenant_id, public_id)
-                if key is None and must_exist:
-                    raise NotFound.conversation(public_id)
                 # No conversation is stored under its first key; imports may have its messages.
                 key = key or keys_of(tenant_id, public_id)[0]
             return await session.snapshots.page(

@@ -4,7 +4,7 @@ While the database is unavailable nothing is counted and the last known limits a
 second tries the database again; the others do not wait for it.
 
 The maintained rate limiters keep their counts in memory, Redis, Memcached, MongoDB or etcd, none in
-PostgreSQL (docs/decisions/0027).
+PostgreSQL (docs/decisions/0020).
 """
 
 from __future__ import annotations

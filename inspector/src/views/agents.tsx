@@ -11,7 +11,7 @@ import { Action, Copy, Curl, Empty, Failed, Loading, More, When } from "../ui.ts
 function Row({ agent }: { agent: Agent }): JSX.Element {
   const path = { agent_id: agent.agent_id };
   const usage = useResource(
-    () => inTurn(() => good(api.GET("/v1/agents/{agent_id}/usage", { params: { path, query: { limit: 1 } } }))),
+    () => inTurn(() => good(api.GET("/v1/usage", { params: { query: { ...path, limit: 1 } } }))),
     ["agent usage", agent.agent_id],
   );
   return (

@@ -155,9 +155,9 @@ def test_a_crash_of_the_faster_library_costs_nothing() -> None:
 @pytest.mark.parametrize("unit", [" ", "a", "\n", "\t ", "-", "😀", "中", "9", "\u0301"])
 def test_a_megabyte_of_any_text_is_counted_in_time(unit: str) -> None:
     """A megabyte of spaces would crash the library in one piece; slices are counted fast."""
-    began = time.perf_counter()
+    began = time.process_time()
     assert TOKENIZER.count(unit * (1_000_000 // len(unit))) > 0
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_slicing_prose_hardly_changes_its_count() -> None:

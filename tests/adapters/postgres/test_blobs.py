@@ -26,6 +26,7 @@ from app.domain.conversations.settings import StoredSettings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
 from app.services.ports import Repositories
 from tests.conftest import lock_waiters
+from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
 NOW = datetime.now(UTC)
@@ -160,7 +161,7 @@ async def hide(
 
 async def waited_for(database_url: str, how_many: int = 1) -> None:
     """Return once this number of statements in the database wait for a lock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await lock_waiters(database_url) < how_many:
             pass
 

@@ -20,6 +20,7 @@ import pytest
 
 from app.adapters.postgres.embedded import EmbeddedPostgresError, running
 from tests.logged import Lines, lines
+from tests.patience import PATIENCE_SECONDS
 
 __all__ = ["lines"]
 
@@ -92,7 +93,7 @@ async def ask(url: str, statement: str) -> object:
 
 async def answered(url: str, statement: str) -> object:
     """Run one statement as soon as the database answers, and return its first value."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return await ask(url, statement)

@@ -14,6 +14,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.conversations.job import Claim
 from app.domain.conversations.settings import StoredSettings
 from tests.conftest import execute
+from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
 
@@ -135,7 +136,7 @@ async def test_a_claim_waits_for_nobody(
             await connection.execute(
                 "UPDATE heads SET tokens = tokens + 1 WHERE conversation_id = $1", conversation_id
             )
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await claims(database) == [(other, None)]
     assert await claims(database) == [(conversation_id, None)]
 
@@ -161,7 +162,7 @@ async def test_workers_are_notified(
     """A job that is stored notifies by itself, other work when told to; a lost connection shows."""
     notified, closed = asyncio.Event(), asyncio.Event()
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE_SECONDS),
         database.session() as session,
         listening(database_url, notified.set, closed.set),
     ):
@@ -229,7 +230,7 @@ async def test_a_lease_does_not_wait_for_an_append(
     """Appends go on meanwhile; a head locked by one does not keep a lease waiting."""
     async with connection.transaction():
         await connection.execute("UPDATE heads SET tokens = tokens + 1")
-        async with asyncio.timeout(5), database.session() as session:
+        async with asyncio.timeout(PATIENCE_SECONDS), database.session() as session:
             assert await session.jobs.take_lease(conversation_id, new_id(), 30)
 
 

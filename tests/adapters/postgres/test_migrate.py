@@ -29,6 +29,7 @@ from app.adapters.postgres.migrate import (
 )
 from app.cli.database import migrated
 from tests.commands import environment
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.one_server
 GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
@@ -222,7 +223,7 @@ def test_a_waiting_process_blocks_nothing(url: str, migrations: Path) -> None:
     add(migrations, 3, concurrent)
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(migrate, url, migrations) for _ in range(3)]:
-            done.result(20)
+            done.result(PATIENCE_SECONDS)
     assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
 
 

@@ -38,9 +38,9 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
 @pytest.mark.parametrize(
     ("statement", "words", "walks", "messages"),
     [
-        (FIND[False, "asc"], 1, 0, 1),
-        (FIND[False, "desc"], 1, 0, 1),
-        (POSTINGS[False], 1, 0, 0),
+        (FIND["asc"], 1, 0, 1),
+        (FIND["desc"], 1, 0, 1),
+        (POSTINGS, 1, 0, 0),
         (MATCHING_WORDS, 0, 1, 0),
         (TIME_OF, 0, 0, 1),
         (SEQS_BETWEEN, 0, 0, 2),

@@ -24,7 +24,6 @@ import pytest_asyncio
 from app.adapters import postgres
 from app.adapters.postgres.common.connections import PLANNING, Session, Statement
 from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
-from app.adapters.postgres.distribution import BY_CONVERSATION, BY_TENANT, EVERYWHERE
 from app.adapters.postgres.tables import metadata
 from app.main import create_app
 from app.settings import Settings
@@ -34,6 +33,8 @@ from tests.conftest import CITUS, Server, started
 pytestmark = pytest.mark.one_server
 
 KEY = "conversation_id"
+BY_TENANT = {"allowances", "creations", "tenant_usage"}
+"""Tables that the script distributes by the tenant; every table without a key is on each node."""
 
 
 @cache
@@ -42,8 +43,6 @@ def statements() -> Mapping[str, Statement]:
     found: dict[str, Statement] = {}
     for module in pkgutil.walk_packages(postgres.__path__, f"{postgres.__name__}."):
         own = module.name.rpartition(".")[2]
-        if own == "distribution":  # it reads a table of Citus
-            continue
         for name, held in vars(importlib.import_module(module.name)).items():
             for part, statement in _within(held):
                 known = next((key for key, it in found.items() if it is statement), None)
@@ -202,14 +201,10 @@ SPREAD = {
     "storage_usage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
     "tenant_data.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
     "tenant_search.BY_PLACES": "a page of a search, its messages given as a list",
-    "tenant_search.BY_TIME": "a search in an agent's conversations, given as a list",
     "tenant_search.NEWEST": "a search in conversations that are given as a list",
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
-    "transcripts.LOGS_OF_AGENT": "a page of an agent's transcript",
-    "transcripts.SHOWN": "a page of an agent's transcript, its messages given as a list",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
     "transcripts.CONVERSATIONS": "a page of an agent's transcript",
-    "transcripts.OF_AGENT": "a page of an agent's transcript",
     "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",
     "transcripts.PINS": "a page of a transcript, its conversations given as a list",
     "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
@@ -341,10 +336,9 @@ def test_the_script_places_every_table_once() -> None:
         (CITUS / "distribute.sql").read_text(encoding="utf-8"),
     )
     assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
-    placed = {kind: {call[1] for call in calls if call[2] == kind} for kind in ("", "tenant_id")}
-    assert placed == {"": set(EVERYWHERE), "tenant_id": set(BY_TENANT)}
+    assert {table for _, table, column, _ in calls if column == "tenant_id"} == BY_TENANT
     distributed = [call for call in calls if call[2] == KEY]
-    assert {table for _, table, _, _ in distributed} == set(BY_CONVERSATION)
+    assert {table for _, table, _, _ in distributed} == set(CONVERSATION_TABLES)
     assert distributed[0][1] == "conversations"
     for _, table, column, rest in calls:
         key = [part.name for part in metadata.tables[table].primary_key.columns]

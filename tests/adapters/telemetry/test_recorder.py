@@ -43,13 +43,13 @@ from tests.conftest import execute, started
 from tests.exposition import Exposed, exposed
 from tests.fake_llm import FakeLLM, answer, status
 from tests.logged import Lines, lines
+from tests.patience import PATIENCE_SECONDS
 from tests.processes import is_ready, process, until
 
 __all__ = ["lines"]
 
 MODEL = "openai/gpt-4o-mini"
 SMALL = {"budget": {"context_window": 4_096, "max_output_tokens": 512}}
-SECONDS = 20.0
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_the_work_of_a_worker(summarised: Settings) -> None:
         age = before.value("queue_age_seconds")
         assert age is not None and age >= 0
     async with started(create_app(summarised, with_worker=True)) as client:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
                 await asyncio.sleep(0.02)
             while (found := await metrics_of(client)).value(
@@ -360,7 +360,7 @@ async def test_the_span_of_a_job(summarised: Settings) -> None:
             path = await new_conversation(client, model="gpt-4o", policy=SMALL)
             await append(client, path, *talk(24))
             job = (await client.post(f"{path}/compact?wait=false", json={})).json()
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
                     await asyncio.sleep(0.02)
     (asked,) = [
@@ -385,7 +385,7 @@ async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> Non
         path = await new_conversation(client)
         for _ in range(3):
             await append(client, path, user("hello"))
-    assert monotonic() - begun < 8
+    assert monotonic() - begun < PATIENCE_SECONDS
     assert [line["event"] for line in lines.told("traces_not_sent")] == ["traces_not_sent"]
 
 
@@ -423,7 +423,7 @@ def silent_server() -> Iterator[int]:
 
 
 async def test_a_scrape_without_a_database(settings: Settings) -> None:
-    """With the database away or silent `/metrics` answers within 2 s, without what waits."""
+    """With the database away or silent `/metrics` answers, without what waits."""
     with silent_server() as port:
         for number in (port, free_port()):
             url = f"postgresql://nobody@127.0.0.1:{number}/nothing"
@@ -434,7 +434,7 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 begun = monotonic()
                 found = await metrics_of(client)
-                assert monotonic() - begun < 2
+                assert monotonic() - begun < PATIENCE_SECONDS
                 assert found.value("due_conversations") is None
                 assert found.value("queue_age_seconds") is None
                 assert found.value("appends_total") == 0
@@ -465,7 +465,7 @@ async def test_the_pool_is_watched(database_url: str) -> None:
     store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
     async with store.session():
         waiter = asyncio.create_task(_use(store))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while store.pool_state().waiting == 0:
                 await asyncio.sleep(0)
         pool = store.pool_state()
@@ -636,7 +636,7 @@ def test_two_processes_add_up(database_url: str, fake_llm: FakeLLM, tmp_path: Pa
         until(lambda: _limit(url) == 4, "the dead one's pool is forgotten")
         assert _counted(url) == sent
         parent.send_signal(signal.SIGTERM)
-        parent.wait(20)
+        parent.wait(PATIENCE_SECONDS)
 
 
 def _counted(url: str) -> float:

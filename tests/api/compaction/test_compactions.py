@@ -24,6 +24,7 @@ from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
+from tests.patience import PATIENCE_SECONDS
 
 ODD_IDS = [UNKNOWN_ID, "nothing", "0", "a" * 4000, "%00", "é", "..%2F", UNKNOWN_ID + "0"]
 STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
@@ -493,7 +494,7 @@ async def test_an_undo_during_a_model_call_wins(
     await append(client, path, *talk(60, LONG))
     released, arrived = Event(), Event()
     fake_llm.script(behave.slow(released, arrived=arrived))
-    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=30))
+    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=PATIENCE_SECONDS))
     await asyncio.to_thread(arrived.wait, 20)
     assert (
         await client.post(f"{path}/compactions/{first['compaction_id']}/undo")
@@ -531,7 +532,7 @@ async def test_a_compaction_killed_while_it_is_stored_changes_nothing(
     before = await payload(client, path)
     released, arrived = Event(), Event()
     fake_llm.script(behave.slow(released, arrived=arrived))
-    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=30))
+    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=PATIENCE_SECONDS))
     await asyncio.to_thread(arrived.wait, 20)
     async with killed_while_waiting(database_url):
         released.set()

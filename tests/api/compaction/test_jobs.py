@@ -20,6 +20,7 @@ from app.services.compaction.runs import CompactRequest
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import execute, started
+from tests.patience import PATIENCE_SECONDS
 
 RESULT = {
     "compacted": True,
@@ -139,7 +140,7 @@ async def test_the_api_runs_jobs_itself(
     async with database.session() as session:
         request = json_text.dumps(asdict(CompactRequest()))
         await session.jobs.add("default", conversation_id, job_id, "compact", request)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":
             assert shown["status"] != "failed", shown
             await asyncio.sleep(0.02)

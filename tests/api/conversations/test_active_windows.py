@@ -477,4 +477,3 @@ async def test_context_commands_no_active_agent_in_channel(
 ) -> None:
     """An unknown agent cannot be cleared or saved [window.clear, snapshots.save]."""
     assert_problem(await client.post(f"/v1/agents/nobody/{command}", json={}), 404, "NOT_FOUND")
-    assert_problem(await client.get("/v1/agents/nobody/snapshots"), 404, "NOT_FOUND")

@@ -64,15 +64,7 @@ async def build(client: httpx.AsyncClient, path: str) -> tuple[list[str], str | 
     return [item["content"] for item in built["payload"]["messages"]], built["cache_break_reason"]
 
 
-async def told(client: httpx.AsyncClient, agent_id: str) -> list[str]:
-    """Return the texts of an agent's transcript."""
-    answer = await client.get(f"/v1/agents/{agent_id}/messages")
-    return [item["content"] for item in answer.json()["data"]]
-
-
-async def test_settings_window_transcript_and_clear_follow(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
+async def test_settings_window_and_clear_follow(client: httpx.AsyncClient, clock: Clock) -> None:
     """All that an agent decides is decided by the new one, and nothing by the old one."""
     await agent(client, "old", model="gpt-4o-mini", policy={"sandwich": {"preserve_top": 7}})
     await agent(client, "new", rolling_window_seconds=3600)
@@ -86,7 +78,6 @@ async def test_settings_window_transcript_and_clear_follow(
     assert (found["effective_model"], found["metadata"]) == ("gpt-4o", {"kept": True})
     assert found["policy"]["sandwich"]["preserve_top"] != 7
     assert await build(client, path) == (["You are new.", "early", "yes"], "model_changed")
-    assert (await told(client, "old"), await told(client, "new")) == ([], ["early", "yes"])
     listed = await client.get("/v1/conversations", params={"agent_id": "new"})
     assert [item["agent_id"] for item in listed.json()["data"]] == ["new"]
 

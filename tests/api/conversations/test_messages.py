@@ -28,6 +28,7 @@ from tests.api.talk import (
     user,
 )
 from tests.conftest import started
+from tests.patience import PATIENCE_SECONDS
 
 SERVICE_FIELDS = {
     "content_collected",
@@ -493,7 +494,7 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
                         built = await client.post(f"{path}/context", json={"format": shown})
                         assert built.status_code == 200, built.text
 
-            asyncio.run_coroutine_threadsafe(run(), loop).result(30)
+            asyncio.run_coroutine_threadsafe(run(), loop).result(PATIENCE_SECONDS)
 
         await asyncio.to_thread(check)
 

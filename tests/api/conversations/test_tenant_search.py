@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.conversations.search import several
 from app.keys import create
 from app.main import create_app
 from app.services.conversations import tenant_search
@@ -104,8 +103,6 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
         client.headers["Authorization"] = f"Bearer {keys[1]}"
         for query in ("q=whale", f"q=whale&cursor={cursor}", "q=whale&agent_id=a"):
             assert (await client.get(f"/v1/search?{query}")).json()["data"] == []
-        answer = await client.get("/v1/agents/a/messages?q=whale")
-        assert_problem(answer, 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize(
@@ -137,54 +134,3 @@ async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None
     for query in ("q=boat", "q=whale&agent_id=a"):
         answer = await client.get(f"/v1/search?{query}&cursor={cursor}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-
-
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_an_agents_transcript_is_searched_by_time(
-    client: httpx.AsyncClient, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With `q` it has the messages that match, in the order that it has without."""
-    monkeypatch.setattr(tenant_search, "MAX_CHECKED", 2)
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    paths = [await new_conversation(client, agent_id="a") for _ in range(3)]
-    for index in range(18):
-        at = f"2026-01-01T00:{index // 2:02}:00Z"
-        text = "the blue whale" if index % 4 == 0 else "a whale, not blue"
-        message = user(text if index % 3 else "boat", timestamp=at)
-        await append(client, paths[index % 7 % 3], message)
-
-    async def read(**query: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        cursor: dict[str, str] = {}
-        while True:
-            parameters = {"order": order, **query, **cursor}
-            answer = await client.get("/v1/agents/a/messages", params=parameters)
-            assert answer.status_code == 200, answer.text
-            found += answer.json()["data"]
-            if answer.json()["next_cursor"] is None:
-                return found
-            cursor = {"cursor": answer.json()["next_cursor"]}
-
-    every = await read()
-    assert len(every) == 18
-    for query, part in (("whale", "whale"), ('"blue whale"', "blue whale"), ("shark", "shark")):
-        expected = [message for message in every if part in message["content"]]
-        assert await read(q=query) == expected
-        assert await read(q=query, limit=2) == expected
-
-
-async def test_the_transcript_of_a_large_agent_is_not_searched(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is refused, and the refusal says what to use; indexing ends early and can be retried."""
-    await planted(client, 4)
-    monkeypatch.setattr(tenant_search, "MAX_AGENT_CONVERSATIONS", 1)
-    answer = await client.get("/v1/agents/a/messages?q=whale")
-    problem = assert_problem(answer, 422, "VALIDATION_ERROR", "/query/q")
-    assert "/v1/search" in problem["detail"]
-    monkeypatch.setattr(tenant_search, "MAX_AGENT_CONVERSATIONS", several.MAX_AGENT_CONVERSATIONS)
-    monkeypatch.setattr(tenant_search, "MAX_NEWLY_INDEXED", 8)
-    monkeypatch.setattr(tenant_search, "MIN_INDEXING_COST", 1)
-    answer = await client.get("/v1/agents/a/messages?q=whale")
-    assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
-    assert len((await client.get("/v1/agents/a/messages?q=whale")).json()["data"]) == 6

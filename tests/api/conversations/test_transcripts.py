@@ -1,4 +1,4 @@
-"""Transcripts over HTTP: how each message is shown, full-text search, an agent's messages.
+"""Transcripts over HTTP: how each message is shown, full-text search, pages.
 
 [search.words]
 """
@@ -198,11 +198,10 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
     await append(client, path, user("one"), assistant("two"))
     assert (await client.post(f"{agent}/clear")).status_code == 200
     await append(client, path, user("three"))
-    for where in (path, agent):
-        found = await read(client, where)
-        assert [item["content"] for item in found] == ["one", "two", "three"]
-        shown = [item["visibility"]["state"] for item in found]
-        assert shown == ["outside", "outside", "verbatim"]
+    found = await read(client, path)
+    assert [item["content"] for item in found] == ["one", "two", "three"]
+    shown = [item["visibility"]["state"] for item in found]
+    assert shown == ["outside", "outside", "verbatim"]
 
 
 async def test_messages_older_than_the_window_are_outside(
@@ -218,7 +217,6 @@ async def test_messages_older_than_the_window_are_outside(
     assert (await states(client, path))[-1] == "verbatim"
     clock.pass_seconds(1800)
     assert await states(client, path) == [*["outside"] * 12, "verbatim"]
-    assert await states(client, agent) == [*["outside"] * 12, "verbatim"]
 
 
 async def test_restored_messages(
@@ -329,120 +327,59 @@ async def test_queries_without_words(client: httpx.AsyncClient) -> None:
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/q")
 
 
-# --- an agent's messages --------------------------------------------------------------------
-
-
-async def test_messages_queryable_by_agent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The messages of all conversations of an agent are listed by time, in both orders."""
-    agent = await new_agent(client)
-    agent_id = agent.rpartition("/")[2]
-    one, two = [await new_conversation(client, agent_id=agent_id) for _ in range(2)]
-    other = await new_conversation(client)
-    for number, path in enumerate((one, two, two, other, one)):
-        await append(client, path, user(f"{number}"), assistant(f"so {number}"))
-        clock.pass_seconds(60)
-    late = user("late", timestamp="2026-01-05T09:30:30Z")
-    await append(client, two, late)
-    expected = ["0", "so 0", "1", "so 1", "2", "so 2", "late", "4", "so 4"]
-    for limit in (1, 2, 50):
-        found = await read_all(client, agent, limit=limit)
-        assert [item["content"] for item in found] == expected
-        back = await read_all(client, agent, limit=limit, order="desc")
-        assert [item["content"] for item in back] == expected[::-1]
-    everything = await read(client, agent)
-    alone = await read(client, one)
-    assert [item for item in everything if one.endswith(item["conversation_id"])] == alone
+# --- messages and pages ---------------------------------------------------------------------
 
 
 async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClient) -> None:
     """Every message has the ids of its agent and its conversation [agents.settings]."""
-    agent = await new_agent(client, agent_id="support-bot")
+    await new_agent(client, agent_id="support-bot")
     path = await new_conversation(client, agent_id="support-bot")
     await append(client, path, user("hi"))
-    for where in (path, agent):
-        (item,) = await read(client, where)
-        assert item["agent_id"] == "support-bot"
-        assert path.endswith(item["conversation_id"])
+    (item,) = await read(client, path)
+    assert item["agent_id"] == "support-bot"
+    assert path.endswith(item["conversation_id"])
 
 
 async def test_message_includes_timestamp(client: httpx.AsyncClient) -> None:
     """A message has the time of its receipt beside its own timestamp [log.append-only]."""
-    agent = await new_agent(client)
-    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
+    path = await new_conversation(client)
     await append(client, path, user("hi", timestamp="2026-01-01T00:00:00Z"), assistant("yes"))
-    for where in (path, agent):
-        first, second = await read(client, where)
-        assert first["timestamp"] == "2026-01-01T00:00:00Z" and "timestamp" not in second
-        for item in (first, second):
-            assert datetime.fromisoformat(item["created_at"]).tzinfo is not None
-
-
-async def test_an_agent_without_messages(client: httpx.AsyncClient) -> None:
-    """The transcript of an agent without messages is empty, that of an unknown agent a 404.
-
-    [search.words]
-    """
-    agent = await new_agent(client)
-    await new_conversation(client, agent_id=agent.rpartition("/")[2])
-    answer = await client.get(f"{agent}/messages")
-    assert answer.json() == {"data": [], "next_cursor": None}
-    for unknown in ("nobody", "%20", "a" * 257):
-        answer = await client.get(f"/v1/agents/{unknown}/messages")
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
-async def test_content_of_an_agents_messages(client: httpx.AsyncClient) -> None:
-    """Offloaded results are shown as in the transcript of their conversation [search.words]."""
-    agent = await new_agent(client)
-    text = "line\n" * 20_000
-    for _ in range(2):
-        path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
-        await append(client, path, calling("c"), result("c", text))
-    for content, is_whole in ((None, False), ("view", False), ("full", True)):
-        query = {"content": content} if content else {}
-        found = [item for item in await read(client, agent, **query) if item["role"] == "tool"]
-        assert [item["content"] == text for item in found] == [is_whole] * 2
-        assert [item["content_truncated"] for item in found] == [not is_whole] * 2
+    first, second = await read(client, path)
+    assert first["timestamp"] == "2026-01-01T00:00:00Z" and "timestamp" not in second
+    for item in (first, second):
+        assert datetime.fromisoformat(item["created_at"]).tzinfo is not None
 
 
 MOMENT = "2026-01-05T09:30:00+00:00"
 FOREIGN = [
     "nonsense",
-    cursors.encode("messages", "asc", 3),
     cursors.encode("conversations", MOMENT, ID),
-    cursors.encode("agent_messages", "up", MOMENT, ID, 1),
-    cursors.encode("agent_messages", "asc", "yesterday", ID, 1),
-    cursors.encode("agent_messages", "asc", "2026-01-05T09:30:00", ID, 1),
-    cursors.encode("agent_messages", "asc", MOMENT, "it", 1),
-    cursors.encode("agent_messages", "asc", MOMENT, ID, -1),
-    cursors.encode("agent_messages", "asc", MOMENT, ID, 2**60),
-    cursors.encode("agent_messages", "asc", MOMENT, ID),
+    cursors.encode("messages", "up", 1),
+    cursors.encode("messages", "asc", -1),
+    cursors.encode("messages", "asc", 2**60),
+    cursors.encode("messages", "asc"),
 ]
 
 
 async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
     """A cursor of another list is a 422."""
-    agent = await new_agent(client)
-    for cursor in FOREIGN:
-        answer = await client.get(f"{agent}/messages", params={"cursor": cursor})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-    own = cursors.encode("agent_messages", "asc", MOMENT, ID, 1)
     path = await new_conversation(client)
-    answer = await client.get(f"{path}/messages", params={"cursor": own})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-    assert (await client.get(f"{agent}/messages", params={"cursor": own})).status_code == 200
+    for cursor in FOREIGN:
+        answer = await client.get(f"{path}/messages", params={"cursor": cursor})
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+    own = cursors.encode("messages", "asc", 3)
+    assert (await client.get(f"{path}/messages", params={"cursor": own})).status_code == 200
 
 
-async def test_limits_of_an_agents_pages(client: httpx.AsyncClient) -> None:
+async def test_limits_of_pages(client: httpx.AsyncClient) -> None:
     """A page has 1 to 1000 messages, 50 by default [api.lists]."""
-    agent = await new_agent(client)
+    path = await new_conversation(client)
     for wrong in ("limit=0", "limit=1001", "limit=x", "order=up", "content=all"):
-        answer = await client.get(f"{agent}/messages?{wrong}")
+        answer = await client.get(f"{path}/messages?{wrong}")
         pointer = f"/query/{wrong.partition('=')[0]}"
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
-    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
     await append(client, path, *talk(51, "x"))
-    assert [len(await read(client, agent)), len(await read(client, agent, limit=1000))] == [50, 51]
+    assert [len(await read(client, path)), len(await read(client, path, limit=1000))] == [50, 51]
 
 
 # --- one message ----------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from tests.conftest import serving, started
 from tests.documents import block, blocks, pasted
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
@@ -75,7 +76,7 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """Yield the SDK's client of a served app; underscores of header names are dashes."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with httpx2.AsyncClient(headers=sent, timeout=20) as http:
+    async with httpx2.AsyncClient(headers=sent, timeout=PATIENCE_SECONDS) as http:
         transport = streamable_http_client(f"{url}{path}", http_client=http)
         async with Client(transport, mode=mode) as opened:
             yield opened
@@ -112,7 +113,7 @@ class Calls:
 @pytest_asyncio.fixture
 async def http(served: str) -> AsyncIterator[httpx.AsyncClient]:
     """A plain client of the served app, for what goes before and for what the SDK's never sends."""
-    async with httpx.AsyncClient(base_url=served, timeout=20) as opened:
+    async with httpx.AsyncClient(base_url=served, timeout=PATIENCE_SECONDS) as opened:
         yield opened
 
 
@@ -352,7 +353,7 @@ async def http_once(
     url: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> httpx.Response:
     """Send one request on a connection of its own."""
-    async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as http:
         return await http.post("/mcp", json=body, headers=headers or ASKED)
 
 
@@ -502,7 +503,7 @@ METHODS = st.sampled_from(["tools/call", "tools/list", "initialize", "ping", "x"
 @pytest.fixture
 def plain(served: str) -> Iterator[httpx.Client]:
     """A client of the served app as a property can use it."""
-    with httpx.Client(base_url=served, timeout=20) as opened:
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as opened:
         yield opened
 
 
@@ -566,7 +567,7 @@ async def test_any_process_answers(settings: Settings, mode: str) -> None:
 
         async with AsyncExitStack() as opened:
             hooks = {"request": [in_turn]}
-            client = httpx2.AsyncClient(event_hooks=hooks, timeout=20)
+            client = httpx2.AsyncClient(event_hooks=hooks, timeout=PATIENCE_SECONDS)
             await opened.enter_async_context(client)
             url = f"{one}/mcp?conversation_id={conversation_id}"
             transport = streamable_http_client(url, http_client=client)
@@ -705,7 +706,9 @@ async def test_the_sdk_client_of_the_docs_works(
     headers: dict[str, str] = {}
     with serving(create_app(settings)) as url:
         for port in ("5433", "6543"):
-            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
+            async with httpx.AsyncClient(
+                base_url=url, headers=headers, timeout=PATIENCE_SECONDS
+            ) as http:
                 path = await new_conversation(http)
                 await append(http, path, user(f"The staging port is {port}."))
             monkeypatch.setenv("ID", path.rpartition("/")[2])

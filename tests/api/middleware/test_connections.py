@@ -22,6 +22,7 @@ from app.api.middleware.connections import BoundedProtocol
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import serving
+from tests.patience import PATIENCE_SECONDS
 
 PERIOD_SECONDS = 0.5
 MAX_CONNECTIONS = 20
@@ -71,7 +72,7 @@ def bounded(app: Any) -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="bounded", daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
@@ -79,7 +80,7 @@ def bounded(app: Any) -> Iterator[int]:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def port() -> Iterator[int]:
 
 def opened(port: int) -> socket.socket:
     """Return a connection to the server."""
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
 
 
 def rest_of(connection: socket.socket) -> bytes:

@@ -32,6 +32,7 @@ from tests.api.talk import (
 from tests.conftest import started
 from tests.fake_llm import FakeLLM
 from tests.judge import judge
+from tests.patience import PATIENCE_SECONDS
 
 LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
 
@@ -354,7 +355,7 @@ async def test_appends_go_on_during_a_compaction(
     await append(model_client, path, *talk(60, LONG))
     released, arrived = Event(), Event()
     fake_llm.script(behave.slow(released, arrived=arrived))
-    compacting = asyncio.create_task(model_client.post(f"{path}/compact", timeout=30))
+    compacting = asyncio.create_task(model_client.post(f"{path}/compact", timeout=PATIENCE_SECONDS))
     await asyncio.to_thread(arrived.wait, 20)
     await append(model_client, path, user("still here"))
     assert (await model_client.post(f"{path}/context")).status_code == 200

@@ -18,6 +18,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import serving, started
+from tests.patience import PATIENCE_SECONDS
 from tests.snapshot_files import entries, snapshot_file
 
 
@@ -77,11 +78,13 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
                 await going.wait()
 
             async def upload() -> httpx.Response:
-                return await acme.post(f"{paths[0]}/blobs", content=slowly(), timeout=30)
+                return await acme.post(
+                    f"{paths[0]}/blobs", content=slowly(), timeout=PATIENCE_SECONDS
+                )
 
             uploads = [asyncio.create_task(upload()) for _ in range(2)]
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     while not is_begun():
                         await asyncio.sleep(0.05)
                 refused = await acme.post(f"{paths[0]}/blobs", content=b"x")
@@ -108,7 +111,7 @@ async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None
             async with acme.stream("GET", content) as opened:
                 assert opened.status_code == 200
                 assert_problem(await acme.get(content), 429, "RATE_LIMITED")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while (await acme.get(content)).status_code != 200:
                     await asyncio.sleep(0.05)
 

@@ -27,6 +27,7 @@ from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
 from tests.conftest import Server, execute, in_thread, started
 from tests.logged import Lines, lines
+from tests.patience import PATIENCE_SECONDS
 from tests.recorded import named_traces, trace_files, traces_dir
 
 __all__ = ["lines"]
@@ -417,7 +418,7 @@ async def test_an_upload_into_a_deleted_conversation_is_not_found(
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     """Poll until `holds`."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
@@ -856,7 +857,7 @@ async def assert_reads_whole(client: httpx.AsyncClient, path: str, shown: dict[s
 def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) -> None:
     """The client can detect the missing rest, and no error is logged."""
     size = 48 * 2**20
-    with httpx.Client(base_url=served, timeout=60) as client:
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as client:
         made = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
         path = f"/v1/conversations/{made['conversation_id']}/blobs"
         ref = client.post(path, content=os.urandom(size)).json()["id"]

@@ -204,9 +204,9 @@ def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
 def test_hostile_text_takes_linear_time() -> None:
     """A megabyte of hostile text takes well under a second."""
     for hostile in ("< " * 500_000, "<" + " " * 1_000_000, "-" * 1_000_000, " " * 1_000_000):
-        began = time.perf_counter()
+        began = time.process_time()
         escape_tags(hostile)
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
 
 
 # --- the request ----------------------------------------------------------------------------

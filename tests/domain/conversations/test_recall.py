@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -273,9 +273,9 @@ def test_the_largest_question_is_ranked_at_once() -> None:
         Postings(tuple(range(100_000 - number, 0, -500)), sizes=(100,) * 200)
         for number in range(MAX_WORDS)
     ]
-    begun = perf_counter()
+    begun = process_time()
     assert len(Ranking(asked, postings, 100_000).best()) == MAX_RANKED
-    assert perf_counter() - begun < 2
+    assert process_time() - begun < 2
 
 
 # --- excerpts ---------------------------------------------------------------------------------

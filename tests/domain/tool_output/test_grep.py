@@ -316,10 +316,10 @@ def test_a_long_line_is_searched_in_constant_memory() -> None:
 @pytest.mark.parametrize("blob", [b"a" * 1_000_000 + b"b", (b"a" * 99 + b"b\n") * 10_000])
 def test_patterns_take_linear_time(blob: bytes) -> None:
     """Rule 2; patterns with exponential backtracking end at once."""
-    started = time.perf_counter()
+    started = time.process_time()
     assert grep(blob, "(a+)+$") == GrepResult([], False)
     assert grep(blob, r"(a|a)*c|(\w+\s?)+=") == GrepResult([], False)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from app.domain.conversations.settings import StoredSettings
 from app.services.compaction.background import JobService
 from app.services.compaction.leases import Leases
 from tests.conftest import execute
+from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
 
@@ -133,7 +134,7 @@ async def test_a_lease_is_renewed_while_work_goes_on(
             await watched.was_asked.wait()
         async with leases.held(conversation_id) as is_mine_too:
             assert not is_mine_too
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while watched.open_sessions:
                 await asyncio.sleep(0)
 
@@ -145,7 +146,7 @@ async def test_losing_the_lease_ends_the_work(
     leases = Leases(watched, new_id, seconds=0.3)
     other = new_id()
     with pytest.raises(Conflict):
-        async with asyncio.timeout(5), leases.held(conversation_id):
+        async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id):
             await forget_leases(database_url, other)
             await asyncio.Event().wait()
     (row,) = await execute(database_url, "SELECT holder FROM compaction_leases")
@@ -158,7 +159,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
     """Without a database the block ends with its lease, before another may start."""
     leases = Leases(watched, new_id, seconds=0.3)
     with pytest.raises(ServiceUnavailable):
-        async with asyncio.timeout(5), leases.held(conversation_id):
+        async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id):
             watched.is_away = True
             await asyncio.Event().wait()
 
@@ -168,7 +169,7 @@ async def test_a_short_absence_of_the_database_is_survived(
 ) -> None:
     """One renewal may fail if the next one succeeds."""
     leases = Leases(watched, new_id, seconds=1.5)
-    async with asyncio.timeout(10), leases.held(conversation_id) as is_mine:
+    async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id) as is_mine:
         assert is_mine
         for is_away in (True, False, False, False):
             watched.is_away = is_away
@@ -194,7 +195,7 @@ async def test_a_forced_compaction_waits_for_the_lease(
             watched.was_asked.clear()
             await watched.was_asked.wait()
         assert not done.is_set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
     assert done.is_set()
 
@@ -211,7 +212,7 @@ async def test_waiting_for_a_lease_times_out(watched: Watched, conversation_id: 
 
 async def test_an_unknown_conversation_can_be_leased(watched: Watched) -> None:
     """A lease on an unknown conversation is granted at once."""
-    async with asyncio.timeout(5), Leases(watched, new_id).wait(new_id(), 60):
+    async with asyncio.timeout(PATIENCE_SECONDS), Leases(watched, new_id).wait(new_id(), 600):
         pass
 
 

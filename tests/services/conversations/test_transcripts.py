@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,12 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.common.paging import limits
-from app.adapters.postgres.conversations.transcripts import CHAINS, CONVERSATIONS, OF_AGENT, PINS
+from app.adapters.postgres.conversations.transcripts import CHAINS, PINS
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import ContextOverflow, NotFound, ValidationError
+from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.common.messages import Role
-from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.conversations.turns import group_boundary_before
 from app.domain.conversations.view import Span
 from app.domain.conversations.visibility import State, Visibility
@@ -29,9 +25,8 @@ from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations import transcripts
 from app.services.conversations.transcripts import PageMessage, TranscriptMessage, TranscriptService
 from app.services.tool_output.stored_results import Content
-from tests.plans import plan_of, rows_read
+from tests.plans import plan_of
 from tests.services.fakes import (
-    STARTED,
     SUMMARISER,
     TENANT,
     Build,
@@ -286,81 +281,6 @@ async def test_long_chains_of_compactions(
         assert mark == whole or mark.compaction_id is None
 
 
-# --- an agent's messages --------------------------------------------------------------------
-
-
-async def all_of(harness: Harness, agent_id: str, order: str, limit: int) -> list[PageMessage]:
-    """Read an agent's transcript page by page."""
-    found: list[PageMessage] = []
-    after: tuple[datetime, str, int] | None = None
-    while True:
-        page = await service(harness).of_agent(TENANT, agent_id, after, order, limit)
-        found += page
-        if len(page) < limit:
-            return found
-        last = page[-1]
-        assert last.at is not None
-        after = (last.at, last.conversation.conversation_id, last.message.seq)
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    batches=st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(-3, 3)), max_size=25
-    ),
-    limit=st.integers(1, 9),
-)
-async def test_an_agents_messages_by_time(
-    database: PostgresDatabase, batches: list[tuple[int, int, int]], limit: int
-) -> None:
-    """Pages of any size, in both orders, have every message once, by time."""
-    harness = harness_over(database)
-    agent = await harness.agent(None)
-    talks = [await harness.conversation(agent_id=agent) for _ in range(4)]
-    newest = dict.fromkeys(talks, STARTED - timedelta(days=1))
-    expected: list[tuple[datetime, str, int]] = []
-    seqs = dict.fromkeys(talks, 0)
-    for which, count, seconds in batches:
-        cid = talks[which]
-        given_at = harness.clock.utc() - timedelta(seconds=max(seconds, 0))
-        stamp = {"timestamp": given_at.isoformat()} if seconds > 0 else {}
-        await harness.append(cid, *({**user("x"), **stamp} for _ in range(count)))
-        newest[cid] = max(newest[cid], given_at)
-        for _ in range(count):
-            seqs[cid] += 1
-            expected.append((newest[cid], cid, seqs[cid]))
-        harness.clock.pass_seconds(max(-seconds, 0))
-    for order in ("asc", "desc"):
-        found = await all_of(harness, agent, order, limit)
-        places = [(item.at, item.conversation.conversation_id, item.message.seq) for item in found]
-        assert places == sorted(expected, reverse=order == "desc")
-
-
-async def test_an_agents_messages_are_its_own(harness: Harness) -> None:
-    """Messages of other agents and other tenants are not among them."""
-    agent, other = await harness.agent(), await harness.agent()
-    for owner in (agent, other, None):
-        await harness.append(await harness.conversation(agent_id=owner), user(f"of {owner}"))
-    page = await service(harness).of_agent(TENANT, agent, None, "asc", 9)
-    assert [json.loads(item.message.body)["content"] for item in page] == [f"of {agent}"]
-    with pytest.raises(NotFound):
-        await service(harness).of_agent("another", agent, None, "asc", 9)
-
-
-async def test_pages_of_large_results_end_early(harness: Harness) -> None:
-    """The inlined results of a page are bounded; the next page continues after it."""
-    agent = await harness.agent()
-    for _ in range(4):
-        cid = await harness.conversation(agent_id=agent)
-        await harness.append(cid, asks("c1"), result("c1", "x" * 60_000), user("so"))
-    page = await service(harness).of_agent(TENANT, agent, None, "asc", 50)
-    whole = await service(harness).with_visibility(TENANT, page, Content.AUTO)
-    assert len(whole) == len(page) == 12
-    short = await service(harness).with_visibility(TENANT, page, Content.AUTO, Bound(100_000))
-    assert len(short) == 6
-    assert [item.page_message for item in short] == page[:6]
-
-
 # --- what it costs --------------------------------------------------------------------------
 
 
@@ -380,63 +300,26 @@ class Counted:
         return counted
 
 
-@pytest.mark.one_server  # a statement for each conversation there
 async def test_a_page_takes_a_few_statements(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of reads depends neither on the log nor on the number of conversations."""
+    """The number of reads does not depend on the log."""
     harness = harness_over(database)
-    agent = await harness.agent()
-    talks = [await harness.conversation(agent_id=agent) for _ in range(12)]
-    for cid in talks:
-        for _ in range(3):
-            await harness.talk(cid, 5)
-            assert (await harness.compact(cid)).compacted
+    cid = await harness.conversation()
+    for _ in range(3):
+        await harness.talk(cid, 5)
+        assert (await harness.compact(cid)).compacted
     counted = Counted(database, monkeypatch)
-    page = await service(harness).of_agent(TENANT, agent, None, "asc", 500)
-    found = await service(harness).with_visibility(TENANT, page, Content.AUTO)
-    assert len({item.page_message.conversation.conversation_id for item in found}) == 12
-    assert {item.visibility.state for item in found} == {State.VERBATIM, State.SUMMARISED}
-    assert counted.statements == 6
-    assert len(await read(harness, talks[0])) == 30
-    assert counted.statements == 6 + 5
+    assert len(await read(harness, cid)) == 30
+    assert counted.statements == 5
 
 
 @pytest.mark.one_server  # it reads the plans of one server
 async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
     """Cost model: plans made for an empty database scan neither the log nor the receipts."""
-    for statement, most in ((OF_AGENT["asc"], 4), (OF_AGENT["desc"], 4), (PINS, 1)):
-        plan = await plan_of(database_url, statement)
-        assert len(re.findall("using messages_pkey", plan)) == most, plan
-        assert "messages_by_id" not in plan
-    for statement in (CHAINS, CONVERSATIONS, *OF_AGENT.values(), PINS):
+    plan = await plan_of(database_url, PINS)
+    assert len(re.findall("using messages_pkey", plan)) == 1, plan
+    assert "messages_by_id" not in plan
+    for statement in (CHAINS, PINS):
         plan = await plan_of(database_url, statement)
         assert "Seq Scan" not in plan, plan
-        assert "conversations_by_tenant" not in plan, plan
-
-
-@pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_a_page_from_the_middle_of_long_logs(
-    harness: Harness, database_url: str, order: str
-) -> None:
-    """Its start is found by binary search: few rows are read."""
-    agent = await harness.agent(None)
-    talks = [await harness.conversation(agent_id=agent) for _ in range(3)]
-    for cid in talks:
-        for _ in range(2):
-            await harness.append(cid, *(user("x") for _ in range(500)))
-            harness.clock.pass_seconds(1)
-    middle = (harness.clock.utc() - timedelta(seconds=3), talks[1], 700)
-    page = await service(harness).of_agent(TENANT, agent, middle, order, 10)
-    assert len(page) == 10
-    values = {
-        "tenant_id": TENANT,
-        "agent_id": agent,
-        "at": middle[0],
-        "after_id": middle[1],
-        "after_seq": middle[2],
-        **limits(10, UNBOUNDED),
-    }
-    rows = await rows_read(database_url, OF_AGENT[order], values)
-    assert rows < 3 * 12 + 3 + 3 * 10 + 10

@@ -42,6 +42,7 @@ from app.services.snapshots import forks as service
 from app.services.snapshots.forks import Fork, ForkService, NewFork
 from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content
+from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (
     ANTHROPIC,
@@ -742,7 +743,7 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     cid = await compacted(harness)
     async with connection.transaction():
         await connection.execute("SELECT FROM heads, conversations FOR UPDATE")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             copy = await fork(harness, cid)
     await assert_alike(harness, cid, copy)
 

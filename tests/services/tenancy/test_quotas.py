@@ -16,6 +16,7 @@ from app.domain.common.errors import RateLimited, ServiceUnavailable, Validation
 from app.domain.tenancy.quotas import QuotaKind, QuotaState, TenantLimits
 from app.services.tenancy.quotas import QuotaService
 from tests.conftest import execute
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import Clock, WatchedDatabase
 
 CACHE_SECONDS = 10.0
@@ -165,7 +166,7 @@ async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDat
     quotas._database = cast(PostgresDatabase, hanging)
     clock.pass_seconds(60)
     crowd = [asyncio.create_task(quotas.take("acme", QuotaKind.REQUESTS)) for _ in range(40)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while hanging.asked == 0:
             await asyncio.sleep(0)
         hanging.fails.set()

@@ -29,6 +29,7 @@ from app.domain.common.errors import (
 )
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
 from app.services.tool_output.stored_results import CHUNKS_PER_READ, Content
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import (
     TENANT,
     new_id,
@@ -276,7 +277,7 @@ async def test_a_row_with_a_long_line_is_read_once(rows: Process) -> None:
     """A result in its row with cut lines is read once."""
     cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
     ref = (await rows.stored(cid, "x" * 100_000)).id
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         lines = await rows.blobs.read_lines(TENANT, cid, ref, 0, 10)
     assert (lines.line_count, lines.next_offset) == (1, None)
     assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
@@ -781,6 +782,6 @@ async def test_any_appends_and_collections_in_any_order(database: PostgresDataba
     @hypothesis_settings(max_examples=7, suppress_health_check=list(HealthCheck))
     @given(st.lists(steps, min_size=3, max_size=9))
     def check(plan: list[tuple[str, int]]) -> None:
-        asyncio.run_coroutine_threadsafe(run(plan), loop).result(30)
+        asyncio.run_coroutine_threadsafe(run(plan), loop).result(PATIENCE_SECONDS)
 
     await asyncio.to_thread(check)

@@ -32,6 +32,7 @@ from app.services.conversations.batches import INLINE_WARNING, Append
 from app.services.conversations.conversations import NewConversation
 from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.tool_output.stored_results import Content
+from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
 
@@ -362,7 +363,7 @@ async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> N
         cids.append(await rows.harness.conversation({"tool_output": {"max_message_bytes": 90}}))
         await rows.harness.append(cids[-1], asks("c"), message_of("text", ""))
         await rows.harness.set_policy(cids[-1], {"tool_output": {"max_message_bytes": 50}})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         repeats = (rows.harness.append(cid, message_of("text", "")) for cid in cids)
         found = await asyncio.gather(*repeats)
     assert [done.head_seq for done in found] == [2] * 8

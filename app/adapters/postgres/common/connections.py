@@ -9,8 +9,7 @@ import a fifth of the process's memory.
    used again.
 3. An error that means that the database is unavailable becomes ServiceUnavailable, which clients
    may retry; a full disk becomes InsufficientStorage.
-4. Citus passes errors of its nodes on as internal ones: by their texts they become what they are.
-5. No statement needs session state. Through a transaction pooler, session settings are not sent,
+4. No statement needs session state. Through a transaction pooler, session settings are not sent,
    and a statement is parsed and executed in one message.
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -47,17 +46,6 @@ _UNAVAILABLE = (
     asyncpg.UndefinedTableError,  # not migrated yet
     asyncpg.UndefinedColumnError,  # not migrated yet
 )
-_NODE_ERRORS: Mapping[str, type[asyncpg.PostgresError]] = {
-    "duplicate key value violates unique constraint": asyncpg.UniqueViolationError,
-    "connection to the remote node": asyncpg.PostgresConnectionError,
-    "connection not open": asyncpg.PostgresConnectionError,
-    "server closed the connection unexpectedly": asyncpg.PostgresConnectionError,
-    "terminating connection": asyncpg.PostgresConnectionError,
-    "failed to execute task": asyncpg.PostgresConnectionError,
-    "could not receive query results": asyncpg.PostgresConnectionError,
-    "another command is already in progress": asyncpg.PostgresConnectionError,
-}
-"""The errors of nodes that Citus passes on as internal ones, by the beginning of their texts."""
 _RETRY_SECONDS = 1
 _DISK_FULL_RETRY_SECONDS = 30
 
@@ -70,11 +58,6 @@ PLANNING = {
     "enable_seqscan": "off",
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
-
-_HAS_CITUS = "FROM pg_extension WHERE extname = 'citus'"
-PLAN_FOR_CITUS = f"SELECT set_config('plan_cache_mode', 'auto', false) {_HAS_CITUS}"
-"""Run after PLANNING: Citus plans most statements for the shard that a value names, and a generic
-plan of those fails when it is run."""
 
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
@@ -144,17 +127,9 @@ class Statement:
 
 
 class Session:
-    """Runs statements on one connection.
+    """Runs statements on one connection."""
 
-    `is_distributed` is whether Citus plans them. Then a statement that reads something for each row
-    of a list has to be about one conversation, and what is written often is written by statements
-    of one table (`together`).
-    """
-
-    def __init__(
-        self, connection: Any, timeouts: Timeouts, *, is_distributed: bool = False
-    ) -> None:
-        self.is_distributed = is_distributed
+    def __init__(self, connection: Any, timeouts: Timeouts) -> None:
         self._connection = connection
         self._timeouts = timeouts
         self._has_long_timeout = False
@@ -172,19 +147,6 @@ class Session:
         status: str = await self._execute(self._connection.execute, statement, values)
         return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
 
-    @asynccontextmanager
-    async def together(self) -> AsyncIterator[None]:
-        """On Citus, commit the statements of a block together; in a transaction, with the rest.
-
-        What is one statement elsewhere may be several there: Citus caches the plans of statements
-        on one table that name its key, and keeps only those to one node.
-        """
-        if not self.is_distributed or self._connection.is_in_transaction():
-            yield
-        else:
-            async with self._connection.transaction():
-                yield
-
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments = statement.arguments(values)
         try:
@@ -192,8 +154,6 @@ class Session:
                 limit = self._timeouts.statement + self._timeouts.grace
                 return await execute(statement.sql, *arguments, timeout=limit)
             return await self._execute_long(execute, statement.sql, arguments)
-        except asyncpg.InternalServerError as error:
-            raise _translated(error) from error
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
@@ -215,7 +175,7 @@ class Session:
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection to a pooler that changes servers between transactions (rule 5).
+    """A connection to a pooler that changes servers between transactions (rule 4).
 
     asyncpg reads a statement's types before each run and parses it twice. The types are the same on
     every server, so they are read once; then parsing and execution are one round trip.
@@ -265,7 +225,6 @@ class Store:
         self._pooler = pooler
         self._failed = failed
         self._is_full = is_full
-        self._is_distributed = False
         self._waiting = 0
         self._pool: Any = None
         self._creating: asyncio.Task[Any] | None = None
@@ -310,7 +269,7 @@ class Store:
             timeouts = replace(timeouts, connection=seconds, statement=seconds, grace=0)
         pool, connection = await self._acquire(timeouts.connection)
         try:
-            yield Session(connection, timeouts, is_distributed=self._is_distributed)
+            yield Session(connection, timeouts)
         except _UNAVAILABLE as error:
             await self._discard(connection, error)
             raise self._unavailable(error) from error
@@ -318,11 +277,6 @@ class Store:
             # If a cancelled statement is not acknowledged, the pool closes the connection.
             with suppress(*_UNAVAILABLE):
                 await pool.release(connection)
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether the newest connection is to a database with Citus."""
-        return self._is_distributed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
@@ -366,18 +320,8 @@ class Store:
             reset=_skip_reset,
             command_timeout=self._timeouts.statement + self._timeouts.grace,
             timeout=self._timeouts.connection,
-            init=self._note_citus,
             **self._options,
         )
-
-    async def _note_citus(self, connection: Any) -> None:
-        """Look whether a new connection is to a database with Citus.
-
-        With a pooler, the pooler plans for it.
-        """
-        is_own = self._pooler is Pooler.NONE
-        row = await connection.fetchrow(PLAN_FOR_CITUS if is_own else f"SELECT {_HAS_CITUS}")
-        self._is_distributed = row is not None
 
     def _on_pool_created(self, task: asyncio.Task[Any]) -> None:
         self._creating = None
@@ -419,15 +363,6 @@ class Store:
             return InsufficientStorage("The disk of the database is full", facts)
         facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
         return ServiceUnavailable("The database does not answer", facts)
-
-
-def _translated(error: asyncpg.InternalServerError) -> asyncpg.PostgresError:
-    """Return the error of a node behind an internal error with which Citus passes it on."""
-    text = str(error)
-    for start, kind in _NODE_ERRORS.items():
-        if text.startswith(start):
-            return kind(text)
-    return error
 
 
 def _milliseconds(seconds: float) -> str:

@@ -67,7 +67,7 @@ WAITING = Statement(
 )
 # The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
 # another worker claims it, or an append changes it, and the next claim finds it.
-# `excluded.expires_at` is `:seconds` from now. Citus refuses a lock of two tables in a WITH clause.
+# `excluded.expires_at` is `:seconds` from now.
 _CLAIM = """
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
         SELECT h.conversation_id, CAST(:holder AS uuid),
@@ -153,36 +153,23 @@ FIND_FAILURE = Statement(
 
 # The lock orders this statement and a deletion; appends do not wait for it. The lease of a
 # conversation that does not exist is granted without a row: the next statement raises NotFound.
-_CONVERSATION = """SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE"""
-_INSERT_LEASE = "INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)"
-_LEASE = """CAST(:holder AS uuid),
-                now() + make_interval(secs => CAST(:seconds AS double precision))"""
-_OR_TAKE_OVER = """ON CONFLICT (conversation_id) DO UPDATE
+TAKE_LEASE = Statement(
+    """
+        WITH conversation AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        ), lease_taken AS (
+            INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
+            SELECT conversation_id, CAST(:holder AS uuid),
+                now() + make_interval(secs => CAST(:seconds AS double precision))
+            FROM conversation
+            ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
             WHERE lease.holder = excluded.holder OR excluded.expires_at - lease.expires_at
                 >= make_interval(secs => CAST(:seconds AS double precision))
-            RETURNING lease.holder"""
-TAKE_LEASE = Statement(
-    f"""
-        WITH conversation AS (
-            {_CONVERSATION}
-        ), lease_taken AS (
-            {_INSERT_LEASE}
-            SELECT conversation_id, {_LEASE}
-            FROM conversation
-            {_OR_TAKE_OVER}
+            RETURNING lease.holder
         )
         SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
-        """
-)
-# On Citus, statements of one table instead.
-LOCK_CONVERSATION = Statement(_CONVERSATION)
-STORE_LEASE = Statement(
-    f"""
-        {_INSERT_LEASE}
-        VALUES (CAST(:conversation_id AS uuid), {_LEASE})
-        {_OR_TAKE_OVER}
         """
 )
 RELEASE_LEASE = Statement(
@@ -298,15 +285,13 @@ class JobRepository:
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take the lease, or renew it as its holder; False while another process holds it."""
-        key = {"conversation_id": UUID(conversation_id)}
-        lease = {**key, "holder": UUID(holder), "seconds": seconds}
-        if not self._session.is_distributed:
-            row = await self._session.first(TAKE_LEASE, **lease)
-            return row is not None and row["is_held"]
-        async with self._session.together():
-            if await self._session.first(LOCK_CONVERSATION, **key) is None:
-                return True
-            return await self._session.first(STORE_LEASE, **lease) is not None
+        row = await self._session.first(
+            TAKE_LEASE,
+            conversation_id=UUID(conversation_id),
+            holder=UUID(holder),
+            seconds=seconds,
+        )
+        return row is not None and row["is_held"]
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
         """Release the lease, unless another process took it over."""

@@ -111,7 +111,6 @@ COUNT_TOKENS = Statement("""
     ) through ON true
 """)
 
-# As an equality of the seqs, which have no gaps, Citus plans it too.
 COUNT_TOKENS_OF_SEVERAL = Statement("""
     SELECT m.conversation_id, sum(m.total_tokens * edge.sign) AS tokens
     FROM unnest(
@@ -201,8 +200,7 @@ TAKE_CLEAR = Statement(f"""
         newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
     WHERE conversation_id = CAST(:conversation_id AS uuid)
 """)
-# Locks in the order in which other transactions lock conversations. Citus refuses it; there two
-# clears are ordered by the lock of the agent, and other transactions may have to be sent again.
+# Locks in the order in which other transactions lock conversations.
 LOCK_ALL = Statement("""
     SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
     WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
@@ -364,6 +362,5 @@ class ActiveWindowRepository:
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         agent = {"tenant_id": tenant_id, "agent_id": agent_id}
-        if not self._session.is_distributed:
-            await self._session.run(LOCK_ALL, **agent)
+        await self._session.run(LOCK_ALL, **agent)
         return await self._session.run(CLEAR_ALL, **agent, at=at, data=data)

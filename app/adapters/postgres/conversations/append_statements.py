@@ -53,7 +53,8 @@ _WINDOW = f"""newest_before = h.newest_at,
 # Bodies are bytes: the output of orjson is sent without decoding. The update matches the row in
 # `heads` only in the state for which the batch was prepared, and its lock orders concurrent
 # writers. Without a match nothing is stored.
-_CHANGE = """
+_APPEND = f"""
+        WITH moved AS (
             UPDATE heads h
             SET head_seq = h.head_seq + cardinality(CAST(:ids AS text[])),
                 turns = h.turns + CAST(:turns AS bigint),
@@ -66,35 +67,30 @@ _CHANGE = """
                                 + h.summary_tokens >= CAST(:due_tokens AS bigint)
                             OR h.head_seq + cardinality(CAST(:ids AS text[]))
                                 - h.hidden_messages > CAST(:due_messages AS bigint)
-                        ) THEN {due_now}
+                        ) THEN now()
                     ELSE h.due_at
                 END,
                 mentions = CASE
                     WHEN CAST(:mentions AS text[]) <@ h.mentions THEN h.mentions
                     ELSE h.mentions || CAST(:mentions AS text[])
                 END,
-                {window}
+                {{window}}
                 open_calls = CASE
                     WHEN CAST(:closes_group AS boolean) THEN CAST(:open_calls AS text[])
                     ELSE ARRAY(
                         SELECT call FROM unnest(h.open_calls) AS call
                         WHERE call <> ALL (CAST(:required_calls AS text[]))
                     )
-                END"""
-_IS_EXPECTED = """h.counter = CAST(:counter AS text)
-                AND h.open_calls @> CAST(:required_calls AS text[])
-                AND (CAST(:expected_seq AS bigint) IS NULL
-                    OR h.head_seq = CAST(:expected_seq AS bigint))"""
-_IS_OWN = f"""c.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-                AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})"""
-_APPEND = f"""
-        WITH moved AS (
-            {{change}}
+                END
             FROM conversations c
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND {_IS_OWN}
-                AND {_IS_EXPECTED}
+                AND c.conversation_id = CAST(:conversation_id AS uuid)
+                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+                AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})
+                AND h.counter = CAST(:counter AS text)
+                AND h.open_calls @> CAST(:required_calls AS text[])
+                AND (CAST(:expected_seq AS bigint) IS NULL
+                    OR h.head_seq = CAST(:expected_seq AS bigint))
                 AND NOT EXISTS (
                     SELECT FROM messages known
                     WHERE known.conversation_id = CAST(:conversation_id AS uuid)
@@ -155,17 +151,10 @@ _TIMES = {
 }
 
 
-def _change(is_usual: bool, due_now: str) -> str:
-    return _CHANGE.format(
-        due_now=due_now,
-        window=_USUAL_WINDOW if is_usual else _WINDOW,
-    )
-
-
 def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
     return Statement(
         _APPEND.format(
-            change=_change(is_usual, "now()"),
+            window=_USUAL_WINDOW if is_usual else _WINDOW,
             # Blobs are stored with their messages or not at all.
             blobs=f", {BLOB_CTES}" if has_blobs else "",
             **(_TIMES if is_timed else _NO_TIMES),
@@ -179,21 +168,3 @@ APPENDS = {
     for has_blobs in (False, True)
 }
 """Statements by whether the batch is usual, has timestamps, and has blobs."""
-
-# On Citus, statements of one table instead; see `single_rows`. They may not name the time.
-_DUE_NOW = "CAST(:due_now AS timestamptz)"
-IS_OWN = Statement(f"SELECT c.conversation_id FROM conversations c WHERE {_IS_OWN}")
-"""Finds a conversation whose settings are as required."""
-MOVES = {
-    is_usual: Statement(
-        f"""
-            {_change(is_usual, _DUE_NOW)}
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND {_IS_EXPECTED}
-            RETURNING h.head_seq, h.turns, h.tokens, h.newest_at, h.newest_before,
-                h.due_at = {_DUE_NOW} AS became_due
-            """
-    )
-    for is_usual in (True, False)
-}
-"""Changes the state, by whether the batch is usual."""

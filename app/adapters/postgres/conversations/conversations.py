@@ -33,7 +33,6 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow, conversation_window
 from app.domain.conversations.settings import SettingsList, StoredSettings
 
-# Statements of one table each: Citus sends what a WITH clause returns to all nodes.
 ADD_CONVERSATION = Statement(f"""
     INSERT INTO conversations (
         conversation_id, tenant_id, agent_id, model, policy, sections, tools,

@@ -15,25 +15,16 @@ from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
 # For a deleted conversation the update matches no row, and nothing is stored.
-_COUNT = """UPDATE heads SET event_seq = event_seq + 1
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        RETURNING event_seq"""
-ADD = Statement(f"""
+ADD = Statement("""
     WITH moved AS (
-        {_COUNT}
+        UPDATE heads SET event_seq = event_seq + 1
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING event_seq
     )
     INSERT INTO events (conversation_id, event_seq, type, data, created_at)
     SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
         CAST(:data AS text), clock_timestamp()
     FROM moved
-""")
-
-# On Citus, statements of one table instead.
-COUNT = Statement(_COUNT)
-STORE_EVENT = Statement("""
-    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-    SELECT CAST(:conversation_id AS uuid), CAST(:event_seq AS bigint), CAST(:type AS text),
-        CAST(:data AS text), clock_timestamp()
 """)
 
 FIND_NEWEST = Statement(f"""
@@ -83,14 +74,7 @@ class EventRepository:
         self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
-        event = {"conversation_id": conversation_id, "type": type, "data": data}
-        if not self._session.is_distributed:
-            await self._session.run(ADD, **event)
-            return
-        async with self._session.together():
-            moved = await self._session.first(COUNT, conversation_id=conversation_id)
-            if moved is not None:
-                await self._session.run(STORE_EVENT, **event, **moved)
+        await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
     async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
         row = await self._session.first(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import SettingsCache, stored_message_from
-from app.adapters.postgres.conversations.append_statements import APPENDS, IS_OWN, MOVES
+from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.conversations.log_statements import (
     ADD_ANSWER,
@@ -30,8 +30,7 @@ from app.adapters.postgres.conversations.log_statements import (
     TOTAL_AT,
     named_calls,
 )
-from app.adapters.postgres.conversations.single_rows import add_messages, ids_are_used
-from app.adapters.postgres.tool_output.blobs import append_parameters, store_blobs
+from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.domain.common import json_text
 from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -142,49 +141,11 @@ class LogRepository:
             values |= append_parameters(blobs, uses)
         is_timed = times.oldest_sent is not None
         is_usual = not (is_timed or times.leading_results)
-        statement = APPENDS[is_usual, is_timed, has_blobs]
         try:
-            if self._session.is_distributed:
-                return await self._append_on_citus(MOVES[is_usual], is_timed, values)
-            return await self._session.first(statement, **values)
+            return await self._session.first(APPENDS[is_usual, is_timed, has_blobs], **values)
         except UniqueViolationError:
             # An equal message was stored while this statement waited for the lock.
             return None
-
-    async def _append_on_citus(
-        self, move: Statement, is_timed: bool, values: Mapping[str, Any]
-    ) -> Any | None:
-        """Store a batch by statements of one table, and return the state after it."""
-        conversation_id, count = values["conversation_id"], len(values["ids"])
-        async with self._session.together():
-            if await self._session.first(IS_OWN, **values) is None:
-                return None
-            if await ids_are_used(self._session, conversation_id, values["client_ids"]):
-                return None
-            moved = await self._session.first(move, **values, due_now=datetime.now(UTC))
-            if moved is None:
-                return None
-            before = {name: moved[name] - values[name] for name in ("turns", "tokens")}
-            first_seq = moved["head_seq"] - count + 1
-            await add_messages(
-                self._session,
-                (
-                    {name: values[column][place] for name, column in _ITEM_COLUMNS.items()}
-                    | {
-                        "conversation_id": conversation_id,
-                        "seq": first_seq + place,
-                        "turn": before["turns"] + values["row_turns"][place],
-                        "total_tokens": before["tokens"] + values["row_totals"][place],
-                        "format": values["format"],
-                    }
-                    | _item_times(moved, is_timed, values, place)
-                    for place in range(count)
-                ),
-            )
-            if "use_ids" in values:
-                await store_blobs(self._session, conversation_id, first_seq, values)
-            row = await self._session.first(FIND_CONVERSATION, **values)
-        return {**row, "became_due": moved["became_due"]} if row is not None else None
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
@@ -316,34 +277,6 @@ class LogRepository:
             CLAIM_KEY, conversation_id=conversation_id, key=key, request_hash=request_hash
         )
         return claimed == 1
-
-
-_ITEM_COLUMNS = {
-    "id": "ids",
-    "role": "roles",
-    "message_tokens": "row_tokens",
-    "reasoning_tokens": "row_reasoning",
-    "call_ids": "call_ids",
-    "call_names": "call_names",
-    "has_media": "has_media",
-    "continues": "continues",
-    "body": "bodies",
-    "fragment": "fragments",
-    "output": "outputs",
-    "timestamp": "timestamps",
-}
-
-
-def _item_times(
-    moved: Any, is_timed: bool, values: Mapping[str, Any], place: int
-) -> dict[str, datetime | None]:
-    """Return the times of a message, as the statement of a timed batch computes them."""
-    if not is_timed:
-        return {"at": moved["newest_at"], "late_at": None}
-    sent, newest = values["sent_times"][place], values["newest_times"][place]
-    before = moved["newest_before"]
-    at = newest if before is None else max(newest, before)
-    return {"at": at, "late_at": sent if sent is not None and sent < at else None}
 
 
 def _output_of(draft: Draft) -> str | None:

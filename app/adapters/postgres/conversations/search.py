@@ -88,7 +88,7 @@ class SearchRepository:
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
         rows = await self._session.all(
-            FIND[self._session.is_distributed, order],
+            FIND[order],
             conversation_id=conversation_id,
             queries=block_queries(conversation_id, query, after_seq, before_seq, order),
             after_seq=after_seq,
@@ -108,7 +108,7 @@ class SearchRepository:
     ) -> list[Postings]:
         keys = _grouped_keys(conversation_id, after_seq, before_seq, "desc")
         rows = await self._session.all(
-            POSTINGS[self._session.is_distributed],
+            POSTINGS,
             conversation_id=conversation_id,
             groups=["\n".join(_by_group(keys, _all_words(group))) for group in groups],
             after_seq=after_seq,

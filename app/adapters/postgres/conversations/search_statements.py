@@ -92,25 +92,21 @@ def hits(
     after_seq: str = "CAST(:after_seq AS bigint)",
     before_seq: str = "CAST(:before_seq AS bigint)",
     *also: str,
-    on_shard: bool = False,
 ) -> str:
     """Return a query for the seqs that match, by groups of blocks in the given order.
 
-    `also` are further columns of `message_words`. With `on_shard` the conversation is known to
-    Citus, which needs it to find the shard. PostgreSQL may then read all words of the conversation:
-    it plans these statements for values, with which it usually does not.
+    `also` are further columns of `message_words`.
 
     A group is searched only if those before had too few messages. OFFSET 0 makes PostgreSQL use the
     index of words; a scan of the log would take too long.
     """
-    own = f"AND conversation_id = {conversation_id}" if on_shard else ""
     return f"""
         SELECT hit.*
         FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
         CROSS JOIN LATERAL (
             SELECT {", ".join(("w.seq", *also))} FROM (
                 SELECT conversation_id, seq, words FROM message_words
-                WHERE words @@ CAST(blocks.query AS tsquery) {own}
+                WHERE words @@ CAST(blocks.query AS tsquery)
                 OFFSET 0
             ) AS w
             WHERE w.conversation_id = {conversation_id}
@@ -122,47 +118,35 @@ def hits(
     """
 
 
-def _find(order: str, *, on_shard: bool) -> Statement:
-    found = hits("CAST(:queries AS text[])", order, on_shard=on_shard)
+def _find(order: str) -> Statement:
     rows = f"""
         SELECT {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = ANY (ARRAY({found}))
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND seq = ANY (ARRAY({hits("CAST(:queries AS text[])", order)}))
         ORDER BY seq {order}
     """
     return Statement(bounded_messages(rows, f"seq {order}"))
 
 
-FIND = {
-    (on_shard, order.lower()): _find(order, on_shard=on_shard)
-    for on_shard in (False, True)
-    for order in ("ASC", "DESC")
-}
-"""Statements by whether Citus plans them, and by the order."""
+FIND = {order.lower(): _find(order) for order in ("ASC", "DESC")}
 
-
-def _postings(*, on_shard: bool) -> Statement:
-    found = hits(
-        "string_to_array(groups.queries, chr(10))",
-        "DESC",
-        "CAST(:conversation_id AS uuid)",
-        "CAST(:after_seq AS bigint)",
-        "CAST(:before_seq AS bigint)",
-        "pg_column_size(w.words) AS size",  # as stored, which is read without the words
-        on_shard=on_shard,
-    )
-    return Statement(f"""
-        SELECT found.seqs, found.sizes
-        FROM unnest(CAST(:groups AS text[])) WITH ORDINALITY AS groups (queries, number)
-        CROSS JOIN LATERAL (
-            SELECT array_agg(sized.seq) AS seqs, array_agg(sized.size) AS sizes
-            FROM ({found}) AS sized
-        ) AS found
-        ORDER BY groups.number
-    """)
-
-
-POSTINGS = {on_shard: _postings(on_shard=on_shard) for on_shard in (False, True)}
-"""Statements by whether Citus plans them."""
+_SIZED = hits(
+    "string_to_array(groups.queries, chr(10))",
+    "DESC",
+    "CAST(:conversation_id AS uuid)",
+    "CAST(:after_seq AS bigint)",
+    "CAST(:before_seq AS bigint)",
+    "pg_column_size(w.words) AS size",  # as stored, which is read without the words
+)
+POSTINGS = Statement(f"""
+    SELECT found.seqs, found.sizes
+    FROM unnest(CAST(:groups AS text[])) WITH ORDINALITY AS groups (queries, number)
+    CROSS JOIN LATERAL (
+        SELECT array_agg(sized.seq) AS seqs, array_agg(sized.size) AS sizes
+        FROM ({_SIZED}) AS sized
+    ) AS found
+    ORDER BY groups.number
+""")
 
 # Many words are compressed out of line: they are decompressed once, not for every word asked for.
 MATCHING_WORDS = Statement("""

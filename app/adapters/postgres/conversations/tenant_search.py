@@ -5,22 +5,18 @@ The plans are those of `search.py` for each conversation, which its rules descri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import NOT_EXPIRED, stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
-    MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,
 )
 from app.adapters.postgres.conversations.search import block_queries
 from app.adapters.postgres.conversations.search_statements import hits
-from app.adapters.postgres.conversations.transcripts import page_start
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.search.query import Query
@@ -53,91 +49,19 @@ NEWEST = Statement(f"""
     ) hit
     LIMIT CAST(:limit AS bigint)
 """)
-# Where Citus plans, each conversation has a statement of its own.
-_OWN = "CAST(:conversation_id AS uuid)"
-NEWEST_OF = Statement(
-    hits(
-        "CAST(:queries AS text[])",
-        "DESC",
-        _OWN,
-        "0",
-        "CAST(:before_seq AS bigint)",
-        on_shard=True,
-    )
-)
-_REQUESTED = """
+_BY_PLACES = f"""
+    SELECT m.*, requested.in_conversation AS conversation_id, requested.number
     FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
         WITH ORDINALITY AS requested (in_conversation, at_seq, number)
+    CROSS JOIN LATERAL (
+        SELECT {STORED_COLUMNS} FROM messages
+        WHERE conversation_id = requested.in_conversation AND seq >= requested.at_seq
+        ORDER BY seq LIMIT 1
+    ) m
+    ORDER BY requested.number
+    LIMIT CAST(:limit AS bigint)
 """
-_BY_PLACES = {
-    False: f"""
-        SELECT m.*, requested.in_conversation AS conversation_id, requested.number
-        {_REQUESTED}
-        CROSS JOIN LATERAL (
-            SELECT {STORED_COLUMNS} FROM messages
-            WHERE conversation_id = requested.in_conversation AND seq >= requested.at_seq
-            ORDER BY seq LIMIT 1
-        ) m
-        ORDER BY requested.number
-        LIMIT CAST(:limit AS bigint)
-    """,
-    True: f"""
-        SELECT {STORED_COLUMNS}, m.conversation_id, requested.number
-        {_REQUESTED}
-        JOIN messages m ON m.conversation_id = requested.in_conversation
-            AND m.seq = requested.at_seq
-            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        ORDER BY requested.number
-        LIMIT CAST(:limit AS bigint)
-    """,
-}
-BY_PLACES = {
-    is_distributed: Statement(bounded_messages(rows, "number", "conversation_id", "number"))
-    for is_distributed, rows in _BY_PLACES.items()
-}
-"""Statements by whether Citus plans them."""
-
-
-def _by_time(order: str) -> Statement:
-    """Return the statement for messages by time, after the message `:at` if it is given."""
-    of_it = "conversation.conversation_id"
-    ends = ("cut.low - 1", "conversation.head_seq + 1") if order == "asc" else ("0", "cut.low")
-    queries = "string_to_array(conversation.queries, chr(10))"
-    return Statement(f"""
-        SELECT conversation.conversation_id, hit.seq, m.at
-        FROM unnest(
-            CAST(:conversation_ids AS uuid[]), CAST(:head_seqs AS bigint[]),
-            CAST(:queries AS text[])
-        ) AS conversation (conversation_id, head_seq, queries)
-        CROSS JOIN LATERAL ({page_start(order)}) cut
-        CROSS JOIN LATERAL ({hits(queries, order, of_it, *ends)}) hit
-        CROSS JOIN LATERAL (
-            SELECT {MESSAGE_TIME} AS at FROM messages m
-            WHERE m.conversation_id = conversation.conversation_id AND m.seq >= hit.seq
-            ORDER BY m.seq LIMIT 1
-        ) m
-        ORDER BY m.at {order}, conversation.conversation_id {order}, hit.seq {order}
-        LIMIT CAST(:limit AS bigint)
-    """)
-
-
-BY_TIME = {order: _by_time(order) for order in ("asc", "desc")}
-
-
-def _by_time_of(order: str) -> Statement:
-    """Return the statement for messages of one conversation by time."""
-    head_seq = "CAST(:head_seq AS bigint)"
-    ends = ("cut.low - 1", f"{head_seq} + 1") if order == "asc" else ("0", "cut.low")
-    found = hits("CAST(:queries AS text[])", order, _OWN, *ends, on_shard=True)
-    return Statement(f"""
-        SELECT hit.seq, {MESSAGE_TIME} AS at
-        FROM ({page_start(order, _OWN, head_seq)}) AS cut
-        CROSS JOIN LATERAL ({found}) hit
-        JOIN messages m ON m.conversation_id = {_OWN} AND m.seq = hit.seq
-    """)
-
-
-BY_TIME_OF = {order: _by_time_of(order) for order in ("asc", "desc")}
+BY_PLACES = Statement(bounded_messages(_BY_PLACES, "number", "conversation_id", "number"))
 
 
 class TenantSearchRepository:
@@ -160,8 +84,6 @@ class TenantSearchRepository:
     async def newest(
         self, query: Query, before: Sequence[MessagePlace], limit: int
     ) -> list[MessagePlace]:
-        if self._session.is_distributed:
-            return await self._newest_by_conversation(query, before, limit)
         rows = await self._session.all(
             NEWEST,
             conversation_ids=[conversation_id for conversation_id, _ in before],
@@ -174,75 +96,11 @@ class TenantSearchRepository:
         )
         return [(str(row["conversation_id"]), row["seq"]) for row in rows]
 
-    async def _newest_by_conversation(
-        self, query: Query, before: Sequence[MessagePlace], limit: int
-    ) -> list[MessagePlace]:
-        found: list[MessagePlace] = []
-        for conversation_id, seq in before:
-            rows = await self._session.all(
-                NEWEST_OF,
-                conversation_id=conversation_id,
-                queries=block_queries(conversation_id, query, 0, seq, "desc"),
-                before_seq=seq,
-                limit=limit - len(found),
-            )
-            found += [(conversation_id, row["seq"]) for row in rows]
-            if len(found) >= limit:
-                break
-        return found
-
-    async def by_time(
-        self,
-        query: Query,
-        conversations: Sequence[IndexProgress],
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-    ) -> list[tuple[datetime, MessagePlace]]:
-        at, after_id, after_seq = after or (None, None, None)
-        place = {"at": at, "after_id": after_id, "after_seq": after_seq}
-        if self._session.is_distributed:
-            return await self._by_time_by_conversation(query, conversations, place, order, limit)
-        rows = await self._session.all(
-            BY_TIME[order],
-            conversation_ids=[item.conversation_id for item in conversations],
-            head_seqs=[item.head_seq for item in conversations],
-            queries=[
-                "\n".join(block_queries(item.conversation_id, query, 0, item.head_seq + 1, order))
-                for item in conversations
-            ],
-            **place,
-            limit=limit,
-        )
-        return [(row["at"], (str(row["conversation_id"]), row["seq"])) for row in rows]
-
-    async def _by_time_by_conversation(
-        self,
-        query: Query,
-        conversations: Sequence[IndexProgress],
-        place: Mapping[str, Any],
-        order: str,
-        limit: int,
-    ) -> list[tuple[datetime, MessagePlace]]:
-        found: list[tuple[datetime, MessagePlace]] = []
-        for item in conversations:
-            own = item.conversation_id
-            rows = await self._session.all(
-                BY_TIME_OF[order],
-                conversation_id=own,
-                head_seq=item.head_seq,
-                queries=block_queries(own, query, 0, item.head_seq + 1, order),
-                **place,
-                limit=limit,
-            )
-            found += [(row["at"], (own, row["seq"])) for row in rows]
-        return sorted(found, reverse=order == "desc")[:limit]
-
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
     ) -> Page[tuple[ConversationId, StoredMessage]]:
         rows = await self._session.all(
-            BY_PLACES[self._session.is_distributed],
+            BY_PLACES,
             conversation_ids=[UUID(conversation_id) for conversation_id, _ in places],
             seqs=[seq for _, seq in places],
             **limits(len(places), bound),

@@ -1,178 +1,16 @@
-"""Transcripts in PostgreSQL: an agent's messages by time, and the inputs of their visibility."""
+"""The inputs of the visibility of messages, in PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.common.paging import limits, page_of
 from app.adapters.postgres.common.rows import (
-    NOT_EXPIRED,
-    POLICY_COLUMNS,
-    SETTINGS_JOINS,
-    STATE_COLUMNS,
     compaction_from,
-    conversation_from,
-    stored_message_from,
 )
-from app.adapters.postgres.conversations.log_statements import (
-    MESSAGE_TIME,
-    STORED_COLUMNS,
-    bounded_messages,
-    seq_search,
-)
-from app.domain.common.ids import ConversationId
-from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.rolling_window import WindowDefaults
-from app.domain.conversations.stored_message import StoredMessage
 
-_AFTER = "(CAST(:at AS timestamptz), CAST(:after_id AS uuid), CAST(:after_seq AS bigint))"
-
-# A binary search finds where a page continues in a conversation. A page of n messages has messages
-# of at most n conversations: those whose next message is first. Each row is read as the first of an
-# ordered range: a plan without statistics for an equality with its seq would use another index, and
-# scan the log.
-_OF_AGENT = f"""
-    WITH nearest AS (
-        SELECT conversation.conversation_id, m.seq, {MESSAGE_TIME} AS at
-        FROM (
-            SELECT c.conversation_id, h.head_seq
-            FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
-            WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-                AND c.agent_id BETWEEN CAST(:agent_id AS text) AND CAST(:agent_id AS text)
-            ORDER BY c.agent_id, c.created_at OFFSET 0
-        ) conversation
-        CROSS JOIN LATERAL (
-            {{first}}
-        ) cut
-        CROSS JOIN LATERAL (
-            SELECT seq, at, created_at FROM messages
-            WHERE conversation_id = conversation.conversation_id AND seq {{beyond}} cut.low
-            ORDER BY seq {{order}} LIMIT 1
-        ) m
-        ORDER BY at {{order}}, conversation_id {{order}} LIMIT CAST(:limit AS bigint)
-    ), page AS (
-        SELECT nearest.conversation_id, item.seq, item.at
-        FROM nearest
-        CROSS JOIN LATERAL (
-            SELECT m.seq, {MESSAGE_TIME} AS at FROM messages m
-            WHERE m.conversation_id = nearest.conversation_id
-                AND m.seq {{from_there}} nearest.seq
-            ORDER BY m.seq {{order}} LIMIT CAST(:limit AS bigint)
-        ) item
-        ORDER BY at {{order}}, conversation_id {{order}}, seq {{order}}
-        LIMIT CAST(:limit AS bigint)
-    )
-    SELECT page.conversation_id, page.at AS shown_at, m.*
-    FROM page
-    CROSS JOIN LATERAL (
-        SELECT {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = page.conversation_id AND seq >= page.seq
-        ORDER BY seq LIMIT 1
-    ) m
-    ORDER BY page.at {{order}}, page.conversation_id {{order}}, page.seq {{order}}
-"""
-_FIRST = "CAST(1 AS bigint)"
-
-
-def _unless_first_page(bound: str, otherwise: str) -> str:
-    """Return a bound of the search that makes it empty on the first page."""
-    return f"CASE WHEN CAST(:at AS timestamptz) IS NULL THEN {otherwise} ELSE {bound} END"
-
-
-def page_start(
-    order: str,
-    conversation_id: str = "conversation.conversation_id",
-    head_seq: str = "conversation.head_seq",
-) -> str:
-    """Return a search for the seq at which a page by time starts in a conversation.
-
-    It is the first seq of the page in ascending order, and the seq after it in descending order.
-    """
-    past = f"{head_seq} + 1"
-    low, high, before = (
-        (_FIRST, _unless_first_page(past, _FIRST), "<=")
-        if order == "asc"
-        else (_unless_first_page(_FIRST, past), past, "<")
-    )
-    is_before = f"({MESSAGE_TIME}, m.conversation_id, m.seq) {before} {_AFTER}"
-    return seq_search(conversation_id, low, high, is_before)
-
-
-def _of_agent(order: str, **words: str) -> Statement:
-    """Return the statement for a page in this order."""
-    rows = _OF_AGENT.format(order=order, first=page_start(order), **words)
-    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
-    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
-
-
-OF_AGENT = {
-    "asc": _of_agent("asc", beyond=">=", from_there=">="),
-    "desc": _of_agent("desc", beyond="<", from_there="<="),
-}
-
-# Where Citus plans, a page is read conversation by conversation.
-LOGS_OF_AGENT = Statement(f"""
-    SELECT c.conversation_id, h.head_seq
-    FROM conversations c
-    JOIN heads h ON h.conversation_id = c.conversation_id
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-        AND c.agent_id = CAST(:agent_id AS text)
-""")
-
-
-def _of_log(order: str, beyond: str) -> Statement:
-    """Return the statement for what a page may have of one conversation, in this order."""
-    own, head_seq = "CAST(:conversation_id AS uuid)", "CAST(:head_seq AS bigint)"
-    return Statement(f"""
-        SELECT m.seq, {MESSAGE_TIME} AS at
-        FROM ({page_start(order, own, head_seq)}) AS cut
-        CROSS JOIN LATERAL (
-            SELECT seq, at, created_at FROM messages
-            WHERE conversation_id = {own} AND seq {beyond} cut.low
-            ORDER BY seq {order} LIMIT CAST(:limit AS bigint)
-        ) m
-    """)
-
-
-OF_LOG = {"asc": _of_log("asc", ">="), "desc": _of_log("desc", "<")}
-
-
-def _shown(order: str) -> Statement:
-    by_time = f"shown_at {order}, conversation_id {order}, seq {order}"
-    rows = f"""
-        SELECT {STORED_COLUMNS}, m.conversation_id, requested.shown_at
-        FROM unnest(
-            CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]),
-            CAST(:times AS timestamptz[])
-        ) AS requested (in_conversation, at_seq, shown_at)
-        JOIN messages m ON m.conversation_id = requested.in_conversation
-            AND m.seq = requested.at_seq
-            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        ORDER BY {by_time}
-    """
-    return Statement(bounded_messages(rows, by_time, "conversation_id", "shown_at"))
-
-
-SHOWN = {order: _shown(order) for order in ("asc", "desc")}
-
-# The tenant is compared as an expression, which leaves PostgreSQL the primary key alone.
-CONVERSATIONS = Statement(f"""
-    SELECT {POLICY_COLUMNS}, {STATE_COLUMNS}
-    FROM conversations c
-    JOIN heads h ON h.conversation_id = c.conversation_id
-    {SETTINGS_JOINS}
-    WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-""")
-
-# Citus reads only the shards of the list.
 REDACTED = Statement("""
     SELECT r.conversation_id, r.seq, r.created_at
     FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
@@ -220,99 +58,13 @@ CHAINS = Statement("""
     ) receipt
     ORDER BY chain.conversation_id, chain.depth
 """)
-# Where Citus plans, each conversation has a statement of its own.
-CHAIN = Statement("""
-    WITH RECURSIVE chain AS (
-        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
-        UNION ALL
-        SELECT this.parent_id, chain.depth + 1
-        FROM chain
-        CROSS JOIN LATERAL (
-            SELECT parent_id FROM compactions
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND compaction_id = chain.compaction_id
-            LIMIT 1
-        ) this
-        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
-    )
-    SELECT receipt.*
-    FROM chain
-    CROSS JOIN LATERAL (
-        SELECT * FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = chain.compaction_id
-        LIMIT 1
-    ) receipt
-    ORDER BY chain.depth
-""")
 
 
 class TranscriptRepository:
     """Reads messages of several conversations at once."""
 
-    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._window_defaults = window_defaults
-
-    async def of_agent(
-        self,
-        tenant_id: str,
-        agent_id: str,
-        after: tuple[datetime, str, int] | None,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[ConversationId, datetime, StoredMessage]]:
-        at, after_id, after_seq = after or (None, None, None)
-        place = {"at": at, "after_id": after_id, "after_seq": after_seq}
-        names = {"tenant_id": tenant_id, "agent_id": agent_id}
-        if self._session.is_distributed:
-            rows = await self._by_conversation(names, place, order, limits(limit, bound))
-        else:
-            rows = await self._session.all(
-                OF_AGENT[order], **names, **place, **limits(limit, bound)
-            )
-        return page_of(
-            rows,
-            lambda row: (
-                ConversationId(str(row["conversation_id"])),
-                row["shown_at"],
-                stored_message_from(row),
-            ),
-        )
-
-    async def _by_conversation(
-        self,
-        names: Mapping[str, str],
-        place: Mapping[str, Any],
-        order: str,
-        limited: Mapping[str, Any],
-    ) -> Sequence[Any]:
-        """Read a page of an agent's messages, one conversation after the other."""
-        found = []
-        for log in await self._session.all(LOGS_OF_AGENT, **names):
-            rows = await self._session.all(OF_LOG[order], **log, **place, limit=limited["limit"])
-            found += [(row["at"], log["conversation_id"], row["seq"]) for row in rows]
-        page = sorted(found, reverse=order == "desc")[: limited["limit"]]
-        return await self._session.all(
-            SHOWN[order],
-            conversation_ids=[conversation_id for _, conversation_id, _ in page],
-            seqs=[seq for _, _, seq in page],
-            times=[at for at, _, _ in page],
-            **limited,
-        )
-
-    async def conversations(
-        self, tenant_id: str, conversation_ids: Collection[str], default_model: str | None
-    ) -> list[Conversation]:
-        rows = await self._session.all(
-            CONVERSATIONS,
-            tenant_id=tenant_id,
-            conversation_ids=list(conversation_ids),
-            model=None,
-            default_model=default_model,
-        )
-        return [conversation_from(row, self._window_defaults) for row in rows]
 
     async def redacted(
         self, messages: Sequence[tuple[str, int]]
@@ -347,25 +99,13 @@ class TranscriptRepository:
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
-        if not self._session.is_distributed:
-            rows = await self._session.all(
-                CHAINS,
-                conversation_ids=list(newest),
-                compaction_ids=list(newest.values()),
-                limit=limit,
-            )
-            chains: dict[str, list[Compaction]] = {}
-            for row in rows:
-                chains.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
-            return chains
-        found = {}
-        for conversation_id, compaction_id in newest.items():
-            rows = await self._session.all(
-                CHAIN,
-                conversation_id=conversation_id,
-                compaction_id=compaction_id,
-                limit=limit,
-            )
-            if rows:
-                found[conversation_id] = list(map(compaction_from, rows))
-        return found
+        rows = await self._session.all(
+            CHAINS,
+            conversation_ids=list(newest),
+            compaction_ids=list(newest.values()),
+            limit=limit,
+        )
+        chains: dict[str, list[Compaction]] = {}
+        for row in rows:
+            chains.setdefault(str(row["conversation_id"]), []).append(compaction_from(row))
+        return chains

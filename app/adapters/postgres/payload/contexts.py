@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
@@ -31,15 +30,13 @@ _EPOCH_COLUMNS = """
 """
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id,
 # and with a redaction.
-_BEGIN = """SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND redacted_version <= CAST(:view_version AS bigint)
-            FOR NO KEY UPDATE"""
-_IF_NEW = "ON CONFLICT (conversation_id, lane, epoch) DO NOTHING"
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            {_BEGIN}
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND redacted_version <= CAST(:view_version AS bigint)
+            FOR NO KEY UPDATE
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body
@@ -48,29 +45,12 @@ ADD_EPOCH = Statement(
         ), added AS (
             INSERT INTO epochs ({_EPOCH_COLUMNS})
             SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-            {_IF_NEW}
+            ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
             RETURNING conversation_id
         )
         SELECT conversation_id FROM added
         """
 )
-# On Citus, statements of one table instead.
-BEGIN_EPOCH = Statement(_BEGIN)
-STORE_TEXT = Statement(
-    """
-        INSERT INTO prompt_texts (conversation_id, hash, body)
-        VALUES (CAST(:conversation_id AS uuid), CAST(:hash AS text), CAST(:body AS text))
-        ON CONFLICT (conversation_id, hash) DO NOTHING
-        """
-)
-STORE_EPOCH = Statement(
-    f"""
-        INSERT INTO epochs ({_EPOCH_COLUMNS})
-        VALUES ({placeholders(_EPOCH_COLUMNS)})
-        {_IF_NEW}
-        """
-)
-
 # An epoch's id is a UUIDv7: the largest is the newest.
 NEWEST_TOOLS = Statement(
     """
@@ -194,23 +174,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             "hashes": [*texts],
             "texts": [*texts.values()],
         }
-        if self._session.is_distributed:
-            return await self._add_epoch_on_citus(conversation_id, texts, values)
         return await self._session.first(ADD_EPOCH, **values) is not None
-
-    async def _add_epoch_on_citus(
-        self, conversation_id: str, texts: Mapping[str, str], values: dict[str, Any]
-    ) -> bool:
-        async with self._session.together():
-            begun = await self._session.first(BEGIN_EPOCH, **values)
-            if begun is None:
-                return False
-            for hash, body in texts.items():
-                await self._session.run(
-                    STORE_TEXT, conversation_id=conversation_id, hash=hash, body=body
-                )
-            added = await self._session.run(STORE_EPOCH, **values)
-        return added == 1
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

@@ -85,11 +85,7 @@ _COLUMNS = """
 
 
 def _with_ids(rows: str) -> str:
-    """Return a query for these snapshots of a tenant, with the ids of their conversations.
-
-    The parts of all rows are read at once: Citus joins tables with a subquery for each row only
-    where both are of one conversation.
-    """
+    """Return a query for these snapshots of a tenant, with the ids of their conversations."""
     return f"""
         WITH page AS MATERIALIZED ({rows}), parts AS MATERIALIZED (
             SELECT p.session_id, c.created_at, c.conversation_id,

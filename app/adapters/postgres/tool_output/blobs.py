@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -154,36 +154,6 @@ def append_parameters(
         "use_ids": [ref for ref, _ in numbered_refs],
         "use_positions": [position for _, position in numbered_refs],
     }
-
-
-async def store_blobs(
-    session: Session, conversation_id: str, first_seq: int, values: Mapping[str, Any]
-) -> None:
-    """Store the blobs of an append on Citus, by its parameters; call `together` with its messages.
-
-    `first_seq` is the seq of its first message.
-    """
-    stored = set()
-    for blob in _rows_of(values, "blob_"):
-        row = await session.first(sql.STORE_BLOB, conversation_id=conversation_id, **blob)
-        stored.add(row["content_id"] if row is not None else None)
-    for chunk in _rows_of(values, "chunk_"):
-        if chunk["chunk_contents"] in stored:
-            await session.run(sql.STORE_CHUNK, conversation_id=conversation_id, **chunk)
-    for use in _rows_of(values, "use_"):
-        await session.run(
-            sql.STORE_USE,
-            conversation_id=conversation_id,
-            blob_id=use["use_ids"],
-            seq=first_seq + use["use_positions"] - 1,
-        )
-
-
-def _rows_of(values: Mapping[str, Any], prefix: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the arrays whose names begin with a prefix."""
-    names = [name for name in values if name.startswith(prefix)]
-    for row in zip(*(values[name] for name in names), strict=True):
-        yield dict(zip(names, row, strict=True))
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:

@@ -91,39 +91,6 @@ _USES_STORED = """uses_stored AS (
 BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
 """CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
 
-# On Citus an append stores them by statements of one row.
-STORE_BLOB = Statement(
-    f"""
-        {_INSERT_BLOB}
-        VALUES (
-            CAST(:conversation_id AS uuid), CAST(:blob_ids AS text), CAST(:blob_contents AS uuid),
-            CAST(:blob_sizes AS bigint), CAST(:blob_lines AS bigint), CAST(:blob_hashes AS text),
-            CAST(:blob_types AS text), CAST(:blob_tools AS text), CAST(:blob_calls AS text),
-            CAST(:blob_keys AS text), true
-        )
-        {_OR_RENEW}
-        """
-)
-STORE_CHUNK = Statement(
-    f"""
-        INSERT INTO blob_chunks (conversation_id, {_CHUNK_COLUMNS})
-        VALUES (
-            CAST(:conversation_id AS uuid), CAST(:chunk_contents AS uuid),
-            CAST(:chunk_number AS integer), CAST(:chunk_start AS bigint),
-            CAST(:chunk_newlines AS bigint), CAST(:chunk_size AS integer),
-            CAST(:chunk_data AS bytea), CAST(:chunk_object_start AS bigint),
-            CAST(:chunk_object_size AS integer)
-        )
-        ON CONFLICT DO NOTHING
-        """
-)
-STORE_USE = Statement(
-    """
-        INSERT INTO blob_uses (conversation_id, blob_id, seq)
-        VALUES (CAST(:conversation_id AS uuid), CAST(:blob_id AS text), CAST(:seq AS bigint))
-        ON CONFLICT DO NOTHING
-        """
-)
 
 BEGIN_UPLOAD = Statement(
     f"""

@@ -8,7 +8,7 @@
    message keeps a larger share of the window than others.
 4. Where nothing else can be dropped, the largest texts are shortened first, all to one size.
 
-See [decision 0032].
+See [decision 0003].
 """
 
 from __future__ import annotations

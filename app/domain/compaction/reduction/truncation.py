@@ -3,7 +3,7 @@
 1. Steps run in order, each only if the view is still too large:
    - clear the older tool results;
    - clear every tool result, if the newest call group with its user message is too large by itself,
-     so that dropping messages would not help; see [decision 0029];
+     so that dropping messages would not help; see [decision 0003];
    - drop the oldest half of the turns, repeatedly; inside a single turn, of its call groups;
    - keep only the newest user message.
 2. No text is shortened here, and the newest user message is never dropped. A pinned call group is
@@ -34,7 +34,7 @@ from app.domain.conversations.turns import (
 from app.domain.conversations.view import ENDLESS, Span
 
 RESULTS_CLEARED = "tool_results_cleared"
-"""Also the reason why an epoch ends when results are cleared. See [decision 0016]."""
+"""Also the reason why an epoch ends when results are cleared. See [decision 0007]."""
 EMERGENCY_CUT = "emergency_cut"
 ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 

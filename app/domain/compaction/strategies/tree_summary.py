@@ -90,7 +90,7 @@ def next_merge(
        level.
     3. With one summary a level nothing is merged, however many tokens it takes.
 
-    Levels never rise towards newer summaries, before and after. See [decision 0012].
+    Levels never rise towards newer summaries, before and after. See [decision 0008].
     """
     fanout = max(fanout, 2)
     runs: list[tuple[int, int, int]] = []

@@ -13,8 +13,6 @@ from app.domain.conversations.stored_message import StoredMessage
 
 MAX_SEARCHED: Final = 1_000
 """Conversations of a tenant that are searched for one page."""
-MAX_AGENT_CONVERSATIONS: Final = 1_000
-"""Conversations of an agent whose transcript can be searched by time."""
 MAX_NEWLY_INDEXED: Final = 2_000
 """Messages that one search indexes before it ends; the next one continues."""
 MIN_INDEXING_COST: Final = 10

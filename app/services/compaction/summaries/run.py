@@ -34,7 +34,7 @@ class SummariserSettings:
 
 @dataclass(slots=True)
 class SummariserRun:
-    """The model calls of one compaction: their limits, and their cost. See [decision 0014].
+    """The model calls of one compaction: their limits, and their cost. See [decision 0010].
 
     `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
     answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is

@@ -192,10 +192,10 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
     """No run of characters makes the reading explode. [errors.no-500]"""
     text = unit * (100_000 // len(unit))
     messages = [user(text), assistant(text), *run("c", text, text)]
-    began = time.perf_counter()
+    began = time.process_time()
     made = summarised(messages, tokens=500)
     summarised([], made.text)
-    assert time.perf_counter() - began < 1.5
+    assert time.process_time() - began < 1.5
 
 
 WORDS = st.text(max_size=60) | st.sampled_from(
