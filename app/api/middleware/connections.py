@@ -3,7 +3,8 @@
 uvicorn closes an idle connection after a response. It neither bounds the head of a request, nor how
 long it waits for a head, for a body, or for a client that does not read.
 
-1. A head has at most `MAX_HEAD_BYTES` and what one read returns; then 431. Trailers are dropped.
+1. A head has at most `MAX_HEAD_BYTES` and what one read returns; then 431. So has the framing of a
+   body beyond the size of the body; then 400. Trailers are dropped.
 2. A connection is checked every `period_seconds`. A head that was awaited since the last check is a
    408, and so is a body with fewer than `MIN_BYTES` since then, unless the server does not read.
 3. A client that has read fewer than `MIN_BYTES` of what waits for it is disconnected.
@@ -17,7 +18,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.http.errors import problem
-from app.domain.common.errors import PayloadTooLarge
+from app.domain.common.errors import PayloadTooLarge, ValidationError
 
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BYTES = 1000
@@ -31,9 +32,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head, self._in_body = True, False
-        self._received = 0  # since the last check, or since the head began
+        self._received = 0  # since the last check
+        self._around = 0  # bytes of the head, then of what is not the body, less the body
         self._was_awaited = False
-        self._unsent: int | None = None
+        self._unsent = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Start the checks."""
@@ -46,12 +48,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, and refuse a head that is too long (rule 1)."""
+        """Parse the data, and refuse a head or a framing that is too long (rule 1)."""
         self._received += len(data)
+        self._around += len(data)
         super().data_received(data)
-        if self._in_head and self._received > MAX_HEAD_BYTES and not self.transport.is_closing():
-            detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes"
-            self._refuse(431, PayloadTooLarge.code, detail)
+        if self._around > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self._in_head:
+                detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes"
+                self._refuse(431, PayloadTooLarge.code, detail)
+            else:
+                self._refuse(400, ValidationError.code, "The framing of the body exceeds the body")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, but no trailer."""
@@ -60,24 +66,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Wait for the body."""
-        self._in_head, self._in_body, self._was_awaited = False, True, False
+        self._in_head, self._in_body, self._was_awaited, self._around = False, True, False, 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Count a part of the body."""
+        self._around -= 2 * len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Wait for the next request."""
-        self._in_head, self._in_body, self._received = True, False, 0
+        self._in_head, self._in_body, self._around = True, False, 0
         super().on_message_complete()
 
     def resume_writing(self) -> None:
         """The client has read."""
-        self._unsent = None
+        self._unsent = 0
         super().resume_writing()
 
     def _check(self) -> None:
         """Close the connection of a client that does not go on (rules 2 and 3)."""
         self._timer = self.loop.call_later(self.period_seconds, self._check)
-        unsent = self.transport.get_write_buffer_size() if self.flow.write_paused else None
-        if unsent is not None and self._unsent is not None and unsent > self._unsent - MIN_BYTES:
+        unsent = self.transport.get_write_buffer_size() if self.flow.write_paused else 0
+        if self._unsent and unsent > self._unsent - MIN_BYTES:
             self.transport.abort()
         self._unsent = unsent
         is_answered = self.cycle is None or self.cycle.response_complete
@@ -87,9 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
         is_slow = is_answered or self._received < MIN_BYTES
         if awaited and self._was_awaited and is_slow and not self.transport.is_closing():
             self._refuse(408, "REQUEST_TIMEOUT", "The request was not complete in time")
-        self._was_awaited = awaited
-        if self._in_body:
-            self._received = 0
+        self._was_awaited, self._received = awaited, 0
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
         """Answer with a problem, unless a response has begun, and close the connection."""

@@ -221,6 +221,20 @@ def test_backpressure_does_not_count_as_a_stall(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 200 ") and b"3000000 " in answer
 
 
+@pytest.mark.parametrize(
+    ("piece", "begin"),
+    [
+        (b"a", CHUNKED + b"1;"),
+        (b"X: y\r\n", CHUNKED + b"0\r\n"),
+        (b"1\r\n \r\n", CHUNKED),
+    ],
+    ids=["chunk extension", "trailers", "chunks of a byte"],
+)
+def test_framing_is_bounded(port: int, piece: bytes, begin: bytes) -> None:
+    """What is around a body is no way to send without end."""
+    problem_in(sent(port, begin, *[piece * 1000] * 100), 400)
+
+
 def test_trailers_are_dropped(port: int) -> None:
     """A trailer is no header of the request that it ends."""
     whole = closing(HEAD + b"Transfer-Encoding: chunked\r\n") + b"1\r\nx\r\n0\r\nSneaky: 1\r\n\r\n"
@@ -264,7 +278,8 @@ def test_a_refusal_never_corrupts_a_previous_response(
 ) -> None:
     """A head that is too large does not write into the answer that is under way."""
     monkeypatch.setattr(connections, "MAX_HEAD_BYTES", 2000)
-    answer = sent(port, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n", HEAD + b"X: " + b"a" * 9000)
+    begun, large = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n", HEAD + b"X: " + b"a" * 9000
+    answer = sent(port, begun, large, pause=0.2)
     assert answer.count(b"HTTP/1.1") <= 1 and b" 431 " not in answer
 
 
