@@ -28,7 +28,7 @@ from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.domain.conversations.rolling_window import window_defaults_from
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.domain.tenancy.retention import Retention
 from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
@@ -46,9 +46,8 @@ from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.imports import StaleImports
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.quotas import QuotaService
+from app.services.tenancy.limits import LimitService
 from app.services.tenancy.retention import RetentionService
-from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tenancy.summariser_quota import SummariserQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
@@ -92,8 +91,7 @@ class Parts:
     conversations: ConversationService
     retention: RetentionService
     keys: KeyService
-    quotas: QuotaService
-    storage: StorageQuota
+    limits: LimitService
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -133,14 +131,14 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
     database = PostgresDatabase(store, window_defaults_from(settings.rolling_window_seconds))
-    quotas = quotas_of(settings, database)
+    limits = limits_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The circuit breaker is outside of the quota: a call that it stops is not counted.
     guarded = CircuitBreaker(
-        SummariserQuota(measured, database, quotas.limits_of, utc_now),
+        SummariserQuota(measured, database, limits.of, utc_now),
         settings.summarizer_breaker_failures,
         settings.summarizer_breaker_seconds,
     )
@@ -223,8 +221,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
             StaleImports(database, utc_now).remove_all,
         ),
         keys=keys_of(settings, database, refused=telemetry.key_refused),
-        quotas=quotas,
-        storage=StorageQuota(database, quotas, time.monotonic),
+        limits=limits,
     )
 
 
@@ -267,15 +264,10 @@ def keys_of(
     )
 
 
-def quotas_of(settings: Settings, database: PostgresDatabase) -> QuotaService:
-    """Return the service of quotas; the settings have the limits of tenants without their own."""
-    limits = TenantLimits(
-        settings.requests_per_minute,
-        settings.bytes_per_day,
-        settings.summarizer_calls_per_hour,
-        settings.storage_bytes,
-    )
-    return QuotaService(database, limits, utc_now, time.monotonic)
+def limits_of(settings: Settings, database: PostgresDatabase) -> LimitService:
+    """Return the service of limits; the settings have those of tenants without their own."""
+    defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
+    return LimitService(database, defaults, time.time)
 
 
 def new_id() -> str:

@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.composition import keys_of, quotas_of, store_of, utc_now
+from app.composition import keys_of, limits_of, store_of, utc_now
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.quotas import QuotaService
+from app.services.tenancy.limits import LimitService
 from app.settings import Settings
 
 Rows = list[dict[str, Any]]
@@ -119,15 +119,15 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
 
 async def list_of_tenants(settings: Settings) -> Rows:
     """Return the tenants with their state and the limits that override the settings."""
-    async with _opened(settings) as (keys, quotas):
-        found, disabled = await quotas.all_limits(), await keys.disabled_tenants()
+    async with _opened(settings) as (keys, limits):
+        found, disabled = await limits.all(), await keys.disabled_tenants()
     return [
         {
             "tenant": tenant_id,
             "state": "disabled" if tenant_id in disabled else "enabled",
-            **asdict(limits),
+            **asdict(own),
         }
-        for tenant_id, limits in found.items()
+        for tenant_id, own in found.items()
     ]
 
 
@@ -135,16 +135,16 @@ async def set_limits(
     tenant_id: str, limits: TenantLimits, create: bool, settings: Settings
 ) -> None:
     """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
-    async with _opened(settings) as (_, quotas):
+    async with _opened(settings) as (_, tenant_limits):
         if not create:
-            await _require_tenant(tenant_id, quotas, ", and --create creates one")
-        await quotas.set_limits(tenant_id, limits)
+            await _require_tenant(tenant_id, tenant_limits, ", and --create creates one")
+        await tenant_limits.set(tenant_id, limits)
     _log.info("tenant_limited", extra={"data": by_account(tenant_id=tenant_id, **asdict(limits))})
 
 
-async def _require_tenant(tenant_id: str, quotas: QuotaService, more: str = "") -> None:
+async def _require_tenant(tenant_id: str, limits: LimitService, more: str = "") -> None:
     # Requests without a key belong to the default tenant, which exists without a key.
-    if tenant_id != DEFAULT_TENANT and tenant_id not in await quotas.all_limits():
+    if tenant_id != DEFAULT_TENANT and tenant_id not in await limits.all():
         raise NotFound(
             f"No tenant {tenant_id}: `context-service tenants list` shows the tenants{more}"
         )
@@ -160,9 +160,9 @@ def by_account(**data: object) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, QuotaService]]:
+async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, LimitService]]:
     async with _database(settings) as database:
-        yield keys_of(settings, database), quotas_of(settings, database)
+        yield keys_of(settings, database), limits_of(settings, database)
 
 
 @asynccontextmanager

@@ -184,7 +184,7 @@ def create_app(
         partial(
             AuthenticationMiddleware,
             keys=parts.keys,
-            quotas=parts.quotas,
+            limits=parts.limits,
             allowed_hosts=settings.allowed_hosts,
         )
     )
@@ -290,16 +290,13 @@ def _services(settings: Settings, parts: Parts) -> Services:
             max_body_bytes=settings.max_body_bytes,
             max_blob_bytes=settings.max_blob_bytes,
         ),
-        forks=ForkService(
-            database, resolver, parts.active, parts.blob_store, new_id, parts.storage
-        ),
+        forks=ForkService(database, resolver, parts.active, parts.blob_store, new_id),
         registry=parts.models,
         search=parts.search,
         tenant_search=TenantSearchService(database, parts.search),
         snapshots=_snapshots(settings, parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
-        storage=parts.storage,
         is_ready=Readiness(parts.store).is_ready,
         still_admits=parts.keys.still_admits,
     )
@@ -313,7 +310,6 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         parts.active,
         log,
         parts.conversations,
-        parts.storage,
         resolver.default_model,
         settings.max_batch,
     )

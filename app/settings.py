@@ -197,26 +197,16 @@ class ObservabilitySettings(BaseModel):
 
 
 class LimitSettings(BaseModel):
-    """Quotas of tenants and limits of requests."""
+    """Limits of tenants and of requests."""
 
     requests_per_minute: Positive | None = Field(
-        None, description="Requests per tenant and minute, over all processes; unset: no limit."
-    )
-    bytes_per_day: Positive | None = Field(
-        None,
-        description="Bytes of request bodies per tenant and day, over all processes; unset: no"
-        " limit.",
+        None, description="Requests per tenant, minute and process; unset: no limit."
     )
     refused_keys_per_minute: int = Field(
         60,
         ge=0,
         description="Refused API keys per client address (IPv6: its /64), minute and process; more"
         " receive 429 in place of 401. A valid key always passes. 0: no limit.",
-    )
-    storage_bytes: Positive | None = Field(
-        None,
-        description="Bytes per tenant stored in messages, tool outputs and imported snapshots;"
-        " unset: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
     max_json_values: Positive = Field(
@@ -336,7 +326,9 @@ class ModelSettings(BaseModel):
         30.0, description="How long an open circuit breaker stays open before one trial call."
     )
     summarizer_calls_per_hour: int = Field(
-        1000, ge=0, description="Maximum summarizer calls per tenant and clock hour."
+        1000,
+        ge=0,
+        description="Maximum summarizer calls per tenant and clock hour, over all processes.",
     )
     secret_masking: bool = Field(True, description="Mask secrets in texts for a summarizer.")
     secret_patterns: Patterns | None = Field(

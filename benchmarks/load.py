@@ -25,7 +25,7 @@ import orjson
 import uvloop
 
 from app.domain.tenancy.api_keys import DEFAULT_TENANT
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.keys import create, set_limits
 from app.settings import Settings
 from benchmarks import floors

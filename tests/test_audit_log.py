@@ -12,7 +12,7 @@ import pytest
 
 from app import keys, tenant_deletion
 from app.domain.common.errors import Conflict, NotFound
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, new_conversation, user

@@ -297,7 +297,7 @@ def test_scripts_read_json(database_url: str) -> None:
     assert (key["key_id"], key["state"], key["expires"]) == (key_id, "usable", None)
     assert datetime.fromisoformat(key["created"]).tzinfo is not None
     (tenant,) = json.loads(invoke("tenants", "list", "--json", *at).stdout)
-    assert tenant["tenant"] == "acme" and tenant["storage_bytes"] is None
+    assert tenant["tenant"] == "acme" and tenant["requests_per_minute"] is None
     rotated = json.loads(invoke("keys", "rotate", key_id, "--json", *at).stdout)
     assert rotated["key"].startswith(f"ctx_{rotated['key_id']}_") and rotated["key_id"] != key_id
     deleted = json.loads(invoke("tenants", "delete", "acme", "--yes", "--json", *at).stdout)

@@ -127,7 +127,7 @@ def tenants() -> None:
 @on_database
 def list_tenants(is_json: bool) -> None:
     """List tenants with their state and the limits that override the settings."""
-    from app.domain.tenancy.quotas import TenantLimits
+    from app.domain.tenancy.limits import TenantLimits
     from app.keys import list_of_tenants
 
     rows = run_migrated(existing_settings(), list_of_tenants)
@@ -137,15 +137,13 @@ def list_tenants(is_json: bool) -> None:
 
 @tenants.command("limit")
 @click.argument("tenant")
-@click.option("--requests-per-minute", type=click.IntRange(1), help="Over all processes.")
-@click.option("--bytes-per-day", type=click.IntRange(1), help="Of request bodies.")
-@click.option("--summarizer-calls-per-hour", type=click.IntRange(0))
-@click.option("--storage-bytes", type=click.IntRange(1), help="Of messages and tool outputs.")
+@click.option("--requests-per-minute", type=click.IntRange(1), help="In each process.")
+@click.option("--summarizer-calls-per-hour", type=click.IntRange(0), help="Over all processes.")
 @click.option("--create", is_flag=True, help="Create TENANT if it does not exist.")
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
-    from app.domain.tenancy.quotas import TenantLimits
+    from app.domain.tenancy.limits import TenantLimits
     from app.keys import set_limits
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))

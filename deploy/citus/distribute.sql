@@ -18,7 +18,6 @@ SELECT create_reference_table('snapshots');
 SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
-SELECT create_distributed_table('allowances', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
@@ -26,7 +25,6 @@ SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'n
 SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
 SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
-SELECT create_distributed_table('log_sizes', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('message_words', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('redactions', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('conversation_versions', 'conversation_id', colocate_with => 'conversations');

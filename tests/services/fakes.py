@@ -31,7 +31,6 @@ from app.domain.conversations.events import Cursor
 from app.domain.formats import parse_tool
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.tenancy.quotas import TenantLimits
 from app.services.compaction.background import BackgroundCompactions
 from app.services.compaction.compaction import CompactionService
 from app.services.compaction.leases import Leases
@@ -62,8 +61,6 @@ from app.services.ports import (
     Repositories,
 )
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tenancy.quotas import QuotaService
-from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import StoredResults
 
 TENANT = "default"
@@ -100,12 +97,6 @@ class Clock:
     def pass_seconds(self, seconds: float) -> None:
         """Let more time go by."""
         self.pass_ms(seconds * 1000)
-
-
-def unlimited_storage(database: Database) -> StorageQuota:
-    """Return a storage quota without limits."""
-    quotas = QuotaService(database, TenantLimits(), lambda: STARTED, lambda: 0.0)
-    return StorageQuota(database, quotas, lambda: 0.0)
 
 
 def own_text(summary: str | None) -> str:

@@ -26,11 +26,10 @@ from app.adapters.postgres.payload.usage_totals import UsageTotalRepository
 from app.adapters.postgres.snapshots.exports import ExportRepository
 from app.adapters.postgres.snapshots.forks import ForkRepository
 from app.adapters.postgres.snapshots.snapshots import SnapshotRepository
-from app.adapters.postgres.tenancy import api_keys, quotas
+from app.adapters.postgres.tenancy import api_keys, limits
 from app.adapters.postgres.tenancy.api_keys import ApiKeyRepository
-from app.adapters.postgres.tenancy.quotas import QuotaRepository
+from app.adapters.postgres.tenancy.limits import LimitRepository
 from app.adapters.postgres.tenancy.retention import RetentionRepository
-from app.adapters.postgres.tenancy.storage_usage import StorageRepository
 from app.adapters.postgres.tenancy.tenant_data import TenantDataRepository
 from app.adapters.postgres.tenancy.tenants import TenantRepository
 from app.adapters.postgres.tool_output.blobs import BlobRepository
@@ -44,7 +43,7 @@ FREQUENT = (
     append_statements.APPENDS[False, False, False],
     api_keys.FIND,
     api_keys.EXISTS,
-    quotas.FIND_LIMITS,
+    limits.FIND,
 )
 """The statements of builds, appends and their callers, which do nothing without values."""
 
@@ -142,16 +141,12 @@ class PostgresRepositories:
         return RetentionRepository(self._session)
 
     @property
-    def quotas(self) -> QuotaRepository:
-        return QuotaRepository(self._session)
+    def limits(self) -> LimitRepository:
+        return LimitRepository(self._session)
 
     @property
     def keys(self) -> ApiKeyRepository:
         return ApiKeyRepository(self._session)
-
-    @property
-    def storage(self) -> StorageRepository:
-        return StorageRepository(self._session)
 
     @property
     def tenants(self) -> TenantRepository:

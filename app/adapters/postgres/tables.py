@@ -3,8 +3,8 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage`, `api_keys` and
-`allowances` are small enough to be reference tables.
+`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage` and `api_keys` are small
+enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 """
 
@@ -27,16 +27,16 @@ def _by_age(table: str) -> sa.Index:
     return sa.Index(f"{table}_by_age", "created_at", postgresql_using="brin")
 
 
-# Quotas of a tenant; null is the default of the settings.
+# Limits of a tenant, null is the default of the settings, and its summariser calls of an hour.
 tenants = sa.Table(
     "tenants",
     metadata,
     sa.Column("tenant_id", sa.Text, primary_key=True),
     sa.Column("requests_per_minute", sa.BigInteger),
-    sa.Column("bytes_per_day", sa.BigInteger),
     sa.Column("summarizer_calls_per_hour", sa.BigInteger),
     _time("created_at"),
-    sa.Column("storage_bytes", sa.BigInteger),
+    sa.Column("summarizer_hour", sa.DateTime(timezone=True)),
+    sa.Column("summarizer_calls", sa.BigInteger),
     # Since then its keys are refused.
     sa.Column("disabled_at", sa.DateTime(timezone=True)),
 )
@@ -54,16 +54,6 @@ api_keys = sa.Table(
     sa.Column("revoked_at", sa.DateTime(timezone=True)),
     sa.Column("last_used_at", sa.DateTime(timezone=True)),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
-)
-
-# The use of a tenant's quotas in a rate window, by all processes.
-allowances = sa.Table(
-    "allowances",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("window_start", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("taken", sa.BigInteger, nullable=False),
 )
 
 agents = sa.Table(
@@ -235,15 +225,6 @@ redactions = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Column("key_id", sa.Text),
     _time("created_at"),
-)
-
-# The bytes of a log up to a seq; its rows never grow, so that each is measured once.
-log_sizes = sa.Table(
-    "log_sizes",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("through_seq", sa.BigInteger, nullable=False),
-    sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 
 # The full-text index; a message without a row is not indexed yet.

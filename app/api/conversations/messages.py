@@ -36,7 +36,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     UnpairedToolResult,
     ValidationError,
 )
@@ -96,7 +95,6 @@ _PATH = "/v1/conversations/{conversation_id}/messages"
         ValidationError,
         MalformedJson,
         PayloadTooLarge,
-        StorageLimitReached,
         ServiceUnavailable,
     ),
 )
@@ -114,7 +112,6 @@ async def append_messages(
     """
     await require_small_messages(request, body.messages)
     found, tenant_id = services(request), tenant_of(request)
-    await found.storage.take(tenant_id, len(await request.body()))
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
     appended = await found.log.append(tenant_id, conversation_id, batch)
     location = f"{path_of(public_id_of(request))}/messages"

@@ -41,7 +41,6 @@ from app.services.snapshots.exports import ExportService
 from app.services.snapshots.forks import ForkService
 from app.services.snapshots.imports import ImportService
 from app.services.snapshots.snapshots import SnapshotService
-from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.uploads import BlobUploads
@@ -83,7 +82,6 @@ class Services:
     transcripts: TranscriptService
     usage: UsageService
     usage_totals: UsageTotalService
-    storage: StorageQuota
     is_ready: Callable[[], Awaitable[bool]]
     still_admits: Callable[[Caller], Awaitable[bool]]
 

@@ -34,7 +34,6 @@ from app.domain.common.errors import (
     Problem,
     RateLimited,
     ServiceUnavailable,
-    StorageLimitReached,
     Unauthenticated,
     UnpairedToolResult,
     ValidationError,
@@ -107,7 +106,6 @@ STATUS: Mapping[type[ContextError], int] = {
     ContextOverflow: 422,
     Gone: 410,
     PayloadTooLarge: 413,
-    StorageLimitReached: 413,
     Unauthenticated: 401,
     Forbidden: 403,
     RateLimited: 429,
@@ -206,11 +204,6 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
         {"ref": "blob_9f86d081884c7d659a2feaa0"},
     ),
     PayloadTooLarge: ("A body has at most 33,554,432 bytes", {"limit": 33554432}),
-    StorageLimitReached: (
-        "The tenant may store 1,000,000 bytes, and 999,990 are stored: delete conversations or"
-        " outputs, or raise the limit",
-        {"limit": 1000000, "stored": 999990},
-    ),
     Unauthenticated: ("The API key is unknown, revoked or expired", {}),
     Forbidden: ("Without an API key the service accepts requests to its address only", {}),
     RateLimited: (

@@ -1,8 +1,7 @@
-"""Authentication middleware: API keys, rate quotas and host checks.
+"""Authentication middleware: API keys, limits of requests and host checks.
 
 1. Authentication comes before routing, so that an unauthenticated client learns no path.
-2. A request counts against its tenant's quota of requests before it is handled, and against the
-   quota of bytes while its body is received.
+2. A request counts against its tenant's limit of requests before it is handled.
 3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
    pages. A request without a key must name an IP address, a host name that cannot be registered, or
    one of the allowed hosts of the settings.
@@ -10,7 +9,7 @@
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
 6. A read-only key may only read (`app.api.http.scopes`).
-7. Every response to a tenant with quotas tells what is left of them (`app.api.http.rate_limits`).
+7. Every response to a tenant with a limit tells what is left (`app.api.http.rate_limits`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from app.api.http.rate_limits import rate_limit_headers
 from app.api.http.scopes import require_scope
 from app.domain.common.errors import ContextError, Forbidden
 from app.domain.tenancy.api_keys import Caller, is_address
-from app.domain.tenancy.quotas import QuotaKind, QuotaState
+from app.services.common.limiter import RateState
 
 PUBLIC_PATHS = frozenset(
     {
@@ -57,15 +56,11 @@ class Keys(Protocol):
         ...
 
 
-class Quotas(Protocol):
-    """The quotas of tenants."""
+class Limits(Protocol):
+    """The limits of tenants."""
 
-    async def take(self, tenant_id: str, kind: QuotaKind, count: int = 1) -> None:
-        """Use a part of a quota; raises RateLimited and ServiceUnavailable."""
-        ...
-
-    def states(self, tenant_id: str) -> Sequence[QuotaState]:
-        """Return what is left of the quotas, as far as the process knows."""
+    async def count_request(self, tenant_id: str) -> RateState | None:
+        """Count a request; return what is left of the minute, None without a limit."""
         ...
 
 
@@ -73,11 +68,11 @@ class AuthenticationMiddleware:
     """ASGI middleware that adds the caller to the scope, or refuses the request."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, quotas: Quotas, allowed_hosts: Sequence[str] = ()
+        self, app: ASGIApp, keys: Keys, limits: Limits, allowed_hosts: Sequence[str] = ()
     ) -> None:
         self._app = app
         self._keys = keys
-        self._quotas = quotas
+        self._limits = limits
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,10 +93,11 @@ class AuthenticationMiddleware:
         address = client[0] if client else ""
         authorization = header_of(scope, b"authorization") or ""
 
-        async def send_limits(message: Message) -> None:
-            if message["type"] == "http.response.start" and (caller := scope.get("caller")):
-                own = rate_limit_headers(self._quotas.states(caller.tenant_id))
-                message["headers"] = [*message["headers"], *own]
+        state: RateState | None = None
+
+        async def send_state(message: Message) -> None:
+            if message["type"] == "http.response.start" and state is not None:
+                message["headers"] = [*message["headers"], *rate_limit_headers(state)]
             await send(message)
 
         try:
@@ -111,19 +107,15 @@ class AuthenticationMiddleware:
                 _require_same_origin(header_of(scope, b"origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
-            await self._quotas.take(caller.tenant_id, QuotaKind.REQUESTS, 1)
+            state = await self._limits.count_request(caller.tenant_id)
+            if state is not None:
+                state.require()
             require_scope(caller, scope["method"], scope["path"])
         except ContextError as error:
-            await answer_error(error)(scope, receive, send_limits)
+            await answer_error(error)(scope, receive, send_state)
             return
 
-        async def receive_counted() -> Message:
-            message = await receive()
-            if body := message.get("body"):
-                await self._quotas.take(caller.tenant_id, QuotaKind.BYTES, len(body))
-            return message
-
-        await self._app(scope, receive_counted, send_limits)
+        await self._app(scope, receive, send_state if state is not None else send)
 
     def _require_allowed(self, host: str) -> None:
         """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""

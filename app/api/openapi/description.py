@@ -40,9 +40,8 @@ budget, and nothing is ever lost.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
 - An `Idempotency-Key` makes appends and creations safe to retry.
 - Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
-- Every response to a tenant with a limit of requests or bytes has `RateLimit-Policy` and
-  `RateLimit`; with a limit of requests also `RateLimit-Limit`, `RateLimit-Remaining` and
-  `RateLimit-Reset`, in seconds.
+- Every response to a tenant with a limit of requests has `RateLimit-Limit`, `RateLimit-Remaining`
+  and `RateLimit-Reset`, in seconds.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.
 """

@@ -41,7 +41,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     UnpairedToolResult,
     ValidationError,
 )
@@ -85,8 +84,7 @@ _OTHER_ERROR = "This error does not mean that the input is too long or the outpu
     f"{_PATH}/context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
-    responses=_BUILD
-    | problems_of(Conflict, UnpairedToolResult, PayloadTooLarge, StorageLimitReached),
+    responses=_BUILD | problems_of(Conflict, UnpairedToolResult, PayloadTooLarge),
 )
 async def build_context(
     request: Request,
@@ -119,7 +117,6 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
     if body.append is not None:
         messages = body.append.messages
         await require_small_messages(request, messages, "/append/messages")
-        await services(request).storage.take(tenant_of(request), len(await request.body()))
         format, expected_seq = body.append.format or body.format, body.append.expected_seq
         append = Append(messages, format, expected_seq, idempotency_key)
     if body.usage is not None:

@@ -35,7 +35,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     ValidationError,
 )
 from app.domain.common.pages import BATCH_BYTES, Bound
@@ -115,9 +114,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     operation_id="import_conversation",
     summary="Import a conversation",
     response_model=ImportedConversation,
-    responses=problems_of(
-        Conflict, ValidationError, PayloadTooLarge, StorageLimitReached, ServiceUnavailable
-    ),
+    responses=problems_of(Conflict, ValidationError, PayloadTooLarge, ServiceUnavailable),
     openapi_extra={"requestBody": {"required": True, "content": _RAW}},
 )
 @heavy
@@ -138,7 +135,7 @@ async def import_conversation(
     """
     require_uncoded(request)
     new = NewImport(conversation_id, agent_id, idempotency_key)
-    async with aclosing(_body(request)) as pieces:
+    async with aclosing(request.stream()) as pieces:
         imported = await services(request).imports.add(tenant_of(request), pieces, new)
     shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
     counts = {"messages": imported.messages, "blobs": imported.blobs}
@@ -163,11 +160,3 @@ async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[b
     async with aclosing(export):
         async for lines in export:
             yield lines
-
-
-async def _body(request: Request) -> AsyncGenerator[bytes]:
-    """Yield the body piece by piece, each charged to the tenant's storage quota."""
-    storage = services(request).storage
-    async for piece in request.stream():
-        await storage.take(tenant_of(request), len(piece))
-        yield piece

@@ -32,7 +32,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     ValidationError,
 )
 from app.services.snapshots.forks import NewFork
@@ -93,7 +92,6 @@ class Fork(ShownConversation):
         ValidationError,
         MalformedJson,
         PayloadTooLarge,
-        StorageLimitReached,
         ServiceUnavailable,
     ),
 )

@@ -44,7 +44,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     ValidationError,
 )
 from app.domain.common.pages import BATCH_BYTES, Bound
@@ -148,7 +147,6 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     id is used.
     """
     await require_small_messages(request, body.messages)
-    await services(request).storage.take(tenant_of(request), len(await request.body()))
     file = snapshots.Snapshot(
         session_id=body.session_id.lower(),
         timestamp=body.timestamp,
@@ -225,7 +223,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     operation_id="restore_snapshot",
     summary="Restore a snapshot",
     response_model=Restored,
-    responses=problems_of(*_SAVE_ERRORS, StorageLimitReached, Conflict, Gone),
+    responses=problems_of(*_SAVE_ERRORS, Conflict, Gone),
 )
 @heavy
 async def restore_snapshot(

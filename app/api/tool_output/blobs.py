@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -37,7 +36,6 @@ from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
     ServiceUnavailable,
-    StorageLimitReached,
     ValidationError,
 )
 from app.domain.common.messages import is_sendable
@@ -55,9 +53,7 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-
     operation_id="upload_blob",
     summary="Upload a tool output",
     response_model=UploadedBlob,
-    responses=problems_of(
-        NotFound, ValidationError, PayloadTooLarge, StorageLimitReached, ServiceUnavailable
-    ),
+    responses=problems_of(NotFound, ValidationError, PayloadTooLarge, ServiceUnavailable),
     openapi_extra={"requestBody": {"required": True, "content": BINARY}},
 )
 @heavy
@@ -87,7 +83,7 @@ async def upload_blob(
             "/query/tool_call_id", "contains a character that cannot be stored"
         )
     require_uncoded(request)
-    async with aclosing(_body(request)) as pieces:
+    async with aclosing(request.stream()) as pieces:
         uploaded = await services(request).uploads.upload(
             tenant_of(request),
             conversation_id,
@@ -178,14 +174,6 @@ async def delete_blob(
     """Delete an upload that no message refers to; any other blob is a `409`."""
     output = output_of(request, conversation_id, ref)
     return Json((await services(request).blob_collector.remove(*output)).ref)
-
-
-async def _body(request: Request) -> AsyncGenerator[bytes]:
-    """Yield the body piece by piece, each charged to the tenant's storage quota."""
-    storage = services(request).storage
-    async for piece in request.stream():
-        await storage.take(tenant_of(request), len(piece))
-        yield piece
 
 
 def _media_type(request: Request) -> str:

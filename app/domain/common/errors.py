@@ -8,7 +8,6 @@ ContextError
 ├── ContextLimitUnknown     the model's context window is unknown
 ├── ContextOverflow         the smallest valid payload exceeds the context window
 ├── PayloadTooLarge         a body, batch or message over its limit
-│   └── StorageLimitReached the tenant's storage limit is reached
 ├── Gone                    the resource was garbage collected
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable      the database or the model does not answer
@@ -148,10 +147,6 @@ class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW"):
 
 class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE"):
     """Over a size limit, which `facts["limit"]` names in bytes or items."""
-
-
-class StorageLimitReached(PayloadTooLarge, code="STORAGE_LIMIT"):
-    """The tenant's storage limit is reached; `facts` has the limit and the bytes stored."""
 
 
 class Gone(ContextError, code="GONE"):

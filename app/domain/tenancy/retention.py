@@ -18,7 +18,6 @@ class RetainedKind(StrEnum):
     CREATIONS = "creations"
     EVENTS = "events"
     JOBS = "jobs"
-    USED_QUOTAS = "allowances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,8 @@ class Retention:
         chosen = {
             RetainedKind.EVENTS: self.events,
             RetainedKind.JOBS: self.jobs,
-            # Idempotency keys hold for 24 hours; quotas are needed until their rate window ends.
+            # Idempotency keys hold for 24 hours.
             RetainedKind.IDEMPOTENCY_KEYS: timedelta(days=1),
             RetainedKind.CREATIONS: timedelta(days=1),
-            RetainedKind.USED_QUOTAS: timedelta(days=2),
         }
         return {kind: age for kind, age in chosen.items() if age is not None}

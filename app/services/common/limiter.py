@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
 
 from app.domain.common.errors import ContextError, RateLimited, ServiceUnavailable
 
@@ -83,3 +86,50 @@ class Slots:
         if not self._in_use[tenant_id]:
             del self._in_use[tenant_id]
         self._released.set()
+
+
+@dataclass(frozen=True, slots=True)
+class RateState:
+    """What a tenant has used of a limit in the current rate window."""
+
+    kind: str
+    plural: str
+    limit: int
+    used: int
+    reset_seconds: int
+
+    @property
+    def remaining(self) -> int:
+        """What is left."""
+        return max(0, self.limit - self.used)
+
+    def require(self) -> None:
+        """Raise RateLimited if more than the limit is used."""
+        if self.used > self.limit:
+            raise RateLimited(
+                f"The {self.limit:,} {self.plural} are used up",
+                {"limit": self.limit, "kind": self.kind, "retry_after": self.reset_seconds},
+            )
+
+
+class Rate:
+    """Counts work of one kind in rate windows, which begin at multiples of their length."""
+
+    def __init__(self, kind: str, plural: str, seconds: int, now: Callable[[], float]) -> None:
+        self._kind = kind
+        self._plural = plural
+        self._seconds = seconds
+        self._now = now
+        self._window = 0
+        self._used: Counter[str] = Counter()
+
+    def count(self, tenant_id: str, limit: int) -> RateState:
+        """Count one more, and return the state after it."""
+        now = self._now()
+        window = int(now // self._seconds)
+        if window != self._window:
+            self._window, self._used = window, Counter()
+        self._used[tenant_id] += 1
+        reset_seconds = max(1, ceil((window + 1) * self._seconds - now))
+        used = self._used[tenant_id]
+        return RateState(self._kind, self._plural, limit, used, reset_seconds)

@@ -16,7 +16,7 @@ from app.services.ports import Database
 
 _DELETED = (
     *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-    *("creations", "allowances", "tenant_usage", "tenants"),
+    *("creations", "tenant_usage", "tenants"),
 )
 _CONVERSATIONS_AT_ONCE = 100
 _ROWS_PER_DELETION = 1_000

@@ -20,7 +20,6 @@ from app.services.ports.telemetry import Observer
 from app.services.ports.tenancy import (
     ApiKeyRepository,
     RetentionRepository,
-    StorageRepository,
     TenantRepository,
 )
 from app.services.ports.tool_output import BlobRepository, BlobStore, BlobWriter
@@ -50,7 +49,6 @@ __all__ = [
     "RetentionRepository",
     "SearchRepository",
     "SnapshotRepository",
-    "StorageRepository",
     "TenantRepository",
     "TenantSearchRepository",
     "Tokenizer",

@@ -21,9 +21,8 @@ from app.services.ports.redactions import RedactionRepository
 from app.services.ports.snapshots import ExportRepository, ForkRepository, SnapshotRepository
 from app.services.ports.tenancy import (
     ApiKeyRepository,
-    QuotaRepository,
+    LimitRepository,
     RetentionRepository,
-    StorageRepository,
     TenantDataRepository,
     TenantRepository,
 )
@@ -124,11 +123,6 @@ class Repositories(Protocol):
         ...
 
     @property
-    def storage(self) -> StorageRepository:
-        """The stored bytes of tenants."""
-        ...
-
-    @property
     def tenants(self) -> TenantRepository:
         """Tenants, their model entries and their creation keys."""
         ...
@@ -144,8 +138,8 @@ class Repositories(Protocol):
         ...
 
     @property
-    def quotas(self) -> QuotaRepository:
-        """Limits and used quotas of tenants."""
+    def limits(self) -> LimitRepository:
+        """Limits of tenants, and the calls of their summarisers."""
         ...
 
     @property

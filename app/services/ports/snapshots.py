@@ -122,10 +122,6 @@ class ForkRepository(Protocol):
         """
         ...
 
-    async def size(self, source_id: str, through_seq: int) -> int:
-        """Return the bytes of the messages up to a seq, and of the blobs that they refer to."""
-        ...
-
     async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:

@@ -1,4 +1,4 @@
-"""Ports for tenants, API keys, quotas and retention."""
+"""Ports for tenants, API keys, limits and retention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.domain.tenancy.api_keys import ApiKey
-from app.domain.tenancy.quotas import QuotaKind, TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.domain.tenancy.retention import RetainedKind
 
 
@@ -83,37 +83,23 @@ class RetentionRepository(Protocol):
         ...
 
 
-class StorageRepository(Protocol):
-    """The stored bytes of tenants."""
+class LimitRepository(Protocol):
+    """The limits of tenants, and the calls of their summarisers."""
 
-    async def measure(self, tenant_id: str) -> bool:
-        """Measure a batch of new messages; returns whether more may be left."""
-        ...
-
-    async def total(self, tenant_id: str) -> int:
-        """Return the bytes of a tenant's measured messages, blobs and imported snapshots."""
-        ...
-
-
-class QuotaRepository(Protocol):
-    """The limits of tenants, and what is used of their quotas."""
-
-    async def set_limits(self, tenant_id: str, limits: TenantLimits) -> None:
+    async def set(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant, which is added if it does not exist."""
         ...
 
-    async def find_limits(self, tenant_id: str) -> TenantLimits | None:
+    async def find(self, tenant_id: str) -> TenantLimits | None:
         """Return the stored limits of a tenant, None for an unknown tenant."""
         ...
 
-    async def list_limits(self) -> Mapping[str, TenantLimits]:
+    async def all(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
         ...
 
-    async def add_use(
-        self, tenant_id: str, kind: QuotaKind, window_start: datetime, amount: int
-    ) -> int:
-        """Add to the used quota of a rate window; returns the sum."""
+    async def add_summarizer_call(self, tenant_id: str, hour: datetime) -> int:
+        """Count a call of the summariser; returns the calls of this hour."""
         ...
 
 

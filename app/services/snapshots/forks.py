@@ -7,7 +7,6 @@
    of orphans deletes copies that no row refers to [tool-output.orphans].
 4. If a blob was collected meanwhile, the agent was cleared or replaced, or the key was taken by
    another tenant, the fork is planned again.
-5. Copied bytes count as bytes that the tenant sends.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ from app.services.conversations.own_ids import (
 )
 from app.services.ports import BlobStore, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tenancy.storage_quota import StorageQuota
 
 BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -103,14 +101,12 @@ class ForkService:
         active: ActiveWindows,
         store: BlobStore,
         new_id: Callable[[], str],
-        storage: StorageQuota,
     ) -> None:
         self._database = database
         self._resolver = resolver
         self._active = active
         self._store = store
         self._new_id = new_id
-        self._storage = storage
 
     async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
         """Create a fork; a repeated idempotency key returns the first one.
@@ -121,7 +117,6 @@ class ForkService:
         if existing is not None:
             return existing
         public_id = new.public_id or self._new_id()
-        await self._take_storage(tenant_id, conversation_id, new.at_seq)
         for _ in range(_MAX_ATTEMPTS):
             try:
                 plan = await self._make_plan(tenant_id, conversation_id, public_id, new.at_seq)
@@ -140,13 +135,6 @@ class ForkService:
         )
 
     # --- planning ---------------------------------------------------------------------------
-
-    async def _take_storage(self, tenant_id: str, conversation_id: str, at_seq: int | None) -> None:
-        """Count the bytes to copy (rule 5)."""
-        async with self._database.session() as session:
-            source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            size_bytes = await session.forks.size(conversation_id, _seq_in(source.state, at_seq))
-        await self._storage.take_copied(tenant_id, size_bytes)
 
     async def _existing_fork(
         self, tenant_id: str, conversation_id: str, new: NewFork

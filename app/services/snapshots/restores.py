@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -49,7 +48,6 @@ from app.services.conversations.own_ids import find_key
 from app.services.conversations.own_settings import OwnSettings
 from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
-from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content, StoredResults
 
 MAX_BATCH_BYTES = 16 * 2**20
@@ -110,7 +108,6 @@ class RestoreService:
         active: ActiveWindows,
         log: LogService,
         conversations: ConversationService,
-        storage: StorageQuota,
         default_model: str | None,
         max_messages: int,
     ) -> None:
@@ -119,7 +116,6 @@ class RestoreService:
         self._active = active
         self._log = log
         self._conversations = conversations
-        self._storage = storage
         self._default_model = default_model
         self._max_messages = max_messages
 
@@ -344,7 +340,6 @@ class RestoreService:
             messages = [message for _, message in run]
             for start in range(0, len(messages), self._max_messages):
                 batch = messages[start : start + self._max_messages]
-                await self._storage.take_copied(tenant_id, await asyncio.to_thread(_size_of, batch))
                 append = Append(batch, format, applies_compactions=target.was_empty)
                 await self._log.append(tenant_id, target.conversation_id, append)
                 target.added.update(message["id"] for message in batch)
@@ -367,10 +362,6 @@ async def in_batches(
         group.append(source)
     if batch or group:
         yield batch + group
-
-
-def _size_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(json_text.dump_stored(message)) for message in messages)
 
 
 def _copy_of(target_id: str, source: SourceMessage) -> _Copy:

@@ -22,7 +22,6 @@ from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
 from app.domain.common.errors import Unauthenticated
 from app.domain.tenancy.api_keys import Caller
-from app.domain.tenancy.quotas import QuotaKind, QuotaState
 from app.logs import request_id
 from app.main import create_app
 from app.settings import Settings
@@ -75,14 +74,10 @@ class Counted:
 
 
 class NoLimits:
-    """Quotas of tenants without limits."""
+    """Tenants without limits."""
 
-    async def take(self, _tenant_id: str, _kind: QuotaKind, _count: int = 1) -> None:
-        """Take nothing."""
-
-    def states(self, _tenant_id: str) -> list[QuotaState]:
-        """Return nothing."""
-        return []
+    async def count_request(self, _tenant_id: str) -> None:
+        """Count nothing."""
 
 
 def client_of(app: ASGIApp) -> httpx.AsyncClient:
@@ -142,7 +137,7 @@ async def test_a_refused_caller_has_an_id() -> None:
         raise AssertionError("a stranger came in")
 
     counted = Counted()
-    guarded = AuthenticationMiddleware(never, keys=Strangers(), quotas=NoLimits())
+    guarded = AuthenticationMiddleware(never, keys=Strangers(), limits=NoLimits())
     async with client_of(RequestLoggingMiddleware(guarded, counted, access_log=False)) as client:
         answer = await client.get("/v1/conversations", headers={"X-Request-Id": "who"})
     assert assert_problem(answer, 401, "UNAUTHENTICATED")["request_id"] == "who"

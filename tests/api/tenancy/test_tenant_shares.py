@@ -1,7 +1,4 @@
-"""Shares of a process and limits of tenants, over HTTP with two tenants.
-
-[quotas.fair-share, quotas.requests]
-"""
+"""Shares of a process, over HTTP with two tenants. [quotas.fair-share]"""
 
 from __future__ import annotations
 
@@ -12,14 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 
 from app.domain.common.errors import RateLimited
-from app.domain.tenancy.quotas import TenantLimits
-from app.keys import create, set_limits
+from app.keys import create
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import assert_problem, new_conversation, user
-from tests.conftest import serving, started
+from tests.api.talk import assert_problem, new_conversation
+from tests.conftest import serving
 from tests.patience import PATIENCE_SECONDS
-from tests.snapshot_files import entries, snapshot_file
 
 
 @asynccontextmanager
@@ -114,48 +109,3 @@ async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while (await acme.get(content)).status_code != 200:
                     await asyncio.sleep(0.05)
-
-
-async def test_copies_count_as_bytes_that_were_sent(settings: Settings) -> None:
-    """Bytes that a fork or restore copies count towards the day's limit."""
-    limited = settings.model_copy(update={"bytes_per_day": 50_000})
-    async with started(create_app(limited)) as client:
-        path = await new_conversation(client)
-        batch = {"messages": [user("x" * 15_000)]}
-        assert (await client.post(f"{path}/messages", json=batch)).status_code == 201
-        assert (await client.post(f"{path}/fork")).status_code == 201
-        saved = (await client.post(f"{path}/snapshots")).json()["session_id"]
-        refused = await client.post(f"{path}/fork", json={"at_seq": 0})
-        assert refused.status_code == 201, "nothing is copied"
-        target = await new_conversation(client)
-        ask = {"conversation_id": target.rpartition("/")[2]}
-        restored = await client.post(f"/v1/snapshots/{saved}/restore", json=ask)
-        assert restored.status_code == 200, restored.text
-        assert_problem(await client.post(f"{path}/fork"), 429, "RATE_LIMITED")
-        other = await new_conversation(client)
-        ask = {"conversation_id": other.rpartition("/")[2]}
-        again = await client.post(f"/v1/snapshots/{saved}/restore", json=ask)
-        assert_problem(again, 429, "RATE_LIMITED")
-
-
-async def test_a_tenant_stores_up_to_its_limit(settings: Settings) -> None:
-    """Over its limit a tenant cannot append, upload, import or copy until it deletes data."""
-    await set_limits("default", TenantLimits(storage_bytes=100_000), True, settings)
-    async with started(create_app(settings)) as client:
-        path = await new_conversation(client)
-        batch = {"messages": [user("x" * 60_000)]}
-        assert (await client.post(f"{path}/messages", json=batch)).status_code == 201
-        file = snapshot_file(entries(user("x" * 60_000)))
-        refusals = [
-            await client.post(f"{path}/messages", json=batch),
-            await client.post(f"{path}/blobs", content=b"x" * 60_000),
-            await client.post(f"{path}/fork"),
-            await client.post("/v1/snapshots", json=file),
-        ]
-        for refused in refusals:
-            assert assert_problem(refused, 413, "STORAGE_LIMIT")["limit"] == 100_000
-        assert (await client.get(f"{path}/messages")).status_code == 200
-        assert (await client.delete(path)).status_code == 200
-        await asyncio.sleep(1.1)
-        path = await new_conversation(client)
-        assert (await client.post(f"{path}/messages", json=batch)).status_code == 201

@@ -34,7 +34,7 @@ UNKNOWN = {
     "model": "unlisted-model",
     "build_id": "00000000-0000-7000-8000-00000000bead",
 }
-COUNTED = {"api_keys", "allowances", "tenants", "alembic_version"}
+COUNTED = {"api_keys", "tenants", "alembic_version"}
 """What every request may change, whoever sends it."""
 
 Call = tuple[str, str, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What tenants do at once in one process. [quotas.fair-share]"""
+"""What tenants do in one process. [quotas.fair-share, quotas.requests]"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.common.errors import RateLimited, ServiceUnavailable
-from app.services.common.limiter import Slots
+from app.services.common.limiter import Rate, Slots
 
 
 async def test_a_tenant_is_limited_to_its_share() -> None:
@@ -73,3 +73,19 @@ def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
             assert used.total() <= 5 and max(used.values(), default=0) <= 3
 
     asyncio.run(run())
+
+
+def test_a_rate_window_admits_its_limit() -> None:
+    """A window that is used up is refused with the time to its end; the next one is empty."""
+    now = 119.5
+    rate = Rate("things", "things of this minute", 60, lambda: now)
+    states = [rate.count("a", 2) for _ in range(3)]
+    assert [state.remaining for state in states] == [1, 0, 0]
+    states[1].require()
+    with pytest.raises(RateLimited) as refused:
+        states[2].require()
+    assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 1}
+    assert rate.count("b", 2).remaining == 1
+    now = 120.0
+    state = rate.count("a", 2)
+    assert (state.remaining, state.reset_seconds) == (1, 60)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
 import pytest
@@ -40,7 +40,6 @@ from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
 from app.services.snapshots import forks as service
 from app.services.snapshots.forks import Fork, ForkService, NewFork
-from app.services.tenancy.storage_quota import StorageQuota
 from app.services.tool_output.stored_results import Content
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
@@ -56,7 +55,6 @@ from tests.services.fakes import (
     new_id,
     result,
     says,
-    unlimited_storage,
     user,
 )
 from tests.services.tool_output.builders import LARGE, Process
@@ -83,17 +81,10 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-def forks_of(
-    harness: Harness, store: BlobStore | None = None, storage: StorageQuota | None = None
-) -> ForkService:
+def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database,
-        harness.resolver,
-        harness.active,
-        store or RowStore(),
-        new_id,
-        storage or unlimited_storage(harness.database),
+        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
     )
 
 
@@ -905,22 +896,23 @@ async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> No
     assert len(set(made)) == 1
 
 
-async def test_a_repeated_request_returns_the_fork_that_overtook_it(harness: Harness) -> None:
+async def test_a_repeated_request_returns_the_fork_that_overtook_it(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The id is taken by the fork of the same request, which is no conflict [log.atomic-batch]."""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     asked: dict[str, Any] = {"public_id": "own", "idempotency_key": "k", "request": {}}
 
-    storage, made = unlimited_storage(harness.database), []
+    second = forks_of(harness)
+    make_plan, made = second._make_plan, []
 
-    class Overtaken:
-        """Lets another request create the fork, after this one has found none."""
+    async def overtaken(*arguments: Any) -> Any:
+        """Let another request create the fork, after this one has found none."""
+        made.append(await make(harness, cid, **asked))
+        return await make_plan(*arguments)
 
-        async def take_copied(self, tenant_id: str, size_bytes: int) -> None:
-            await storage.take_copied(tenant_id, size_bytes)
-            made.append(await make(harness, cid, **asked))
-
-    second = forks_of(harness, storage=cast(StorageQuota, Overtaken()))
+    monkeypatch.setattr(second, "_make_plan", overtaken)
     assert await second.fork(TENANT, cid, NewFork(**asked)) == made[0]
     with pytest.raises(Conflict, match="is taken"):
         await make(harness, cid, **{**asked, "idempotency_key": "other"})

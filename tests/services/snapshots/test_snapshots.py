@@ -43,7 +43,6 @@ from tests.services.fakes import (
     new_id,
     result,
     says,
-    unlimited_storage,
     user,
 )
 from tests.snapshot_files import entry
@@ -93,7 +92,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         harness.active,
         cast(LogService, appends),
         harness.conversations,
-        unlimited_storage(harness.database),
         MODEL,
         10,
     )

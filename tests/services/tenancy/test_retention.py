@@ -204,7 +204,6 @@ FILL = {
     " (conversation_id, job_id, tenant_id, kind, status, created_at, updated_at)"
     " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
-    RetainedKind.USED_QUOTAS: "INSERT INTO allowances SELECT 'x', 'bytes', t, 5 FROM {times} AS t",
 }
 TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
 EVERYTHING = Retention(None, 40 * DAY, 30 * DAY)

@@ -15,7 +15,7 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.model_calls import ModelCall
-from app.domain.tenancy.quotas import TenantLimits
+from app.domain.tenancy.limits import TenantLimits
 from app.services.tenancy.summariser_quota import SummariserQuota
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
 

@@ -18,7 +18,6 @@ CONVERSATION_TABLES = (
     "jobs",
     "blobs",
     "blob_uses",
-    "log_sizes",
     "blob_uploads",
     "blob_chunks",
     "conversation_versions",

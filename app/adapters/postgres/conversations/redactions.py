@@ -58,18 +58,6 @@ LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
 LOCK = Statement(f"SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR UPDATE")
 REPLACE = Statement(
     f"""
-        WITH redacted AS (
-            SELECT octet_length(body) + coalesce(octet_length(fragment), 0) AS bytes
-            FROM messages
-            WHERE {_MESSAGE} AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
-        ), sized AS (
-            UPDATE log_sizes s
-            SET bytes = s.bytes - redacted.bytes + octet_length(CAST(:body AS text))
-                + coalesce(octet_length(CAST(:fragment AS text)), 0)
-            FROM redacted
-            WHERE s.conversation_id = CAST(:conversation_id AS uuid)
-                AND s.through_seq >= CAST(:seq AS bigint)
-        )
         UPDATE messages
         SET body = CAST(:body AS text), fragment = CAST(:fragment AS text),
             output = CAST(:output AS text), reasoning_tokens = 0, has_media = false

@@ -205,28 +205,6 @@ SET_HEAD = Statement(
 )
 
 
-# PostgreSQL reads the length of a TOASTed text without the text.
-SIZE = Statement(
-    """
-        SELECT coalesce((
-            SELECT sum(octet_length(m.body) + coalesce(octet_length(m.fragment), 0))
-            FROM messages m
-            WHERE m.conversation_id = CAST(:source_id AS uuid)
-                AND m.seq <= CAST(:through_seq AS bigint)
-        ), 0) + coalesce((
-            SELECT sum(b.byte_size) FROM blobs b
-            WHERE b.conversation_id = CAST(:source_id AS uuid) AND b.collected_at IS NULL
-                AND b.blob_id IN (
-                    SELECT used.blob_id FROM blob_uses used
-                    WHERE used.conversation_id = CAST(:source_id AS uuid)
-                        AND used.seq <= CAST(:through_seq AS bigint)
-                )
-        ), 0) AS size
-        """,
-    is_long=True,
-)
-
-
 class ForkRepository:
     """Statements that copy a conversation into another one."""
 
@@ -268,10 +246,6 @@ class ForkRepository:
             collected=[blob.collected_at is not None for blob in blobs],
         )
         return row is not None and row["copied"] == len(blobs)
-
-    async def size(self, source_id: str, through_seq: int) -> int:
-        row = await self._session.first(SIZE, source_id=UUID(source_id), through_seq=through_seq)
-        return int(row["size"]) if row is not None else 0
 
     async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None

@@ -13,7 +13,6 @@ _AGES = {
     RetainedKind.CREATIONS: ("tenant_id, key", "created_at"),
     RetainedKind.EVENTS: ("conversation_id, event_seq", "created_at"),
     RetainedKind.JOBS: ("conversation_id, job_id", "created_at"),
-    RetainedKind.USED_QUOTAS: ("tenant_id, kind, window_start", "window_start"),
 }
 """The primary key and the column of the age; the name of the kind is that of its table."""
 _ENDED = "AND status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)"

@@ -24,7 +24,6 @@ _DELETED: Mapping[str, str] = {
     "models": "tenant_id, model",
     "calibrations": "tenant_id, model, counter",
     "creations": "tenant_id, key",
-    "allowances": "tenant_id, kind, window_start",
     "tenant_usage": "tenant_id, agent_id, day, model, purpose",
     "tenants": "tenant_id",
 }
