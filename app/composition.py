@@ -137,11 +137,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
     measured = MeasuredGateway(gateway, telemetry)
     # The circuit breaker is outside of the quota: a call that it stops is not counted.
-    guarded = CircuitBreaker(
-        SummariserQuota(measured, database, limits.of, utc_now),
-        settings.summarizer_breaker_failures,
-        settings.summarizer_breaker_seconds,
-    )
+    guarded = CircuitBreaker(SummariserQuota(measured, database, limits.of, utc_now))
     models = RegistryService(database, registry)
     access = ModelAccess(
         guarded,

@@ -42,7 +42,7 @@ from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
 from app.composition import Parts, app_version, compose, new_id, utc_now
-from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
+from app.domain.common.json_structure import StructureLimits
 from app.environment import SettingsError
 from app.heap import return_freed_memory
 from app.services.common.limiter import Slots
@@ -115,6 +115,8 @@ ROUTERS = (
     pages.router,
 )
 
+KEEP_ALIVE_SECONDS = 15.0
+"""The interval of comments on an event stream without events."""
 HEAVY_WAIT_SECONDS = 10.0
 """How long a heavy request waits for a slot, so that short bursts are not refused."""
 MCP_MARGIN_SECONDS = 30.0
@@ -152,11 +154,6 @@ def create_app(
         app_version(),
         settings.max_body_bytes,
         settings.summarizer_deadline_seconds + MCP_MARGIN_SECONDS,
-        StructureLimits(
-            min(MAX_MESSAGE_VALUES, settings.max_json_values),
-            min(MAX_MESSAGE_VALUES, settings.max_json_keys),
-            settings.max_json_depth,
-        ),
     )
 
     @asynccontextmanager
@@ -196,9 +193,7 @@ def create_app(
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.page_bytes = settings.page_bytes
-    app.state.json_limits = StructureLimits(
-        settings.max_json_values, settings.max_json_keys, settings.max_json_depth
-    )
+    app.state.json_limits = StructureLimits()
     app.state.heavy = Slots(
         "heavy_requests",
         "slots for heavy requests",
@@ -206,7 +201,7 @@ def create_app(
         settings.heavy_requests_per_tenant,
         wait_seconds=HEAVY_WAIT_SECONDS,
     )
-    app.state.keep_alive_seconds = settings.events_keep_alive_seconds
+    app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
     return app

@@ -209,15 +209,6 @@ class LimitSettings(BaseModel):
         " receive 429 in place of 401. A valid key always passes. 0: no limit.",
     )
     max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
-    max_json_values: Positive = Field(
-        200_000, description="Maximum JSON values (objects, lists, strings, numbers …) of a body."
-    )
-    max_json_keys: Positive = Field(
-        150_000, description="Maximum keys of all objects of a JSON body."
-    )
-    max_json_depth: int = Field(
-        100, ge=1, le=200, description="Maximum nesting of objects and lists in a JSON body."
-    )
     max_batch: int = Field(1000, ge=1, le=1000, description="Maximum messages per append.")
     page_bytes: Positive = Field(
         8 * 2**20,
@@ -240,9 +231,6 @@ class LimitSettings(BaseModel):
     )
     events_poll_seconds: Seconds = Field(
         0.5, description="Interval at which event streams look for new events."
-    )
-    events_keep_alive_seconds: Seconds = Field(
-        15.0, description="Interval of comments on an event stream without events."
     )
     window_cache_bytes: int = Field(
         32 * 2**20,
@@ -317,13 +305,6 @@ class ModelSettings(BaseModel):
     )
     summarizer_context_window: Positive = Field(
         32_000, description="Context window in tokens of a summarizer that is not in the registry."
-    )
-    summarizer_breaker_failures: Positive = Field(
-        5,
-        description="Consecutive failures that open the circuit breaker of a summarizer.",
-    )
-    summarizer_breaker_seconds: Seconds = Field(
-        30.0, description="How long an open circuit breaker stays open before one trial call."
     )
     summarizer_calls_per_hour: int = Field(
         1000,

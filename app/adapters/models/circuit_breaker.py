@@ -22,13 +22,20 @@ from app.services.ports import Gateway
 
 PROVIDER_FAILURES = frozenset({"timeout", "provider_error", "rate_limited", "authentication"})
 
+FAILURES = 5
+"""Failures in a row that open a circuit."""
+OPEN_SECONDS = 30.0
+"""How long it stays open before a call may try the model again."""
+
 _log = logging.getLogger("app.breaker")
 
 
 class CircuitBreaker:
     """A gateway that refuses calls to a model whose calls keep failing."""
 
-    def __init__(self, gateway: Gateway, failures: int, seconds: float) -> None:
+    def __init__(
+        self, gateway: Gateway, failures: int = FAILURES, seconds: float = OPEN_SECONDS
+    ) -> None:
         self._gateway = gateway
         self._seconds = seconds
         self._circuits = AsyncCircuitBreakerFactory(

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import asyncpg
 
+from app.adapters.postgres.embedded_cluster import EmbeddedPostgresError
 from app.adapters.postgres.embedded_cluster import programs as own_programs
 
 OLDEST_RESTORED = 17
@@ -90,7 +91,12 @@ def _run(
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int = subprocess.DEVNULL,
 ) -> None:
-    path = (programs or own_programs()) / program
+    try:
+        path = (programs or own_programs()) / program
+    except EmbeddedPostgresError:
+        raise DumpError(
+            f"This installation has no PostgreSQL: name the folder of {program} by --programs"
+        ) from None
     target, environ = _connection(url)
     try:
         done = subprocess.run(

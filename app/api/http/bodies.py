@@ -48,7 +48,6 @@ _SLICE = 1 << 20
 _MIN_VALUE_BYTES = 2  # with its comma
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
-_LIMIT_VARIABLES = {"values": "CONTEXT_MAX_JSON_VALUES", "keys": "CONTEXT_MAX_JSON_KEYS"}
 _MAX_CODING = 40
 _JSON = (b"content-type", b"application/json")
 CLIENT_CLOSED_REQUEST = 499
@@ -201,7 +200,7 @@ def _structure_error(excess: ExceededLimit) -> ContextError:
     return PayloadTooLarge(
         f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.count:,} were counted"
         " before the end",
-        facts | {"setting": _LIMIT_VARIABLES[excess.what]},
+        facts,
     )
 
 

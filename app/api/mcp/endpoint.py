@@ -30,7 +30,7 @@ from app.api.http.bodies import (
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.mcp.binding import conversation_of
 from app.domain.common.errors import ContextError, NotFound
-from app.domain.common.json_structure import StructureLimits
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import missing
 
 if TYPE_CHECKING:
@@ -50,11 +50,9 @@ class McpEndpoint:
         version: str,
         max_body_bytes: int,
         deadline_seconds: float,
-        limits: StructureLimits,
     ) -> None:
         self._version = version
         self._max_body_bytes = max_body_bytes
-        self._limits = limits
         self._deadline_seconds = deadline_seconds
         self._serving: asyncio.Task[None] | None = None
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
@@ -85,7 +83,9 @@ class McpEndpoint:
             if needed := missing("mcp", "mcp"):
                 raise NotFound(f"MCP needs {needed}")
             # The SDK parses the body on the event loop.
-            await in_thread_if_long(body, require_structure, body, self._limits)
+            limits: StructureLimits = request.app.state.json_limits
+            limits = limits.at_most(MAX_MESSAGE_VALUES)
+            await in_thread_if_long(body, require_structure, body, limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)

@@ -40,6 +40,10 @@ class StructureLimits:
     keys: int = 150_000
     depth: int = 100
 
+    def at_most(self, values: int) -> StructureLimits:
+        """Return the limits with at most so many values and keys."""
+        return StructureLimits(min(self.values, values), min(self.keys, values), self.depth)
+
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:

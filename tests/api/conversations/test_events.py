@@ -96,14 +96,15 @@ def settings(database_url: str) -> Settings:
         pool_min_size=0,
         default_model="gpt-4o",
         events_poll_seconds=0.02,
-        events_keep_alive_seconds=0.1,
     )
 
 
 @pytest.fixture
 def base(settings: Settings) -> Iterator[str]:
     """The address of the app with these settings."""
-    with serving(create_app(settings)) as url:
+    app = create_app(settings)
+    app.state.keep_alive_seconds = 0.1
+    with serving(app) as url:
         yield url
 
 
@@ -331,9 +332,9 @@ async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) 
     """They end without events as well; the streams of other keys continue."""
     keys = keys_of(settings, PostgresDatabase(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
-    with serving(
-        create_app(settings.model_copy(update={"events_keep_alive_seconds": 0.1}))
-    ) as base:
+    app = create_app(settings)
+    app.state.keep_alive_seconds = 0.1
+    with serving(app) as base:
         async with keyed(base, lasting) as other:
             path = await new_conversation(other)
             expires_at = datetime.now(UTC) + timedelta(seconds=3)

@@ -1,6 +1,6 @@
-"""Search in several conversations over HTTP: a tenant's, and an agent's by time.
+"""Search in several conversations over HTTP: a tenant's, and an agent's.
 
-[search.tenant, search.agent]
+[search.tenant]
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from app.api.http.errors import MAX_PROBLEM_BYTES
-from app.domain.common.json_structure import MAX_MESSAGE_VALUES
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.domain.conversations.log.text_limit import MAX_TEXT_BYTES
 from app.main import create_app
 from app.settings import Settings
@@ -31,14 +31,9 @@ VALUES, KEYS = 500, 300
 @pytest.fixture
 async def tight(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an app with low limits."""
-    limited = settings.model_copy(
-        update={
-            "max_json_values": VALUES,
-            "max_json_keys": KEYS,
-            "max_json_depth": 30,
-        }
-    )
-    async with started(create_app(limited)) as opened:
+    app = create_app(settings)
+    app.state.json_limits = StructureLimits(VALUES, KEYS, 30)
+    async with started(app) as opened:
         yield opened
 
 

@@ -44,7 +44,6 @@ from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
 from app.api.mcp.endpoint import PATHS, McpEndpoint
 from app.composition import utc_now
-from app.domain.common.json_structure import StructureLimits
 from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, Caller
 from app.keys import create
@@ -599,7 +598,7 @@ async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.
 
 def endpoint_of(deadline_seconds: float = 20.0) -> McpEndpoint:
     """Return an endpoint of its own."""
-    return McpEndpoint("0", 1_000_000, deadline_seconds, StructureLimits())
+    return McpEndpoint("0", 1_000_000, deadline_seconds)
 
 
 RECALL = asked("tools/call", name="recall", arguments={"query": "x"})

@@ -199,7 +199,7 @@ async def test_reports_at_once_are_all_in_the_totals(client: httpx.AsyncClient) 
     await asyncio.gather(
         *(report(client, path, shape, model) for path in paths for shape, model in made)
     )
-    for path, times in (("/v1", 3), ("/v1/agents/a", 3), (paths[0], 1)):
+    for path, times in (("/v1", 3), ("/v1#a", 3), (paths[0], 1)):
         told = (await read(client, path))["totals"]["reported"]
         assert told == summed(made * times)[MODEL]
 
@@ -215,7 +215,7 @@ async def test_another_tenants_usage_is_not_shown(settings: Settings) -> None:
         await report(client, path, "openai_chat")
         client.headers["Authorization"] = f"Bearer {keys['alice']}"
         assert_problem(await client.get(f"{path}/usage"), 404, "NOT_FOUND")
-        for owner in ("/v1", "/v1/agents/a"):
+        for owner in ("/v1", "/v1#a"):
             told = await read(client, owner)
             assert (told["data"], told["totals"]["reported"]) == ([], NOTHING)
         client.headers["Authorization"] = f"Bearer {keys['bob']}"

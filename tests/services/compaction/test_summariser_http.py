@@ -14,7 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.models.circuit_breaker import CircuitBreaker
+from app.adapters.models.circuit_breaker import FAILURES, CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import Message, Role, Text, ToolCall
@@ -299,17 +299,15 @@ async def test_the_service_spends_no_more_than_it_may(
 async def test_the_service_stops_calling_a_broken_model(
     with_model: Settings, fake_llm: FakeLLM
 ) -> None:
-    """Breaker settings reach the gateway; calls refused by it are not counted as spent."""
+    """Calls that the circuit breaker refuses are not counted as spent."""
     fake_llm.always(fake.status(401, "bad key"))
-    settings = with_model.model_copy(
-        update={"summarizer_breaker_failures": 2, "summarizer_calls_per_hour": 2}
-    )
+    settings = with_model.model_copy(update={"summarizer_calls_per_hour": FAILURES})
     async with started(create_app(settings)) as client:
-        answers = [await compress(client) for _ in range(4)]
+        answers = [await compress(client) for _ in range(FAILURES + 2)]
     assert {answer.status_code for answer in answers} == {503}
     reasons = [answer.json()["reason"] for answer in answers]
-    assert reasons == ["authentication", "authentication", "circuit_open", "circuit_open"]
-    assert fake_llm.calls == 2
+    assert reasons == ["authentication"] * FAILURES + ["circuit_open"] * 2
+    assert fake_llm.calls == FAILURES
 
 
 async def test_secret_settings_reach_the_summariser(
