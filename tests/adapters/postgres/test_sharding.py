@@ -33,7 +33,7 @@ from tests.conftest import CITUS, Server, started
 pytestmark = pytest.mark.one_server
 
 KEY = "conversation_id"
-BY_TENANT = {"allowances", "creations", "tenant_usage"}
+BY_TENANT = {"creations", "tenant_usage"}
 """Tables that the script distributes by the tenant; every table without a key is on each node."""
 
 
@@ -197,14 +197,11 @@ SPREAD = {
     "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
     "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
     "snapshot_removal.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
-    "storage_usage.BEHIND": "what a tenant stores, once a second at most and only under a limit",
-    "storage_usage.TOTAL": "what a tenant stores, once a second at most and only under a limit",
     "tenant_data.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
     "tenant_search.BY_PLACES": "a page of a search, its messages given as a list",
     "tenant_search.NEWEST": "a search in conversations that are given as a list",
     "tenant_search.PROGRESS": "a search in conversations that are given as a list",
     "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
-    "transcripts.CONVERSATIONS": "a page of an agent's transcript",
     "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",
     "transcripts.PINS": "a page of a transcript, its conversations given as a list",
     "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
