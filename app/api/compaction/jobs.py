@@ -39,14 +39,10 @@ async def get_job(request: Request, job_id: JobPath) -> Response:
     return Json(job_json(await services(request).jobs.get(tenant_of(request), job_id.lower())))
 
 
-_NEW_FIELDS: dict[str, Any] = {"estimated": False, "degraded": []}
-"""Fields that stored results of the release before do not have."""
-
-
 def job_json(job: Job) -> dict[str, Any]:
     """Return a job as JSON; its error is the problem that a request would have returned."""
     ended = {
-        "result": _NEW_FIELDS | json_text.loads(job.result) if job.result else None,
+        "result": json_text.loads(job.result) if job.result else None,
         "error": _problem(json_text.loads(job.error)) if job.error else None,
     }
     own = {name: getattr(job, name) for name in schemas.Job.model_fields}

@@ -52,8 +52,6 @@ def keys_of(tenant_id: str, public_id: str) -> tuple[str, ...]:
     derived = _derived_key(tenant_id, public_id)
     if _is_likely_key(public_id):
         return (public_id, derived)
-    if _UUID.fullmatch(public_id):
-        return (derived, public_id)  # the second one for conversations of earlier releases
     return (derived,)
 
 

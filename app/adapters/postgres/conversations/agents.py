@@ -149,7 +149,6 @@ class AgentRepository(ConfigurableRepository):
 
 
 def _window_parameters(agent: Agent) -> dict[str, Any]:
-    # An agent that inherits has a length as well, for the release before, which inherits nothing.
     window = agent.rolling_window
     inherits = window.source is WindowSource.SERVICE
     return {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
