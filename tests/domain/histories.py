@@ -227,6 +227,8 @@ def _responses_assistant(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
             case "s":
                 hosted = {"call_id": None, "execution": "server", "id": f"tsc_{item_id}"}
                 items.append({"type": "tool_search_call", "arguments": {}, **hosted})
+                found = {"type": "tool_search_output", "status": "completed", "tools": []}
+                items.append({**found, **hosted, "id": f"tso_{item_id}"})
             case _:
                 compacted = {"type": "compaction", "encrypted_content": "Y29tcGFjdA=="}
                 items.append({**compacted, "id": f"cmp_{item_id}"})

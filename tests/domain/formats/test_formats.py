@@ -798,7 +798,7 @@ def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
 
 
 def test_thinking_is_replayed_whole_or_not_at_all() -> None:
-    """Signed blocks go back verbatim on request, plain reasoning never."""
+    """Signed blocks go back verbatim on request, never at the end; plain reasoning never does."""
     signed = Reasoning("hm", THINKING, FormatName.ANTHROPIC)
     message = Message(Role.ASSISTANT, (signed, Reasoning("plain"), Text("ok")))
     assert anthropic.render(message, keep_reasoning=True)[1] == [
@@ -807,6 +807,12 @@ def test_thinking_is_replayed_whole_or_not_at_all() -> None:
     ]
     assert anthropic.render(message)[1] == [{"type": "text", "text": "ok"}]
     assert openai_chat.render(message) == {"role": "assistant", "content": "ok"}
+    late = replace(message, parts=(Text("ok"), signed))
+    assert anthropic.render(anthropic.adapt(late), keep_reasoning=True)[1] == [
+        {"type": "text", "text": "ok"},
+        THINKING,
+        {"type": "text", "text": "[reasoning]"},
+    ]
     spoiled = Reasoning("\ud800", {**THINKING, "thinking": "\ud800"}, FormatName.ANTHROPIC)
     assert clean(Message(Role.ASSISTANT, (spoiled, Text("ok")))).parts[0] == Reasoning("\ufffd")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from app.domain.common.messages import (
+    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -33,7 +34,10 @@ _PDF = "application/pdf"
 
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
-    """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
+    """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning.
+
+    A text follows thinking at the end, where the provider refuses it [anthropic.latest-thinking].
+    """
     parts = adapting.adapt_parts(
         message,
         _FORMAT,
@@ -41,6 +45,8 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         _adapt_image,
         _adapt_file,
     )
+    if isinstance(next(filter(is_sent, reversed(parts)), None), Reasoning):
+        parts.append(Text(ONLY_REASONING))
     return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
