@@ -13,7 +13,6 @@ from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep
 from app.domain.compaction.strategies.chain import (
     GROUPS_KEPT,
-    LONG_TURN_MESSAGES,
     MAX_FAILURES,
     MIN_GROUPS_KEPT,
     ConversationSignals,
@@ -41,30 +40,10 @@ def signals() -> st.SearchStrategy[ConversationSignals]:
     return st.builds(ConversationSignals, share, share, share, st.floats(0, 500), st.integers(0, 9))
 
 
-def test_signals_describe_a_history() -> None:
-    """Tool output, its largest piece, calls and turns are measured in shares and means."""
-    history = [
-        entry(1, U, 100),
-        entry(2, A, 50),
-        entry(3, T, 400),
-        entry(4, T, 200),
-        entry(5, A, 50),
-        entry(6, U, 100),
-        entry(7, A, 50),
-        entry(8, A, 50),
-    ]
-    assert signals_of(history, 2) == ConversationSignals(0.6, 0.4, 0.25, 4.0, 2)
-
-
 def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
     """They count as calls, but not as output that clearing could free [strategy.chain-signals]."""
     history = [entry(1, U, 100), entry(2, A, 50), entry(3, T, 750, excluded=True), entry(4, T, 100)]
     assert signals_of(history) == ConversationSignals(0.1, 0.1, 0.5, 4.0)
-
-
-def test_an_empty_history_has_no_signals() -> None:
-    """An empty history has the default signals."""
-    assert signals_of([]) == ConversationSignals()
 
 
 @given(entries(), st.integers(0, 5))
@@ -122,13 +101,6 @@ def test_after_failures_truncation_comes_first(
     assert names(plan_steps(steps, failing)) == adjusted
     twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
     assert names(plan_steps(steps, twice)) == steps
-
-
-def test_long_turns_are_cut_inside() -> None:
-    """Where turns are long, cuts are made inside a turn (rule 4)."""
-    long = ConversationSignals(tool_share=0.3, turn_length=LONG_TURN_MESSAGES)
-    assert all(step.inside_turns for step in plan_steps(ALL, long))
-    assert not any(step.inside_turns for step in plan_steps(ALL, MIXED))
 
 
 @given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())

@@ -16,7 +16,6 @@ from app.domain.compaction.summaries.prompt import (
     PayloadPart,
     SummaryRequest,
     payload_instruction,
-    prompt_hash,
 )
 from app.domain.conversations.view import (
     ENDLESS,
@@ -60,15 +59,6 @@ def test_a_shortened_message_is_not_summarised_from_the_payload() -> None:
     short = replace(VIEW, shortened=(ShortenedMessage(9, 100, 100, 60),))
     assert not shows_part(short, VIEW, [Span(6, 20)])
     assert shows_part(short, VIEW, [Span(10, 20)])
-
-
-def test_cleared_results_may_be_whole_in_the_payload() -> None:
-    """The model reads more then; and nothing to summarise needs no payload."""
-    cleared = replace(VIEW, results_cleared_through=9, uncleared_results=(8,))
-    assert shows_part(VIEW, cleared, [Span(6, 20)])
-    assert shows_part(cleared, cleared, [Span(6, 20)])
-    assert not shows_part(replace(cleared, uncleared_results=()), cleared, [Span(6, 20)])
-    assert not shows_part(VIEW, VIEW, [])
 
 
 @pytest.mark.parametrize("format", [item for item in FormatName if item is not FormatName.GEMINI])
@@ -115,11 +105,3 @@ def test_the_instruction_has_what_a_caller_sets() -> None:
     assert "70 words" in text and "never with a tool call" in text
     assert "`[Kept from earlier in the conversation:`" in text and "`[Earlier summary`" in text
     assert "call no tool" in payload_instruction(PART, SummaryRequest())
-
-
-def test_its_hash_is_another_than_that_of_a_transcript() -> None:
-    """Receipts tell the two prompts apart."""
-    request = SummaryRequest()
-    assert prompt_hash(request) != prompt_hash(request, of_payload=True)
-    other = SummaryRequest(directives=("x",))
-    assert prompt_hash(request, of_payload=True) != prompt_hash(other, of_payload=True)

@@ -40,13 +40,9 @@ from app.domain.compaction.results import result_of
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summary_budget import (
     LABEL_TOKENS,
-    MAX_SUMMARY_TOKENS,
-    MAX_TREE_TOKENS,
-    MIN_SUMMARY_TOKENS,
     history_budget,
     summary_reserve,
     summary_room,
-    summary_text_limit,
     tree_node_text_limit,
 )
 from app.domain.compaction.thresholds import (
@@ -57,7 +53,6 @@ from app.domain.compaction.thresholds import (
     resume_at_tokens,
 )
 from app.domain.compaction.views import (
-    agent_tools_tokens,
     base_view,
     kept_seqs,
     kept_with_pins,
@@ -65,7 +60,6 @@ from app.domain.compaction.views import (
     summary_message_tokens,
     view_after,
     view_summary_tokens,
-    with_omission_note,
     without_compaction,
 )
 from app.domain.conversations.compaction_receipt import Compaction
@@ -78,11 +72,10 @@ from app.domain.conversations.turns import (
     group_boundary_before,
     pinned_seqs,
 )
-from app.domain.conversations.view import ENDLESS, WHOLE, Span, Summary, View, spans_beside
+from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits, Usage
-from app.domain.models.tokens import count_payload_messages
 from app.domain.prompt.resolved_settings import ResolvedSettings
-from tests.domain.histories import CHAT, entries, pinned_at, third
+from tests.domain.histories import entries, pinned_at, third
 from tests.domain.payload.builders import resolved_of
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
@@ -199,17 +192,6 @@ def test_over_the_window_any_gain_is_accepted() -> None:
     assert isinstance(planned(Policy(), history(13), CompactionOptions(), used=1000), NoCompaction)
 
 
-def test_extending_reserves_no_tokens_for_a_second_summary() -> None:
-    """An existing summary costs nothing more when its range grows."""
-    shown = [item for item in history(18) if not 6 <= item.seq < 12]
-    before = ConversationState(hidden_span=Span(6, 12), summary_tokens=90)
-    assert planned(Policy(), shown, CompactionOptions(), before) == middle(6, 14, 100)
-    without = replace(before, summary_tokens=0)
-    assert isinstance(planned(Policy(), shown, CompactionOptions(), without), NoCompaction), (
-        "a first one does"
-    )
-
-
 @given(entries(), st.sampled_from(COMPACTING), st.integers(0, 999))
 def test_automatic_plans_free_at_least_min_gain(
     items: list[Entry], name: StrategyName, thousandths: int
@@ -276,19 +258,6 @@ def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: Strate
     )
 
 
-@pytest.mark.parametrize("name", COMPACTING)
-def test_a_threshold_near_the_target_still_frees_min_gain(name: StrategyName) -> None:
-    """A threshold just above the target still frees `min_gain` below it."""
-    policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1))
-    entries = [entry(seq, U if seq % 2 else A, 10) for seq in range(1, 53)]
-    plan = planned(policy, entries, CompactionOptions())
-    assert isinstance(plan, CompactionPlan)
-    reserve = 100
-    if plan.chunks:
-        reserve = len(plan.chunks) * (tree_node_text_limit(room(name)) + LABEL_TOKENS)
-    assert 100 <= plan.freed_tokens - reserve <= 180
-
-
 @pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
@@ -305,19 +274,6 @@ def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> 
         turns_of(10), ConversationState(), wide, 0, replace(options, target_tokens=4000)
     )
     assert enough == NoCompaction("already within the target")
-
-
-def test_results_are_cleared_where_no_message_gives_way() -> None:
-    """All messages stay, but not the old results among them, if a target is asked."""
-    turn = [entry(1, U, 10)]
-    for _ in range(4):
-        turn += [entry(len(turn) + 1, A, 5), entry(len(turn) + 2, T, 150)]
-    asked = CompactionOptions(forced=True, target_tokens=500)
-    policy = Policy(strategy=StrategyName.SANDWICH)
-    plan = planned(policy, turn, asked)
-    assert isinstance(plan, CompactionPlan)
-    assert (plan.steps, plan.hidden) == (("clear_tool_results",), None)
-    assert 0 < plan.results_cleared_through < turn[-1].seq
 
 
 # --- when it is due -------------------------------------------------------------------------
@@ -404,20 +360,6 @@ def test_without_background_compactions_nothing_is_due(resolved: ResolvedSetting
 # --- budgets --------------------------------------------------------------------------------
 
 
-@given(st.integers(2, 10**6), st.integers(0, 60))
-def test_summaries_take_a_share_of_the_window_within_bounds(total: int, margin: int) -> None:
-    """A summary reserves a tenth of the window, a tree a fifth, within bounds."""
-    limits = replace(LIMITS, total=total, max_output_tokens=1, margin=margin / 1000)
-    one = summary_reserve(StrategyName.SANDWICH, limits)
-    tree = summary_reserve(StrategyName.TREE_SUMMARY, limits)
-    assert MIN_SUMMARY_TOKENS <= one <= MAX_SUMMARY_TOKENS
-    assert one == MIN_SUMMARY_TOKENS or one <= limits.effective_window / 10
-    assert 2 * MIN_SUMMARY_TOKENS <= tree <= MAX_TREE_TOKENS
-    assert tree == 2 * MIN_SUMMARY_TOKENS or tree <= limits.effective_window / 5
-    assert 0 < summary_text_limit(limits) < one
-    assert 0 < tree_node_text_limit(tree) < tree
-
-
 @given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
 def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
     """A text at its limit fits the reserve with its label, and so do the texts of a tree."""
@@ -443,29 +385,6 @@ def test_budgets_are_in_raw_counts(total: int, margin: float, factor: float) -> 
 
 
 # --- what a summary is made of --------------------------------------------------------------
-
-
-@st.composite
-def coverings(draw: st.DrawFn) -> tuple[Span, Span, set[int]]:
-    """Draw a summarised range, one that contains it, and some seqs of it."""
-    start, length = draw(st.integers(1, 50)), draw(st.integers(1, 50))
-    covered = Span(start, start + length)
-    before, after = draw(st.integers(0, start - 1)), draw(st.integers(0, 50))
-    seqs = draw(st.sets(st.integers(covered.start, covered.end - 1), max_size=5))
-    return covered, Span(covered.start - before, covered.end + after), seqs
-
-
-@given(coverings())
-def test_unsummarised_spans_are_those_without_a_summary(
-    ranges: tuple[Span, Span, set[int]],
-) -> None:
-    """The spans hold what is new and what was kept until now, each once, in order."""
-    covered, hidden, released = ranges
-    fresh = unsummarised_spans(hidden, covered, released)
-    seqs = [seq for part in fresh for seq in range(part.start, part.end)]
-    outside = set(range(hidden.start, hidden.end)) - set(range(covered.start, covered.end))
-    assert seqs == sorted(outside | released)
-    assert unsummarised_spans(hidden, None, released) == [hidden]
 
 
 def test_the_next_summary_includes_what_was_left_out() -> None:
@@ -529,17 +448,6 @@ def test_chunks_include_what_was_left_out_earlier(
 
 
 # --- the view -------------------------------------------------------------------------------
-
-
-def test_views_of_a_conversation_state() -> None:
-    """Without a compaction all is shown, with one what lies outside its hidden range."""
-    assert base_view(ConversationState(), None, Policy()) == View() == View(spans=WHOLE)
-    active = hiding(Span(3, 9), Span(3, 9))
-    state = ConversationState(compaction_id="c", hidden_span=Span(3, 9))
-    shown = base_view(state, active, Policy())
-    assert shown == active
-    assert shown.spans == (Span(1, 3), Span(9, ENDLESS))
-    assert not any(shown.shows(seq) for seq in range(3, 9))
 
 
 def test_a_view_shows_messages_pinned_since() -> None:
@@ -607,88 +515,6 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
     assert kept_seqs(after) == (4, 5, 10)
 
 
-def test_a_summary_ends_where_what_is_shown_begins() -> None:
-    """A message kept at an edge of the range is outside of summary and note."""
-    plan = CompactionPlan(("tree_summary",), 1, Span(1, 20), unhidden_seqs=(1, 2, 9, 18, 19))
-    nodes = [Summary(Span(1, 3), "a"), Summary(Span(3, 12), "b"), Summary(Span(12, 20), "c")]
-    after = view_after(View(), plan, nodes, None, (1, 2, 9, 18, 19))
-    assert after.hidden == Span(3, 18)
-    assert after.summaries == (nodes[1], replace(nodes[2], span=Span(12, 18)))
-    assert after.note is None
-    whole = CompactionPlan(("clear",), 1, Span(1, 4), unhidden_seqs=(1, 2, 3))
-    assert view_after(View(), whole, nodes[:1], None, (1, 2, 3)).summaries == ()
-
-
-def test_a_plan_that_only_clears_hides_nothing_more() -> None:
-    """Clearing changes neither range, summaries nor kept messages."""
-    before = replace(hiding(Span(2, 9), Span(2, 9), kept=(4, 5)), results_cleared_through=3)
-    after = view_after(
-        before,
-        CompactionPlan(("clear",), 1, results_cleared_through=12),
-        before.summaries,
-        None,
-        (),
-    )
-    assert after == replace(before, results_cleared_through=12, uncleared_results=(4, 5))
-    again = base_view(
-        ConversationState(hidden_span=Span(2, 9), kept_seqs=kept_seqs(after)), after, Policy()
-    )
-    assert again == after
-    older = view_after(
-        after, CompactionPlan(("clear",), 1, results_cleared_through=4), after.summaries, None, ()
-    )
-    assert older.results_cleared_through == 12, "what is cleared stays cleared"
-
-
-def test_what_stays_of_excluded_results_is_what_is_shown() -> None:
-    """A state keeps no result that was hidden since; it would be shown without its call."""
-    before = View(results_cleared_through=9, uncleared_results=(3, 7))
-    plan = CompactionPlan(
-        ("sandwich",), 1, Span(2, 6), unhidden_seqs=(4,), results_cleared_through=0
-    )
-    after = view_after(before, plan, [Summary(Span(2, 6), "s")], None, [3, 7, 11])
-    assert after.uncleared_results == (4, 7)
-    assert kept_seqs(after) == (4, 7)
-    cut = replace(before, spans=spans_beside(Span(1, 6)))
-    assert kept_seqs(cut) == (7,), "whoever cut it"
-
-
-def test_a_plan_that_only_clears_leaves_the_note() -> None:
-    """Clearing leaves the note on omitted messages unchanged."""
-    plan = CompactionPlan(
-        ("chain",), 1, Span(2, 9), unhidden_seqs=(4,), summarises=False, released_seqs=(3,)
-    )
-    noted = view_after(View(), plan, (), None, ())
-    assert noted.note is not None
-    after = view_after(
-        noted, CompactionPlan(("clear",), 1, results_cleared_through=12), (), None, ()
-    )
-    assert after.note == noted.note
-
-
-@st.composite
-def views_with_pins(draw: st.DrawFn) -> View:
-    """Draw a view with pins in and around its hidden range, and summaries of parts of that."""
-    start = draw(st.integers(1, 9))
-    hidden = Span(start, start + draw(st.integers(1, 25)))
-    bounds = sorted(draw(st.sets(st.integers(hidden.start, hidden.end), max_size=6)))
-    parts = [Span(*pair) for pair in pairwise(bounds)]
-    in_summaries = [part for part in parts if draw(st.booleans())]
-    kept = draw(st.lists(st.integers(hidden.start, hidden.end), max_size=8))
-    return hiding(hidden, *in_summaries, kept=tuple(kept))
-
-
-@given(views_with_pins())
-def test_a_note_counts_hidden_messages_without_a_summary(view: View) -> None:
-    """The messages left out are exactly those hidden beside all summaries."""
-    gone = {seq for seq in range(1, 60) if not view.shows(seq)}
-    gone -= {s for part in view.summaries for s in range(part.span.start, part.span.end)}
-    messages = "1 earlier message was" if len(gone) == 1 else f"{len(gone)} earlier messages were"
-    note = f"[{messages} left out to fit the window.]" if gone else None
-    assert with_omission_note(view).note == note
-    assert with_omission_note(replace(view, note="[old]")).note == note
-
-
 # --- pins that come later -------------------------------------------------------------------
 
 
@@ -752,39 +578,6 @@ def test_shown_entries_have_their_current_cost() -> None:
         Entry(5, A, 9, 9),
     ]
     assert shown_entries(log, View()) == log
-
-
-@given(
-    st.lists(st.text(max_size=99), max_size=3),
-    st.none() | st.text(max_size=50),
-    st.none() | st.just("[2 earlier messages were left out.]"),
-)
-def test_the_cost_of_summaries_is_that_of_their_messages(
-    said: list[str], retain: str | None, note: str | None
-) -> None:
-    """Planning and payload count summaries alike."""
-    summaries = tuple(Summary(Span(i, i + 1), text) for i, text in enumerate(said, 1))
-    view = View(summaries=summaries, retain=retain, note=note)
-    items = [{"role": "user", "content": text} for text in view.summary_texts()]
-    assert view_summary_tokens(view, third) == count_payload_messages(CHAT, items, third)
-    assert view_summary_tokens(View(), third) == 0
-
-
-def test_a_compaction_input_counts_payloads_of_any_view() -> None:
-    """Tokens before and after include the factor and the fixed regions."""
-    talk = Talk(resolved_with(fixed=40, factor=1.5), [])
-    talk.grow([entry(1, U, 10), entry(2, A, 20), entry(3, T, 301), entry(4, U, 30)])
-    now = talk.compaction_input
-    assert now.state is talk.state
-    assert now.shown == talk.log
-    assert now.tokens_in(View()) == 60 + 542
-    assert now.messages_in(View()) == 4
-    view = replace(hiding(Span(1, 2), Span(1, 2)), retain="r", results_cleared_through=3)
-    cost = view_summary_tokens(view, third)
-    assert (
-        now.tokens_in(view) == resolved_with(fixed=40, factor=1.5).usage(20 + 80 + 30, cost).total
-    )
-    assert now.messages_in(view) == 3 + 2
 
 
 # --- the receipt ----------------------------------------------------------------------------
@@ -1129,33 +922,3 @@ def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
     assert talk.used > 300
     advance(talk, CompactionOptions())
     assert talk.used <= 300
-
-
-def test_agent_tools_count_where_texts_may_name_them() -> None:
-    """Cut or cleared results add tools to the payload, which are counted."""
-    manual = Policy(compaction=CompactionPolicy(auto=False))
-    auto = resolved_with(manual, agent_tools="auto")
-    none = resolved_with(manual, agent_tools="none")
-    cut = ConversationState(mentions=("tool_output_cache", "tool_output_cache_grep"))
-    assert agent_tools_tokens(auto, ConversationState()) == agent_tools_tokens(none, cut) == 0
-    lines = agent_tools_tokens(auto, ConversationState(results_cleared_through=3))
-    assert (
-        0
-        < lines
-        == agent_tools_tokens(auto, ConversationState(), has_placeholders=True)
-        < agent_tools_tokens(auto, cut)
-    )
-    assert agent_tools_tokens(auto, cut, has_placeholders=True) == agent_tools_tokens(auto, cut)
-
-
-def test_the_tool_of_the_usage_note_is_counted_once_the_view_shows_less() -> None:
-    """Where compactions are automatic, each such payload has it. [agent-tools.stay]"""
-    manual = resolved_with(Policy(compaction=CompactionPolicy(auto=False)), agent_tools="auto")
-    auto, state = resolved_with(agent_tools="auto"), ConversationState()
-    assert agent_tools_tokens(auto, state) == 0
-    for hides, clears in ((True, False), (False, True), (True, True)):
-        counts = [
-            agent_tools_tokens(resolved, state, has_placeholders=clears, hides_messages=hides)
-            for resolved in (auto, manual)
-        ]
-        assert counts[0] > counts[1] > 0

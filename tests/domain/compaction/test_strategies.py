@@ -396,44 +396,6 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     )
 
 
-def test_newer_user_messages_replace_those_kept_before() -> None:
-    """A message that no longer has to be kept is hidden, and listed in `released_seqs`."""
-    budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
-    policy = Policy(preserve_user_messages=True)
-    history, covered = applied(
-        history_of([U, A] * 10),
-        None,
-        CompactionPlan(("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)),
-    )
-    history = grown(history, history_of([U, A]), 20)
-    plan = RETAIN.plan(history, covered, budget, policy, deep=True)
-    assert plan == CompactionPlan(
-        ("retain_summary",), 20, Span(1, 21), unhidden_seqs=(11, 13, 15, 17, 19), released_seqs=(9,)
-    )
-
-
-def test_preserved_user_messages_are_hidden_before_nothing_fits() -> None:
-    """Preserved user messages are hidden where they do not fit beside the last group."""
-    history = [entry(1, U, 40), entry(2, A, 10), entry(3, U, 30), entry(4, A, 90)]
-    policy = Policy(preserve_user_messages=True, compaction=CompactionPolicy(retain_last_turns=0))
-    plan = RETAIN.plan(history, None, HistoryBudget(100, 100, 0, 0), policy)
-    assert plan == CompactionPlan(("retain_summary",), 80, Span(1, 4), hides_preserved=True)
-
-
-@pytest.mark.parametrize("strategy", [SANDWICH, RETAIN, TREE, CHAIN])
-def test_what_was_unpinned_is_hidden_by_the_next_plan(strategy: object) -> None:
-    """An unpinned message is hidden by the next compaction that can."""
-    chosen = {SANDWICH: SANDWICH, RETAIN: RETAIN, TREE: TREE, CHAIN: CHAIN}[strategy]  # type: ignore[index]
-    policy = Policy(sandwich=SandwichPolicy(0, 2))
-    history = [entry(5, A, 10), *history_of([U, A] * 12, 10)[20:]]
-    plan = chosen.plan(history, Span(1, 21), replace(VAST, target=30), policy)
-    assert isinstance(plan, CompactionPlan)
-    assert plan.released_seqs == (5,)
-    assert plan.unhidden_seqs == ()
-    assert plan.hidden is not None
-    assert plan.hidden.start == 1
-
-
 def test_the_newest_user_message_stays_once_it_was_kept() -> None:
     """After an emergency cut to the newest user message no plan hides it. [compaction.emergency]"""
     kept = entry(5, U, 50)
@@ -457,58 +419,9 @@ def test_sandwich_summarises_the_middle_only() -> None:
     assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), NoCompaction)
 
 
-@pytest.mark.parametrize(("target", "end"), [(0, 16), (100, 16), (109, 16), (110, 15), (190, 7)])
-def test_a_sandwich_keeps_as_much_of_its_end_as_fits(target: int, end: int) -> None:
-    """The preserved bottom is a minimum; more stays where the target allows it."""
-    budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
-    plan = SANDWICH.plan(history_of([U] * 20), None, budget, Policy())
-    assert plan == CompactionPlan(("sandwich",), (end - 6) * 10, Span(6, end))
-
-
 def test_not_enough_messages_keep_the_full_history() -> None:
     """With no message between the ends the full history stays. [strategy.sandwich]"""
     assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), NoCompaction)
-
-
-def test_both_ends_grow_to_whole_turns_where_that_fits_the_target() -> None:
-    """Ends grow to whole turns if the target allows it, else to call groups."""
-    history = history_of([U, A, U, A, A, A, U, A, U, A, A, A, U, A])
-    policy = Policy(sandwich=SandwichPolicy(3, 3))
-    plan = SANDWICH.plan(history, None, VAST, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 20, Span(7, 9))
-    tight = HistoryBudget(capacity=1000, target=70, fixed=0, summary=0)
-    plan = SANDWICH.plan(history, None, tight, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 80, Span(4, 12))
-    assert SANDWICH.plan(history, None, tight, policy) == CompactionPlan(
-        ("sandwich",), 70, Span(4, 11)
-    )
-
-
-def test_a_sandwich_without_a_top_does_not_get_one() -> None:
-    """Where the start of the log was dropped, only a bottom stays. [compaction.emergency]"""
-    history = [entry(seq, U, 10) for seq in range(30, 50)]
-    plan = SANDWICH.plan(history, Span(1, 30), VAST, Policy(), deep=True)
-    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 45))
-
-
-@given(entries(), policies(st.just(False)), budgets())
-def test_preserved_ends_shrink_only_when_nothing_else_fits(
-    history: list[Entry], policy: Policy, budget: HistoryBudget
-) -> None:
-    """The preserved messages stay, unless even trimmed they are too large."""
-    plan = SANDWICH.plan(history, None, budget, policy)
-    if not isinstance(plan, CompactionPlan):
-        return
-    kept, _ = applied(history, None, plan)
-    top, bottom = policy.sandwich.preserve_top, policy.sandwich.preserve_bottom
-    must_stay = [*history[:top], *history[max(top, len(history) - bottom) :]]
-    if plan.hides_preserved:
-        min_top = group_boundary_after(history, top)
-        min_bottom = group_boundary_before(history, len(history) - bottom)
-        minimum = [*history[:min_top], *history[max(min_top, min_bottom) :]]
-        assert not budget.fits(trimmed_cost(minimum))
-    else:
-        assert all(item in kept for item in must_stay)
 
 
 @given(pinned_histories(), policies(), budgets())
@@ -555,25 +468,6 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
         assert isinstance(plan, NoCompaction)
     else:
         assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
-
-
-def test_retain_cuts_inside_a_last_turn_that_does_not_fit() -> None:
-    """A turn too large even with its results trimmed is cut between call groups."""
-    history = [entry(1, U, 10), entry(2, U, 50), *(entry(seq, A, 50) for seq in range(3, 8))]
-    plan = RETAIN.plan(history, None, HistoryBudget(120, 60, 0, 0), Policy())
-    assert plan == CompactionPlan(("retain_summary",), 210, Span(1, 6), hides_preserved=True)
-    assert isinstance(
-        RETAIN.plan(history, None, HistoryBudget(40, 40, 0, 0), Policy()), NoCompaction
-    )
-
-
-@pytest.mark.parametrize(("target", "end"), [(20, 8), (40, 8), (50, 8), (69, 6), (70, 5)])
-def test_retain_keeps_more_turns_where_they_fit(target: int, end: int) -> None:
-    """The last turns are a minimum; more stay where the target allows it."""
-    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
-    budget = HistoryBudget(capacity=1000, target=target, fixed=0, summary=0)
-    plan = RETAIN.plan(history, None, budget, Policy())
-    assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
 
 
 @given(pinned_histories(), budgets(), policies(), st.booleans())
@@ -648,56 +542,6 @@ def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
     budget = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, None, budget, Policy())
     assert plan == CompactionPlan(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
-
-
-def test_a_deep_tree_keeps_only_the_last_turns() -> None:
-    """A deep plan summarises all but `retain_last_turns`. [strategy.tree]"""
-    history = history_of([U, A] * 5)
-    plan = TREE.plan(history, None, VAST, Policy(), deep=True)
-    assert plan == CompactionPlan(("tree_summary",), 80, Span(1, 9), chunks=(Span(1, 9),))
-    policy = Policy(compaction=CompactionPolicy(retain_last_turns=0))
-    plan = TREE.plan(history, None, VAST, policy, deep=True)
-    assert isinstance(plan, CompactionPlan)
-    assert plan.hidden == Span(1, 10)
-
-
-def test_a_small_rest_joins_the_chunk_before() -> None:
-    """Chunks have about chunk_size messages; less than half of one is no chunk. [strategy.tree]"""
-    policy = Policy(tree_summary=TreeSummaryPolicy(6))
-
-    def chunks(messages: int) -> tuple[Span, ...]:
-        history = history_of([A] * messages + [U])
-        plan = TREE.plan(history, None, VAST, policy, deep=True)
-        assert isinstance(plan, CompactionPlan)
-        return plan.chunks
-
-    assert chunks(1) == (Span(1, 2),)
-    assert chunks(8) == (Span(1, 9),)
-    assert chunks(9) == (Span(1, 7), Span(7, 10))
-    assert chunks(14) == (Span(1, 7), Span(7, 15))
-
-
-def test_a_tree_leaves_what_stands_before_its_range() -> None:
-    """Messages before the range stay; where they are too large they become chunks."""
-    history = [*history_of([U, A]), *(entry(seq, A, 10) for seq in range(9, 14)), entry(14, U, 10)]
-    plan = TREE.plan(history, Span(3, 9), VAST, Policy(), deep=True)
-    assert plan == CompactionPlan(("tree_summary",), 50, Span(3, 14), chunks=(Span(9, 14),))
-    plan = TREE.plan(history, Span(3, 9), HistoryBudget(20, 20, 0, 0), Policy())
-    chunks = (Span(1, 3), Span(9, 14))
-    assert plan == CompactionPlan(
-        ("tree_summary",), 70, Span(1, 14), chunks=chunks, hides_preserved=True
-    )
-
-
-def test_what_a_tree_releases_needs_a_chunk_to_join() -> None:
-    """An unpinned message is summarised with the next chunk, and causes one."""
-    history = [entry(3, A, 60), entry(9, U, 10), entry(10, A, 10)]
-    budget = HistoryBudget(capacity=100, target=50, fixed=0, summary=0)
-    plan = TREE.plan(history, Span(1, 9), budget, Policy())
-    assert plan == CompactionPlan(
-        ("tree_summary",), 70, Span(1, 10), chunks=(Span(9, 10),), released_seqs=(3,)
-    )
-    assert isinstance(TREE.plan(history[:2], Span(1, 9), budget, Policy()), NoCompaction)
 
 
 @given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), budgets(), st.booleans())
@@ -911,33 +755,6 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     assert isinstance(requested, CompactionPlan)
     assert requested.steps == ("summarize",)
     assert requested.hidden == Span(1, 39)
-
-
-def test_a_chain_cuts_inside_long_turns() -> None:
-    """A long turn is cut inside; a short one stays whole while it fits. [strategy.chain]"""
-    budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
-    short = [*history_of([U, A]), *(entry(3 + i, (U, A)[i > 0], 30) for i in range(6))]
-    plan = CHAIN.plan(short, None, budget, Policy())
-    assert isinstance(plan, CompactionPlan)
-    assert plan.hidden == Span(1, 3)
-    plan = CHAIN.plan(history_of([U] + [A] * 29), None, budget, Policy())
-    assert isinstance(plan, CompactionPlan)
-    assert plan.hidden == Span(1, 21)
-
-
-def test_a_deep_chain_goes_as_low_as_it_can() -> None:
-    """A deep plan leaves the last turns and the last group's results."""
-    history = [*toolish(6, 300), *(replace(i, seq=i.seq + 24) for i in toolish(2, 300)[1:])]
-    history = [replace(item, role=A) if item.seq == 29 else item for item in history]
-    history = [replace(item, seq=seq) for seq, item in enumerate(history, 1)]
-    assert isinstance(CHAIN.plan(history, None, VAST, Policy()), NoCompaction)
-    plan = CHAIN.plan(history, None, VAST, Policy(), deep=True)
-    assert isinstance(plan, CompactionPlan)
-    assert plan.steps == ("clear_tool_results", "summarize")
-    left, _ = applied(history, None, plan)
-    assert sum(item.role is U for item in left) == 1
-    whole = [item.seq for item in left if item.role is T and item.tokens == 300]
-    assert whole == [[item.seq for item in history if item.role is T][-1]]
 
 
 @given(

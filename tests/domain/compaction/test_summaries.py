@@ -96,15 +96,6 @@ def test_calls_and_results_are_described_as_text() -> None:
     ]
 
 
-def test_calls_and_results_without_each_other_are_described() -> None:
-    """A call without its result is described by itself, and a result without its call."""
-    assert texts_of([result("a"), calling(), user("stop")]) == [
-        ["Result of a tool:\na"],
-        ['Assistant called shell with {"cmd": "ls"}'],
-        ["User:\nstop"],
-    ]
-
-
 def test_media_and_reasoning_are_described_not_sent() -> None:
     """No image data, document data, reasoning or provider block reaches the summariser."""
     parts = (
@@ -125,30 +116,12 @@ def test_media_and_reasoning_are_described_not_sent() -> None:
     assert "[server_tool_use call]" in text
 
 
-def test_an_empty_message_still_has_its_place() -> None:
-    """A message without parts is visible as such."""
-    assert texts_of([Message(Role.ASSISTANT, ())]) == [["Assistant:\n[nothing]"]]
-
-
 def test_a_trailing_call_loses_the_call_and_keeps_its_text() -> None:
     """The last assistant message may not end in an open call. [summary.open-call]"""
     assert without_trailing_calls([user("a"), calling("wait")]) == (
         user("a"),
         Message(Role.ASSISTANT, (Text("wait"),)),
     )
-
-
-def test_a_trailing_call_without_text_is_dropped() -> None:
-    """With nothing but calls the message goes."""
-    assert without_trailing_calls([user("a"), calling()]) == (user("a"),)
-    assert without_trailing_calls([calling("  ")]) == ()
-
-
-def test_calls_before_the_end_stay() -> None:
-    """Only the last message is touched."""
-    messages = (calling(), result("x"))
-    assert without_trailing_calls(messages) == messages
-    assert without_trailing_calls(()) == ()
 
 
 # --- untrusted text -------------------------------------------------------------------------
@@ -236,15 +209,6 @@ def test_the_default_prompt_asks_for_sections() -> None:
     assert "<retain>" not in body
 
 
-def test_the_brief_template_asks_for_the_four_things() -> None:
-    """Facts and decisions, context, preferences and requirements, commitments; no filler."""
-    body = request(summary_request=SummaryRequest(template=SummaryTemplate.BRIEF))
-    for word in ("facts", "decisions", "context", "prefers", "requires", "promised", "open"):
-        assert word in body
-    assert "filler" in body
-    assert "## Heading" not in body
-
-
 def test_what_is_newer_comes_after_the_earlier_summary() -> None:
     """The earlier summary is first, the newer text next, then the checklist. [summary.order]"""
     body = request(
@@ -269,22 +233,6 @@ def test_the_prompt_includes_directives_and_instructions() -> None:
     assert "Only numbers.\n- keep prices\n- keep dates" in body
     assert "Condense the conversation" not in body
     assert body.index("keep dates") < body.index("be brief") < body.index("<summary>")
-
-
-def test_retain_is_requested_only_when_wanted() -> None:
-    """A retain prompt or retain directives request the retain tag. [summary.prompt]"""
-    assert "Keep refs\n- and ids" in request(
-        summary_request=SummaryRequest(retain_prompt="Keep refs", retain_directives=("and ids",))
-    )
-    assert "<retain>" in request(summary_request=SummaryRequest(retain_directives=("ids",)))
-    assert not SummaryRequest().wants_retain
-
-
-def test_the_prompt_includes_an_earlier_summary_and_strictness() -> None:
-    """The prompt has the earlier summary; the second attempt is stricter."""
-    assert "<earlier_summary>\nold news\n</earlier_summary>" in request(previous="old news")
-    assert "could not be used" in request(strict=True)
-    assert "could not be used" not in request()
 
 
 def test_an_earlier_retain_is_carried_on() -> None:

@@ -111,25 +111,6 @@ def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() ->
     )
 
 
-def test_a_batch_is_cleared_at_once() -> None:
-    """More than the excess is cleared, so that the prefix stays stable for some builds."""
-    history = talk(*[300] * 10)
-    plan = plan_clearing(history, View(), 2_999, 700)
-    assert isinstance(plan, CompactionPlan)
-    assert (plan.results_cleared_through, plan.freed_tokens) == (9, 4 * 220)
-
-
-def test_the_last_call_group_keeps_its_results() -> None:
-    """Parallel results of the newest calls stay, even after an answer and a question."""
-    history = [*talk(300, 5_000), entry(6, T, 900), entry(7, A, 9), entry(8, U, 9)]
-    plan = plan_clearing(history, View(), 0, 0)
-    assert isinstance(plan, CompactionPlan)
-    assert plan.results_cleared_through == 3
-    assert isinstance(plan_clearing(history[3:], View(), 0, 0), NoCompaction)
-    assert isinstance(plan_clearing([entry(1, T, 900)], View(), 0, 0), NoCompaction)
-    assert isinstance(plan_clearing([], View(), 0, 0), NoCompaction)
-
-
 def test_output_that_stays_does_not_break_every_prefix() -> None:
     """Beside a large result that must stay, small ones are cleared in batches or not."""
     hog = talk(9_000, *[300] * 3)
@@ -161,26 +142,6 @@ def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:
     plan = plan_clearing([item for item in history if kept.shows(item.seq)], kept, 0, 0)
     assert isinstance(plan, CompactionPlan)
     assert plan.freed_tokens == 3 * 220
-
-
-def test_an_exclusion_holds_from_when_it_is_set() -> None:
-    """What was cleared stays cleared; a result no longer excluded can be cleared."""
-    history = talk(*[300] * 4)
-    names = dict.fromkeys((3, 5, 7, 9), "keep")
-    view = View(results_cleared_through=5, uncleared_results=(5,))
-    assert excluded_seqs(history, view, names, ("keep",)) == {5, 7, 9}
-    assert excluded_seqs(history, view, names, ()) == frozenset()
-    plan = plan_clearing(history, view, 899, 0)
-    assert isinstance(plan, CompactionPlan)
-    assert placeholders(history, cleared(history, view, plan)) == {3, 5}
-
-
-def test_small_results_are_output_but_never_cleared() -> None:
-    """A result that is no larger than its placeholder stays."""
-    history = talk(80, 300, 80, 300)
-    view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
-    assert placeholders(history, view) == {5}
-    assert output(history, view) == 80 + 80 + 300
 
 
 @st.composite

@@ -17,7 +17,6 @@ from app.domain.compaction.reduction.truncation import (
     RESULTS_CLEARED,
     Truncation,
     truncate,
-    truncate_with_note,
 )
 from app.domain.conversations.turns import Entry, entry, pinned_seqs
 from app.domain.conversations.view import ENDLESS, Span
@@ -80,18 +79,6 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
     assert truncate(history, 0, budget_of(99)) is None
 
 
-def test_a_result_too_large_by_itself_drops_no_turn() -> None:
-    """Where no dropping would help, the result is trimmed first and its turn stays."""
-    history = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 20_000)]
-    assert truncate(history, 0, budget_of(12_000)) == Truncation(3, None, (ALL_RESULTS_CLEARED,))
-    turns_of = [entry(seq, (A, U)[seq % 2], 100) for seq in range(1, 21)]
-    asked = [*turns_of, entry(21, U, 10), entry(22, A, 10), entry(23, T, 20_000)]
-    assert truncate(asked, 0, budget_of(12_000)) == Truncation(23, None, (ALL_RESULTS_CLEARED,))
-    assert truncate(asked, 0, budget_of(20_100)) == Truncation(
-        0, (Span(21, ENDLESS),), (EMERGENCY_CUT,)
-    )
-
-
 def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
     """In a single turn the oldest call groups are dropped, never its user message."""
     calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
@@ -101,20 +88,6 @@ def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
     assert [item.seq for item in kept][:1] == [1]
     assert fitted.shown is not None and fitted.shown[0] == Span(1, 2)
     assert len(kept) > 2
-
-
-def test_a_gap_in_the_history_stays_a_gap() -> None:
-    """Summarised messages are not shown again when turns are dropped."""
-    history = [
-        entry(1, U, 100),
-        entry(2, U, 10),
-        entry(3, U, 10),
-        entry(20, U, 10),
-        entry(21, A, 10),
-    ]
-    fitted = truncate(history, 0, budget_of(60))
-    assert fitted is not None
-    assert fitted.shown == (Span(3, 4), Span(20, ENDLESS))
 
 
 @given(histories(), budgets(), st.integers(0, 40))
@@ -154,27 +127,6 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
     assert_spans_show(fitted.shown, history, kept)
 
 
-@given(histories(), budgets(), st.integers(0, 40))
-def test_steps_are_named_in_order_once(
-    history: list[Entry], budget: HistoryBudget, results_cleared_through: int
-) -> None:
-    """Each step that ran is named once and in order, and no other."""
-    fitted = truncate(history, results_cleared_through, budget)
-    if fitted is None:
-        return
-    assert list(fitted.steps) == sorted(fitted.steps, key=ORDER.index)
-    assert len(set(fitted.steps)) == len(fitted.steps)
-    assert (EMERGENCY_CUT in fitted.steps) == (fitted.shown is not None)
-    trims = RESULTS_CLEARED in fitted.steps or ALL_RESULTS_CLEARED in fitted.steps
-    assert trims == (fitted.results_cleared_through > results_cleared_through)
-    newly = [
-        i for i in history if results_cleared_through < i.seq <= fitted.results_cleared_through
-    ]
-    assert not trims or any(item.placeholder_tokens < item.tokens for item in newly)
-    if budget.fits(cost(history, results_cleared_through)):
-        assert fitted == Truncation(results_cleared_through, None, ())
-
-
 @given(histories(), budgets(), st.integers(0, 4000))
 def test_a_larger_budget_never_keeps_less(
     history: list[Entry], budget: HistoryBudget, more: int
@@ -199,16 +151,6 @@ def test_a_larger_budget_never_keeps_less(
 
 
 @given(histories(), budgets())
-def test_user_text_is_never_trimmed(history: list[Entry], budget: HistoryBudget) -> None:
-    """Only tool results are trimmed; user messages stay whole."""
-    fitted = truncate(history, 0, budget)
-    if fitted is None:
-        return
-    spoken = [item for item in kept_of(history, fitted) if item.role is not T]
-    assert cost(spoken, fitted.results_cleared_through) == sum(item.tokens for item in spoken)
-
-
-@given(histories(), budgets())
 def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryBudget) -> None:
     """A truncated view is left alone by the next build. [strategy.target]"""
     fitted = truncate(history, 0, budget)
@@ -219,26 +161,6 @@ def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryB
         assert truncate(kept, fitted.results_cleared_through, budget) == Truncation(
             fitted.results_cleared_through, None, ()
         )
-
-
-def test_excluded_results_are_dropped_but_never_trimmed() -> None:
-    """Newer results are trimmed instead; excluded ones are dropped with their call group."""
-    history = [
-        entry(1, U, 10),
-        entry(2, A, 10),
-        entry(3, T, 1000, excluded=True),
-        entry(4, A, 10),
-        entry(5, T, 1000),
-        entry(6, A, 10),
-        entry(7, T, 200),
-    ]
-    fitted = truncate(history, 0, budget_of(1400))
-    assert fitted == Truncation(5, None, (RESULTS_CLEARED,))
-    fitted = truncate(history, 0, budget_of(700))
-    assert fitted == Truncation(5, (Span(1, 2), Span(4, ENDLESS)), (RESULTS_CLEARED, EMERGENCY_CUT))
-    last = [*history[:2], history[2]]
-    fitted = truncate(last, 0, budget_of(900))
-    assert fitted == Truncation(0, (Span(1, 2), Span(4, ENDLESS)), (EMERGENCY_CUT,))
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:
@@ -261,19 +183,3 @@ def test_pins_are_neither_trimmed_nor_dropped() -> None:
     fitted = truncate(older, 0, budget_of(1300))
     assert fitted is not None
     assert fitted.steps in (half, half[:1])
-
-
-def test_nothing_left_out_comes_back_behind_the_last_entry() -> None:
-    """Where the view ends before the log does, only future messages are shown after it."""
-    history = [entry(4, U, 10), entry(6, A, 100, pinned=True)]
-    fitted = truncate([entry(3, A, 900), *history], 0, budget_of(200), Span(1, 9))
-    assert fitted is not None
-    assert fitted.shown == (Span(4, 5), Span(6, 7), Span(9, ENDLESS))
-
-
-def test_tokens_for_a_note_are_reserved_only_where_something_is_dropped() -> None:
-    """The note on dropped messages counts towards the budget."""
-    history = [entry(1, U, 60), entry(2, U, 30), entry(3, U, 10)]
-    assert truncate_with_note(history, 0, budget_of(100), 50) == Truncation(0, None, ())
-    fitted = truncate_with_note(history, 0, budget_of(80), 50)
-    assert fitted == Truncation(0, (Span(3, ENDLESS),), (EMERGENCY_CUT,))

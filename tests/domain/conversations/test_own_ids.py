@@ -14,7 +14,6 @@ from app.domain.conversations.own_ids import (
     MAX_CHARS,
     PATTERN,
     keys_of,
-    likeliest_key,
     public_id_from,
 )
 
@@ -50,13 +49,6 @@ def test_no_caller_can_choose_a_derived_key(
     assert keys_of(tenant, derived)[0] != derived
     first = keys_of(tenant, chosen)[0]
     assert first != chosen or chosen[14] != "8"
-
-
-@given(TENANTS, UUIDS, PAIRS)
-def test_the_likeliest_key_is_the_first(tenant: str, chosen: str, pair: tuple[str, str]) -> None:
-    """It is found without the other one."""
-    assert likeliest_key(tenant, chosen) == keys_of(tenant, chosen)[0]
-    assert likeliest_key(*pair) == keys_of(*pair)[0]
 
 
 @given(UUIDS)
@@ -110,12 +102,6 @@ def test_printable_characters_are_accepted(character: str) -> None:
 def test_other_texts_are_no_ids(text: str) -> None:
     """What a path, a header or an eye may change or miss is refused."""
     assert public_id_from(text) is None
-
-
-@pytest.mark.parametrize("text", ["...", ".a", "a b", "%2F", "a?b#c", "é漢🙂", "0", "a" * 256])
-def test_unusual_ids_are_ids(text: str) -> None:
-    """Percent-encoded in a path, they are unambiguous."""
-    assert public_id_from(text) == text
 
 
 def test_the_key_of_an_own_id_never_changes() -> None:

@@ -34,13 +34,6 @@ def legal_cuts(items: list[Entry]) -> list[int]:
     return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or items[i].role is not T]
 
 
-def test_turns_start_at_user_messages() -> None:
-    """A turn ends before the next user message; messages before the first are a turn as well."""
-    assert parse_turn_boundaries(history(U, A, T, U, U)) == [0, 3, 4]
-    assert parse_turn_boundaries(history(A, T, U)) == [0, 2]
-    assert parse_turn_boundaries([]) == []
-
-
 def test_a_single_turn_is_cut_between_call_groups() -> None:
     """Inside one oversized turn the only legal cut is between call groups."""
     one_turn = history(U, A, T, T, A, T)
@@ -51,12 +44,6 @@ def test_several_turns_are_cut_at_turn_starts() -> None:
     """The nearest turn start is chosen, the earlier of two equally near ones."""
     turns = history(U, A, U, A, T, U)
     assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
-
-
-def test_a_call_group_is_a_call_with_its_results() -> None:
-    """Every other message is a group by itself."""
-    assert call_groups(history(U, A, T, T, A, U)) == [(0, 1), (1, 4), (4, 5), (5, 6)]
-    assert call_groups([]) == []
 
 
 def test_a_pin_protects_its_whole_call_group() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,13 +23,11 @@ from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.views import shown_entries, view_after, with_omission_note
 from app.domain.conversations.active_window import ActiveWindow
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
-from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, never_cleared
-from app.domain.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_beside
+from app.domain.conversations.turns import Entry, entry, never_cleared
+from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
 from app.domain.conversations.visibility import (
-    SlidingWindow,
     State,
     Visibility,
-    start_of_last,
     visibilities,
 )
 from tests.domain.histories import QUICK, entries, pinned_at
@@ -105,89 +102,6 @@ def test_without_a_compaction_all_is_verbatim() -> None:
     assert all(mark.is_explained for mark in found.values())
 
 
-def test_a_second_compaction_takes_over_the_older_messages() -> None:
-    """It does so with any text of its summary."""
-    one, two = (Summary(Span(2, end), "what was said") for end in (5, 7))
-    first = receipt("first", view_of(Span(2, 5), one), made=[one])
-    second = receipt("second", view_of(Span(2, 7), two), first, [two])
-    cleared = replace(second.view, results_cleared_through=8)
-    third = receipt("third", cleared, second, trigger=Trigger.TOOL_OUTPUT)
-    found = visibilities(log(8), third.view, [third, second, first])
-    assert causes(found) == [None, *["second"] * 5, None, None]
-    assert states(found)[1:6] == [State.SUMMARISED] * 5
-    before = visibilities(log(8), first.view, [first])
-    assert causes(before) == [None, *["first"] * 3, None, None, None, None]
-
-
-def test_nodes_of_a_tree_belong_to_the_compactions_that_made_them() -> None:
-    """Equal texts are distinguished by their ranges; a merged node belongs to the merge."""
-    nodes = [Summary(Span(start, start + 2), "same", 10) for start in (1, 3, 5)]
-    folded = Summary(Span(1, 5), "same", 10, 2, (Span(1, 3), Span(3, 5)))
-    first = receipt("first", view_of(Span(1, 3), nodes[0]), made=nodes[:1])
-    second = receipt("second", view_of(Span(1, 5), *nodes[:2]), first, nodes[1:2])
-    both = visibilities(log(8), second.view, [second, first])
-    assert causes(both)[:5] == ["first", "first", "second", "second", None]
-    third = receipt("third", view_of(Span(1, 7), folded, nodes[2]), second, [nodes[2], folded])
-    assert causes(visibilities(log(8), third.view, [third, second, first]))[:6] == ["third"] * 6
-
-
-def test_a_shortened_summary_range_keeps_its_compaction() -> None:
-    """A summary covers only hidden messages, but its compaction stays the same."""
-    made = Summary(Span(1, 9), "so far")
-    shown = replace(made, span=Span(2, 7))
-    only = receipt("only", view_of(Span(2, 7), shown), made=[made])
-    assert causes(visibilities(log(8), only.view, [only])) == [None, *["only"] * 5, None, None]
-
-
-def test_a_left_out_message_names_the_first_compaction_that_hid_it() -> None:
-    """Later truncations hide the same messages again."""
-    first = receipt("first", with_omission_note(view_of(Span(1, 4))))
-    second = receipt("second", with_omission_note(view_of(Span(1, 7), kept=[5])), first)
-    found = visibilities(log(8), second.view, [second, first])
-    assert causes(found) == ["first"] * 3 + ["second", None, "second", None, None]
-    assert states(found)[3:5] == [State.LEFT_OUT, State.VERBATIM]
-
-
-def test_a_kept_message_inside_a_summary_is_left_out_once_hidden() -> None:
-    """The summary does not cover it although it is in its range."""
-    summary = Summary(Span(1, 7), "so far")
-    first = receipt("first", view_of(Span(1, 7), summary, kept=[3, 4]), made=[summary])
-    second = receipt("second", view_of(Span(1, 7), summary), first, trigger=Trigger.EMERGENCY)
-    found = visibilities(log(8), second.view, [second, first])
-    assert causes(found)[1:5] == ["first", "second", "second", "first"]
-    assert states(found)[1:5] == [State.SUMMARISED, *[State.LEFT_OUT] * 2, State.SUMMARISED]
-
-
-def test_a_kept_message_can_join_a_later_node() -> None:
-    """A tree summarises it with its next chunk."""
-    node = Summary(Span(1, 5), "first", 10, 1, (Span(1, 5),))
-    later = Summary(Span(5, 7), "second", 10, 1, (Span(3, 4), Span(5, 7)))
-    first = receipt("first", view_of(Span(1, 5), node, kept=[3]), made=[node])
-    second = receipt("second", view_of(Span(1, 7), node, later), first, [later])
-    found = visibilities(log(8), second.view, [second, first])
-    assert states(found)[:6] == [State.SUMMARISED] * 6
-    assert causes(found)[:6] == ["first", "first", "second", "first", "second", "second"]
-
-
-def test_only_large_results_are_cleared() -> None:
-    """A result no larger than a placeholder, and one that is not to be cleared, stay."""
-    results = [
-        entry(1, A, 10),
-        entry(2, T, MAX_PLACEHOLDER_TOKENS),
-        entry(3, T, MAX_PLACEHOLDER_TOKENS + 1),
-        entry(4, T, 900),
-        entry(5, U, 900),
-        entry(6, T, 900),
-    ]
-    first = receipt("first", View(results_cleared_through=3))
-    second = receipt("second", View(results_cleared_through=5, uncleared_results=(4,)), first)
-    third = receipt("third", View(results_cleared_through=5), second)
-    found = visibilities(results, third.view, [third, second, first])
-    cleared, verbatim = State.CLEARED, State.VERBATIM
-    assert states(found) == [verbatim, verbatim, cleared, cleared, verbatim, verbatim]
-    assert causes(found) == [None, None, "first", "third", None, None]
-
-
 def test_a_cause_is_unknown_until_its_receipt_is_read() -> None:
     """Who hid a message is said once the receipt is read, not before."""
     first = receipt("first", replace(view_of(Span(1, 3)), results_cleared_through=5))
@@ -212,24 +126,6 @@ def test_outside_the_active_window() -> None:
     outside, verbatim = State.OUTSIDE, State.VERBATIM
     assert states(found) == [outside, verbatim, verbatim, *[outside] * 4, verbatim, verbatim]
     assert [seq for seq, mark in found.items() if mark.restored_at == AT] == [2, 3]
-
-
-def test_a_sliding_window_shows_the_last_messages_and_pins() -> None:
-    """Earlier messages are outside; hidden ones among the last are left out."""
-    cut = receipt("cut", with_omission_note(view_of(Span(1, 6))), trigger=Trigger.EMERGENCY)
-    pinned = pinned_at(log(8), [7])
-    found = visibilities(pinned, cut.view, [cut], (), SlidingWindow(8, 4))
-    outside, left_out, verbatim = State.OUTSIDE, State.LEFT_OUT, State.VERBATIM
-    assert states(found) == [*[outside] * 3, *[left_out] * 2, outside, verbatim, verbatim]
-    assert causes(found)[3:5] == ["cut", "cut"]
-
-
-@pytest.mark.parametrize(
-    ("count", "start"), [(1, 9), (2, 8), (3, 4), (4, 3), (5, 2), (6, 1), (99, 1)]
-)
-def test_the_last_messages_of_spans(count: int, start: int) -> None:
-    """They are counted back from the newest one, shown ones only."""
-    assert start_of_last((Span(2, 5), Span(8, ENDLESS)), 9, count) == start
 
 
 # --- whole stories --------------------------------------------------------------------------

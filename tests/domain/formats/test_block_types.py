@@ -110,16 +110,3 @@ def test_the_error_of_a_message_of_another_format_has_a_hint(
     assert problem.detail.endswith(
         f"; this has the shape of {shape}, not of {format}: is `format` right?"
     )
-
-
-def test_the_error_of_a_message_of_its_format_has_no_hint() -> None:
-    """What is wrong with a message is said alone where its format is plain."""
-    plain: list[tuple[FormatName, dict[str, Any]]] = [
-        (CHAT, {"role": "user"}),
-        (CHAT, {"role": "nobody", "type": ["message"]}),
-        (RESPONSES, {"type": "function_call"}),
-    ]
-    for format, raw in plain:
-        with pytest.raises(ValidationError) as refused:
-            make_drafts(raw, format, len, "/messages/0")
-        assert "format" not in refused.value.problems[0].detail

@@ -33,11 +33,11 @@ from app.domain.common.messages import (
     clean,
     sendable_json,
 )
-from app.domain.formats import group_items, openai_responses, with_request_pointers
+from app.domain.formats import group_items, openai_responses
 from app.domain.formats.openai_responses.items import OUTPUT_TYPES
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
-from tests.judge import check_type, errors, judge, refusals
+from tests.judge import check_type, errors, judge
 
 REASONING: dict[str, Any] = {
     "type": "reasoning",
@@ -97,11 +97,6 @@ def parse_one(raw: Mapping[str, Any]) -> Message:
 def assistant(*parts: Part) -> Message:
     """Return an assistant message."""
     return Message(Role.ASSISTANT, parts)
-
-
-def issues(items: list[dict[str, Any]]) -> list[str]:
-    """Return what the provider's types say against items."""
-    return refusals("openai_responses", {"input": items})
 
 
 READS = [
@@ -269,16 +264,6 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
     assert group_items(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
 
 
-def test_an_error_points_to_the_item_of_the_request() -> None:
-    """An error in joined items points to the item of the request [log.append-only]."""
-    batch = [SAID, {**CALL, "arguments": 5}]
-    ((index, raw),) = group_items(RESPONSES, batch)
-    with pytest.raises(ValidationError) as refusal:
-        openai_responses.parse(raw, f"/messages/{index + 3}")
-    assert refusal.value.problems[0].pointer == "/messages/3/output/1/arguments"
-    assert with_request_pointers(refusal.value).problems[0].pointer == "/messages/4/arguments"
-
-
 def test_items_of_the_model_go_back_verbatim() -> None:
     """Ids, phase, status and order are kept while their prefix is unchanged.
 
@@ -353,13 +338,6 @@ def test_ids_that_the_provider_did_not_make_are_not_sent() -> None:
     assert ["id" in item for item in items] == [False, False]
     (output,) = openai_responses.render(clean(parse_one({**OUTPUT, "id": "m-7"})))
     assert output == OUTPUT
-
-
-@pytest.mark.parametrize("answers", [*openai_responses.call_types([CALL]).values(), None])
-def test_outputs_keep_their_fields(answers: str | None) -> None:
-    """An output goes back with its fields, in the order of its type."""
-    kept = {**OUTPUT, "caller": {"type": "direct"}, "name": "f", "status": "completed"}
-    assert openai_responses.render(clean(parse_one(kept)), call_type=answers) == [kept]
 
 
 NATIVE = [

@@ -46,7 +46,6 @@ from app.domain.models.tokens import (
     count_message,
     count_payload_messages,
     count_rendered,
-    count_system,
     counts_as_stored,
     estimate_tool_defs_tokens,
     media_overhead,
@@ -250,37 +249,6 @@ def test_no_message_crashes_the_count(message: Message) -> None:
     ready = clean(message)
     assert count_message(ready, words).total >= MESSAGE_OVERHEAD
     assert min(bytes_4([message]), chars_4([message]), chars_2_5([message])) >= 0
-
-
-def test_a_result_costs_no_overhead_inside_a_user_message() -> None:
-    """Three neutral messages in one wire message pay one overhead. [budget.of-the-payload]"""
-    wire_message = {
-        "role": "user",
-        "content": [
-            {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
-            {"type": "tool_result", "tool_use_id": "c2", "content": "two", "is_error": True},
-            {"type": "text", "text": "go"},
-        ],
-    }
-    count = count_payload_messages(FormatName.ANTHROPIC, [wire_message], words)
-    assert count == MESSAGE_OVERHEAD + (2 + 3) + (2 + 3) + 2
-
-
-def test_media_of_a_result_cost_their_message() -> None:
-    """Media moved to a user message pay its overhead and its label [agents.status-preamble]."""
-    message = Message(Role.TOOL, (Image(url="https://x.test/a"),), "c1")
-    label = words("[media from tool call c1]") + words("[media follows]")
-    assert media_overhead(FormatName.OPENAI_CHAT, message, words) == MESSAGE_OVERHEAD + label
-    assert (
-        media_overhead(FormatName.OPENAI_CHAT, Message(Role.TOOL, (Text("x"),), "c1"), words) == 0
-    )
-
-
-def test_system_messages_count() -> None:
-    """System text costs the same as a field of its own and inside an OpenAI payload."""
-    payload = [{"role": "system", "content": "be kind"}]
-    count = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
-    assert count == count_system("be kind", words) == MESSAGE_OVERHEAD + 10
 
 
 def test_tool_definitions_count() -> None:

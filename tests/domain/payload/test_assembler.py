@@ -22,10 +22,8 @@ from app.domain.common.messages import (
     Reasoning,
     Role,
     Text,
-    ToolCall,
     clean,
 )
-from app.domain.compaction.views import view_summary_tokens
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import (
     ENDLESS,
@@ -220,14 +218,6 @@ def test_warm_and_cold_builds_are_identical(case: Case, data: st.DataObject) -> 
     for shown in case.shown[cut:]:
         warm.add(shown)
     assert warm.items() == folded(case).items()
-
-
-@given(cases())
-@QUICK
-def test_reading_the_items_changes_nothing(case: Case) -> None:
-    """Items may be asked for at any time, again and again."""
-    assembler = folded(case)
-    assert assembler.items() == assembler.items()
 
 
 @given(cases())
@@ -555,22 +545,6 @@ def test_breakpoints_are_on_user_messages(case: Case) -> None:
         assert marked == wire[mark.item_index]
 
 
-def test_breakpoints_of_an_earlier_responses_payload_can_be_read() -> None:
-    """For each row, the marks of a payload that ended there; two of them stay in the next."""
-    raws = [raw for n in range(30) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
-    rows = rows_of(RawLog([(RESPONSES, raw) for raw in raws]), RESPONSES)
-    assembler = ASSEMBLERS[RESPONSES](EVERYTHING, third)
-    items = assembler.items()
-    for made in rows:
-        assembler.add(made)
-        items = assembler.items()
-        assert assembler.point_at(made.seq) == (items.stable_items, items.breakpoints)
-    assert [mark.item_index for mark in items.breakpoints] == [58, 56, 48, 32]
-    assert items.breakpoints[0].tokens == count_payload_messages(
-        RESPONSES, parsed(items)[:59], third
-    )
-
-
 def test_the_newest_block_of_the_log_is_marked() -> None:
     """The prefix that the next build shares is the one to cache; older marks stay.
 
@@ -616,14 +590,6 @@ def test_media_of_results_follow_in_a_user_message() -> None:
     assert [item["role"] for item in wire] == ["user", "assistant", "tool", "tool", "user"]
     assert wire[2]["content"] == "see"
     assert wire[4]["content"] == [{"type": "text", "text": "[media from tool call a]"}, image]
-
-
-def test_open_calls_are_closed_when_the_next_message_comes() -> None:
-    """A call that never got its result is closed by a synthetic one, then stable."""
-    for format in FormatName:
-        wire = items_of(format, user("hi"), asks("a", "b"), result("b"), user("and?"))
-        texts = {m.tool_call_id: m.text for m in messages_of(format, wire) if m.role is Role.TOOL}
-        assert texts == {"a": NO_RESULT, "b": "done"}
 
 
 def test_results_of_hidden_calls_are_not_shown() -> None:
@@ -700,50 +666,6 @@ def test_a_summary_is_between_the_preserved_messages() -> None:
     assert [item["role"] for item in as_system] == ["user", "system", "user"]
 
 
-@pytest.mark.parametrize("format", FormatName)
-def test_preserved_messages_follow_the_summary_of_their_range(format: FormatName) -> None:
-    """Top, retain, summaries oldest first, the kept ones in their order, bottom [pins.verbatim]."""
-    wire = items_of(format, *RICH_LOG, view=RICH_VIEW)
-    said = [
-        (message.role, part.text)
-        for message in messages_of(format, wire)
-        for part in message.parts
-        if isinstance(part, Text)
-    ]
-    assert said == [
-        (Role.USER, "said 1"),
-        (Role.USER, "[Kept from earlier in the conversation: word for word]"),
-        (Role.USER, f"{SUMMARY_PREFIX}first]"),
-        (Role.USER, f"{SUMMARY_PREFIX}second]\n{RICH_VIEW.note}"),
-        (Role.USER, "said 4"),
-        (Role.TOOL, "kept " * 90),
-        (Role.USER, "said 9"),
-        (
-            Role.TOOL,
-            "[tool output trimmed; ref=0190f3a0-0000-7000-8000-000000000011; 720 bytes;"
-            " read with tool_output_cache]",
-        ),
-        (Role.USER, "said 12"),
-    ]
-    assert issues(Case(RawLog(), format, RICH_VIEW, 12), wire) == []
-
-
-@pytest.mark.parametrize("format", FormatName)
-def test_summary_tokens_count_all_text_for_the_hidden_range(format: FormatName) -> None:
-    """Retained text, summaries and note count as the summary, in planning as well."""
-    rows = rows_of(RawLog([(CHAT, raw) for raw in RICH_LOG]), format)
-    assembler = ASSEMBLERS[format](RICH_VIEW, third)
-    for made in rows:
-        if RICH_VIEW.shows(made.seq):
-            assembler.add(made)
-    items = assembler.items()
-    counted = count_payload_messages(format, parsed(items), third)
-    assert items.tokens + items.summary_tokens == counted
-    if format is CHAT:
-        assert items.summary_tokens == view_summary_tokens(RICH_VIEW, third)
-    assert 0 < items.summary_tokens <= view_summary_tokens(RICH_VIEW, third)
-
-
 def test_several_summaries_have_the_requested_role() -> None:
     """With `summary_role: system` each of them is a system message, the kept ones not.
 
@@ -776,15 +698,3 @@ def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> 
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
             wire = [FORMATS[CHAT].adapt(message)]
             assert 4 + third(wire[0].text) + third("x" * 40) <= MAX_PLACEHOLDER_TOKENS
-
-
-def test_small_results_are_not_replaced() -> None:
-    """A result no larger than its placeholder stays. [tool-output.placeholder]"""
-    view = replace(EVERYTHING, results_cleared_through=3)
-    assert items_of(CHAT, user("hi"), asks("a"), result("a", "ok"), view=view)[2]["content"] == "ok"
-
-
-def test_messages_keep_their_calls_arguments() -> None:
-    """A call goes out with its name and arguments as they came. [log.identical-strings]"""
-    wire = items_of(CHAT, user("hi"), asks("a"), result("a"))
-    assert messages_of(CHAT, wire)[1].calls == (ToolCall("a", "f", "{}"),)

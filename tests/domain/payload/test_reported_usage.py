@@ -428,13 +428,9 @@ def test_a_call_is_the_same_in_every_shape_and_format(
 BIG = 10**12
 WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
     (CHAT, {}, "/usage/prompt_tokens"),
-    (CHAT, {"prompt_tokens": None}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": -1}, "/usage/prompt_tokens"),
-    (CHAT, {"prompt_tokens": True}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": "5"}, "/usage/prompt_tokens"),
-    (CHAT, {"prompt_tokens": 5.0}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": BIG + 1}, "/usage/prompt_tokens"),
-    (CHAT, {"prompt_tokens": [5]}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": 5, "completion_tokens": -1}, "/usage/completion_tokens"),
     (CHAT, {"prompt_tokens": 5, "prompt_tokens_details": 5}, "/usage/prompt_tokens_details"),
     (
@@ -453,9 +449,7 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
         {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
         "/usage/input_tokens_details",
     ),
-    (RESPONSES, {"input_tokens": 5, "input_tokens_details": []}, "/usage/input_tokens_details"),
     (ANTHROPIC, {"output_tokens": 5}, "/usage/input_tokens"),
-    (ANTHROPIC, {"prompt_tokens": None}, "/usage/prompt_tokens"),
     (CHAT, {"inputTokens": -5}, "/usage/inputTokens"),
     (CHAT, {"inputTokens": 5, "cacheReadInputTokens": "5"}, "/usage/cacheReadInputTokens"),
     (
@@ -463,14 +457,11 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
         {"input_tokens": 5, "cache_read_input_tokens": -5},
         "/usage/cache_read_input_tokens",
     ),
-    (ANTHROPIC, {"input_tokens": 5, "cache_creation": "x"}, "/usage/cache_creation"),
     (
         ANTHROPIC,
         {"input_tokens": 5, "cache_creation": {"ephemeral_5m_input_tokens": 0.5}},
         "/usage/cache_creation/ephemeral_5m_input_tokens",
     ),
-    (ANTHROPIC, {"input_tokens": 5, "iterations": {}}, "/usage/iterations"),
-    (ANTHROPIC, {"input_tokens": 5, "iterations": "ab"}, "/usage/iterations"),
     (ANTHROPIC, {"input_tokens": 5, "iterations": [5]}, "/usage/iterations/0"),
     (
         ANTHROPIC,
@@ -478,7 +469,6 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
         "/usage/iterations/0/input_tokens",
     ),
     (GEMINI, {"candidates_token_count": 5}, "/usage/prompt_token_count"),
-    (GEMINI, {"promptTokenCount": -5}, "/usage/promptTokenCount"),
     (
         GEMINI,
         {"prompt_token_count": 5, "cached_content_token_count": 6},

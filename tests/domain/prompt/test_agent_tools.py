@@ -142,13 +142,6 @@ def test_schemas_list_required_parameters() -> None:
     assert all(tool["strict"] is False for tool in definitions_in(RESPONSES))
 
 
-def test_definitions_are_new_objects_for_each_caller() -> None:
-    """Changing what was returned changes nothing for the next one."""
-    before = json.dumps(definitions_in(ANTHROPIC))
-    definitions_in(ANTHROPIC)[0]["input_schema"]["properties"].clear()
-    assert json.dumps(definitions_in(ANTHROPIC)) == before
-
-
 def test_every_tool_that_notes_name_is_there() -> None:
     """What views and placeholders tell a model to call can be called. [agent-tools.execute]"""
     assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES
@@ -170,13 +163,6 @@ def test_no_description_mentions_another_tool() -> None:
 
 
 # --- calls ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("format", FormatName)
-def test_a_native_call_is_read(format: FormatName) -> None:
-    """The same call is parsed equally from every format, whatever other fields it has."""
-    raw = {**native(format), "thoughtSignature": "c2ln", "status": "completed"}
-    assert parse_call(raw, format, "/tool_call") == Call("c1", READ_LINES, ARGUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -326,17 +312,6 @@ def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], as
     assert asked(name, {"ref_id": REF, **arguments}) == ask
 
 
-def test_the_error_names_invalid_arguments_of_the_other_tools() -> None:
-    """A search and a recall require a query, and a compaction takes no arguments."""
-    assert "query is required" in refusal(RECALL, {})
-    assert "query must be 1 to 1,000 characters" in refusal(RECALL, {"query": ""})
-    assert "query is required" in refusal(TOOL_SEARCH, {})
-    assert "query must be 1 to 1,000 characters" in refusal(TOOL_SEARCH, {"query": "x" * 1001})
-    assert refusal(COMPACT_CONTEXT, {"why": "full"}) == (
-        'compact_context was not run: there is no argument "why". It takes no arguments.'
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [
@@ -383,25 +358,11 @@ def test_the_error_lists_all_invalid_arguments() -> None:
     )
 
 
-@given(ANY_JSON.filter(lambda value: not isinstance(value, dict)))
-def test_arguments_that_are_no_object_are_an_error_for_the_model(value: Any) -> None:
-    """Arguments that are no JSON object are no malformed request, but an error for the model."""
-    call = parse_call(native(CHAT, arguments=value), CHAT, "")
-    assert call.arguments is None
-    assert "must be one JSON object" in refusal(call.name, call.arguments)
-
-
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
 def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> None:
     """Text that is no JSON, or is far too long, is an error for the model as well."""
     raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": text}}
     assert parse_call(raw, CHAT, "").arguments is None
-
-
-def test_no_text_is_no_arguments() -> None:
-    """Some models send nothing for a call without arguments. [agent-tools.execute]"""
-    raw = {"id": "c1", "function": {"name": READ_BYTES, "arguments": " "}}
-    assert parse_call(raw, CHAT, "").arguments == {}
 
 
 @given(

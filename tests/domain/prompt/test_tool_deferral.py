@@ -78,15 +78,6 @@ def test_mcp_is_deferred_first_then_skill_and_builtin_never(
     assert held(MIXED, allowed) == expected
 
 
-def test_the_least_recently_used_tool_is_deferred_first() -> None:
-    """The never used before the used, the least recently used first inside a category."""
-    used = {"m3": 9, "m1": 4, "s1": 1}
-    assert held(MIXED, 50, used) == ("m2",)
-    assert held(MIXED, 40, used) == ("m1", "m2")
-    assert held(MIXED, 30, used) == ("m1", "m2", "m3")
-    assert held(MIXED, 20, used) == ("m1", "m2", "s2", "m3")
-
-
 def test_tools_of_the_service_itself_stay() -> None:
     """A caller who lists them as mcp keeps the search, and what reads cut results."""
     own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
@@ -125,20 +116,6 @@ def test_builtin_tools_are_deferred_as_a_last_resort() -> None:
     assert last_resort(10, 59) == ("b", "c", "d", "m")
     assert last_resort(30, 59, b=2, c=1) == ("a", "c", "d", "m")
     assert last_resort(0, 0) == ("a", "b", "c", "d", "m")
-
-
-def test_promoted_tools_are_deferred_last_of_all() -> None:
-    """A found tool stays while the others make room; else the first found goes first."""
-    assert last_resort(20, 59, "b") == ("a", "c", "d", "m")
-    assert last_resort(20, 39, "b", "m") == ("a", "b", "c", "d")
-    assert last_resort(20, 10, "b", "m") == ("a", "b", "c", "d")
-
-
-def test_too_many_builtin_tools_are_deferred() -> None:
-    """No more than the provider takes, even where no token is short. [tools.last-resort]"""
-    tools = [tool(f"b{number}", "builtin") for number in range(5)]
-    plan = plan_deferral(tools, [10] * 5, ToolLimits(20, 1000, 3), {"b4": 1}, ())
-    assert plan == ("b2", "b3")
 
 
 PLANS = st.lists(

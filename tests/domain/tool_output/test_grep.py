@@ -144,25 +144,6 @@ def test_the_result_does_not_depend_on_the_pieces(
     assert [match.line for match in result.matches] == alone
 
 
-def test_context_lines_cross_blocks() -> None:
-    """A match at the edge of a block has all its context lines."""
-    lines = [f"line {number:05}" for number in range(20_000)]
-    blob = encode("\n".join(lines))
-    for number in (0, 1, 5957, 5958, 5959, 11_000, 19_998, 19_999):
-        found = grep(blob, f"^{lines[number]}$", before=3, after=3)
-        assert found == GrepResult(
-            [
-                MatchedLine(
-                    number + 1,
-                    lines[number],
-                    lines[max(0, number - 3) : number],
-                    lines[number + 1 : number + 4],
-                )
-            ],
-            False,
-        )
-
-
 def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
     """`truncated` means that there is another match; context lines are still added."""
     search = Grep("a", after=2, limit=1, max_line_length=9)
@@ -173,32 +154,6 @@ def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
     assert done == [False, True, True]
     assert search.finish() == GrepResult([MatchedLine(1, "a", [], ["a", "b"])], True)
     assert not grep(b"a\nb\n", "a", limit=1).truncated
-
-
-@pytest.mark.parametrize(
-    ("blob", "pattern", "lines"),
-    [
-        (b"a\r\nb\r\n", "a$", [1]),
-        (b"a\r\r\n", "a$", []),
-        (b"a\r\r\n", "a\r$", [1]),
-        (b"x\na\r", "^a$", [2]),
-        (b"\n\n", "^$", [1, 2]),
-        (b"", "^$", []),
-        (b"a\0b\n", "a\0b", [1]),
-        (b"foo\nbar\n", r"foo\s*bar", []),
-        (b"foo\nbar\n", r"foo[^x]bar|(?s:foo.bar)|foo\nbar|foo[\x00-\x20]bar", []),
-        (b"foo\nbar\n", r"foo\Cbar", []),
-        ("É\né\nE\n".encode(), "^[É]$", [1]),
-        ("a\ud800b\n".encode("utf-8", "surrogatepass"), "^a.b$", [1]),
-        (b"a\xffb\n", "^a.b$", []),
-        (b"a\xffb\n", r"^a\Cb$", [1]),
-        (b"ab\nb", r"\Ab", [2]),
-        (b"ab\nba", r"b\z", [1]),
-    ],
-)
-def test_line_ends_are_matched(blob: bytes, pattern: str, lines: list[int]) -> None:
-    """Rules 1, 3 and 5 at the ends of lines and beside invalid bytes."""
-    assert [match.line for match in grep(blob, pattern).matches] == lines
 
 
 def test_case_is_ignored_in_every_script() -> None:
@@ -261,28 +216,6 @@ def test_anchors_match_at_the_ends_of_a_long_line(size: int, unit: str) -> None:
         found = grep(blob, pattern, max_line_length=5).matches
         assert [match.line for match in found] == lines
         assert all("\ufffd" not in match.text for match in found)
-
-
-@pytest.mark.parametrize("unit", ["é", "€", "😀"])
-@pytest.mark.parametrize("shift", range(4))
-def test_a_match_at_the_edge_of_a_segment_is_whole(unit: str, shift: int) -> None:
-    """Rule 4; the excerpt ends at whole characters and marks that the line continues."""
-
-    def filled(size: int) -> bytes:
-        return b"x" * (size % len(encode(unit))) + encode(unit) * (size // len(encode(unit)))
-
-    needle = b"needle" + b"x" * shift
-    first = filled(LONG - 30) + needle + filled(1000)
-    at_start = filled(LONG - OVERLAP + 10 - shift) + b"needle" + filled(OVERLAP) + b"!"
-    at_start = b"x" * shift + at_start + filled(1000)
-    for blob, pattern in [(first, "needle"), (at_start, "needle[^!]+!")]:
-        result = grep(blob, pattern, max_line_length=200)
-        text = result.matches[0].text
-        assert "needle" in text
-        assert "\ufffd" not in text
-        assert (text[0], text[-1]) == (ELLIPSIS, ELLIPSIS)
-        for size in (LONG + 1, LONG + 4):
-            assert grep(blob, pattern, [blob[:size], blob[size:]], max_line_length=200) == result
 
 
 @pytest.mark.parametrize(("size", "lines"), [(LONG, [1]), (LONG + 8, [])])

@@ -38,7 +38,6 @@ from app.domain.tool_output.stored_output import (
     StoredOutput,
     inline_output,
     stored_output_from,
-    without_tool_names,
 )
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
@@ -193,14 +192,6 @@ def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
     assert found.output.byte_size > 4096
 
 
-def test_the_smaller_limit_applies() -> None:
-    """A result over `max_message_bytes` is offloaded below the threshold too."""
-    policy = ToolOutputPolicy(offload_threshold_bytes=10**6, max_message_bytes=100)
-    assert not offloaded(result("x" * 100), policy).blobs
-    found = offloaded(result("x" * 101), policy)
-    assert found.output.preview is PreviewKind.CUT and found.blobs
-
-
 @pytest.mark.parametrize("name", AGENT_TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     """Results of agent tools are never offloaded."""
@@ -210,13 +201,6 @@ def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     assert not offload_result(named, message_of(named), CHAT, OffloadRules(TIGHT), "").blobs
     assert offloaded(piece, name="shell").blobs
     assert not offloaded(piece, OFF).blobs
-
-
-def test_a_blob_has_its_tool_call() -> None:
-    """A blob has the tool and the call that it comes from, and the media type of text."""
-    ((blob, chunks),) = offloaded(result("x" * 70_000 + "\n")).blobs
-    assert (blob.media_type, blob.tool_name, blob.tool_call_id) == (TEXT, "shell", "c")
-    assert (blob.byte_size, blob.line_count, len(chunks)) == (70_001, 1, 2)
 
 
 @pytest.mark.parametrize("format", WITH_PARTS)
@@ -236,25 +220,6 @@ def test_an_image_has_its_own_blob(format: FormatName) -> None:
     assert [part for part in message_of(found.raw_message, format).parts if hasattr(part, "data")]
 
 
-@pytest.mark.parametrize("format", WITH_PARTS)
-def test_an_image_alone_is_the_output(format: FormatName) -> None:
-    """The output of a result that is one image is that image, which the preview shows whole."""
-    piece = result([image(format=format)], format)
-    found = offloaded(piece, TIGHT, format)
-    ((blob, _),) = found.blobs
-    assert (found.output.ref, blob.media_type) == (blob.id, "image/png")
-    assert (found.raw_message, found.output.preview) == (piece, PreviewKind.WHOLE)
-
-
-def test_base64_in_lines_and_without_padding() -> None:
-    """base64 with line breaks or without padding is decoded; the message keeps it."""
-    data = base64.encodebytes(PNG + b"x").decode()
-    for spelled in (data, data.replace("\n", "\r\n"), data.strip().rstrip("=")):
-        found = offloaded(result([image(spelled)]))
-        assert contents(found) == {found.output.ref: PNG + b"x"}
-        assert original(found, CHAT) == result([image(spelled)])
-
-
 @pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
 def test_invalid_base64_is_only_described(bad: str) -> None:
     """Invalid base64 has no blob: it stays in the message, with a label in the text."""
@@ -265,16 +230,6 @@ def test_invalid_base64_is_only_described(bad: str) -> None:
     (held,) = contents(beside).values()
     assert held == b"x" * 5000 + b"\n[image: image/png]"
     assert original(beside, CHAT) == result([text("x" * 5000), image(bad)])
-
-
-@pytest.mark.parametrize("format", FormatName)
-@pytest.mark.parametrize("content", [None, "", [], "part"])
-def test_an_empty_result_is_not_offloaded(content: Any, format: FormatName) -> None:
-    """An empty result of any form has an empty output."""
-    if content == "part":
-        content = {"output": ""} if format is GEMINI else [text("", format)]
-    found = offloaded(result(content, format), TIGHT, format)
-    assert (found.output, found.blobs) == (StoredOutput(0, 0), ())
 
 
 # Two halves of a pair side by side are one character once they have been JSON.
@@ -450,16 +405,6 @@ def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
         assert not is_same_result(body, found.output, without, format)
 
 
-def test_bytes_outside_utf8_are_restored_as_decoded() -> None:
-    """An upload may have any bytes; its message shows each invalid byte as one character."""
-    data = b"\xff\xfe line\n" * 9 + b"\xed\xa0\x80"
-    found = offloaded(result(None, output_ref="blob_up"), up=attached_of(data))
-    full = restore_result(
-        json_text.dump_stored(found.raw_message).decode(), CHAT, found.output, data
-    )
-    assert full["content"] == "\ufffd\ufffd line\n" * 9 + "\ud800"
-
-
 def test_an_invalid_output_ref_is_refused() -> None:
     """An invalid or unknown `output_ref` is refused with its pointer."""
     wrongs: list[Any] = [7, [], {}, {"id": 5}, {"id": ""}, ""]
@@ -495,14 +440,3 @@ def test_a_small_result_has_the_ref_of_its_message(message_id: str, ref: str) ->
     """The ref is the id of the message, or its seq if the id is not safe in a path."""
     assert StoredOutput(5, 1).ref_in(message_id, 9).id == ref
     assert StoredOutput(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"
-
-
-def test_a_preview_without_the_names_of_tools() -> None:
-    """The note of a preview is replaced by the one without names of tools."""
-    for policy in (TIGHT, REFERENCE):
-        found = offloaded(result("line one\n" * 50), policy)
-        shown = without_tool_names(found.raw_message["content"], found.output)
-        assert shown.endswith(found.output.plain_note)
-        assert not any(name in shown for name in AGENT_TOOL_NAMES)
-    whole = offloaded(result("x\n" * 8))
-    assert without_tool_names("text", whole.output) == "text"

@@ -170,24 +170,6 @@ def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most
         assert f"offset={offset}, or" in view.note
 
 
-def test_a_text_within_the_limits_is_not_cut() -> None:
-    """At both limits nothing is cut and there is no note; carriage returns do not count."""
-    text = ("é" * 2000 + "\r\n") * 12 + "x" * 1999 + "\n" + "x" * 1176
-    assert len(encode(text)) == DEFAULT.max_message_bytes
-    assert view_of(text) == ToolPreview(PreviewKind.WHOLE, (text,))
-    assert view_of(text + "x").kind is PreviewKind.CUT
-    assert view_of("x" * 2000 + "\r") == ToolPreview(PreviewKind.WHOLE, ("x" * 2000 + "\r",))
-
-
-def test_invalid_bytes_count_as_decoded() -> None:
-    """U+FFFD takes three bytes of a preview, the byte that it stands for one of the blob."""
-    builder = PreviewBuilder(limits(6, NOTE_BYTES + 12))
-    builder.feed(b"\xff\n" * 100)
-    view = builder.finish(ToolOutputRef(BLOB, 200, 100))
-    assert shown_text(view) == "\ufffd\n" * 3
-    assert view.plain_note == f'[Output cut: 6 of 200 bytes shown; ref="{BLOB}".]'
-
-
 def test_a_result_without_text_has_nothing_to_cut() -> None:
     """Images alone have no preview in either mode. [tool-output.media]"""
     for mode in ToolView:
@@ -226,17 +208,6 @@ def test_the_note_of_a_cut_output_has_the_next_offset() -> None:
     assert len(view.texts[0]) <= 51_200
 
 
-def test_the_note_of_cut_lines_names_the_byte_tool() -> None:
-    """Every line is shown in part, so only bytes are missing [tool-output.preview]."""
-    view = view_of("short\n" + "y" * 5000 + "\n")
-    assert view.note == (
-        "[Long lines cut: 2,007 of 5,007 bytes shown. Read them whole with read_result"
-        f' ref_id="{BLOB}", or search them with tool_output_cache_grep.]'
-    )
-    assert view.plain_note == f'[Long lines cut: 2,007 of 5,007 bytes shown; ref="{BLOB}".]'
-    assert view.texts == ("short\n" + "y" * 2000 + "\n" + view.note,)
-
-
 def test_a_reference_has_the_documented_text() -> None:
     """The exact text of a reference, with the unchanged excerpt."""
     text = "é\r\n" + "x" * 48_227
@@ -266,25 +237,6 @@ def test_a_reference_is_within_the_byte_limit() -> None:
             ["é" * 5000], replace(policy, max_message_bytes=1), ref_of(""), None
         )
         assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
-
-
-@pytest.mark.parametrize("ref", [BLOB, "m" * 36])
-def test_a_note_is_within_its_bytes(ref: str) -> None:
-    """The note of the largest preview of the largest blob fits `NOTE_BYTES`."""
-    builder = PreviewBuilder(limits(1_000_000, 1_000_000))
-    builder.feed(b"\n" * 1_000_001)
-    view = builder.finish(ToolOutputRef(ref, 10**13, 10**13))
-    assert len(encode(view.note)) + 1 <= NOTE_BYTES
-    assert len(encode(view.texts[0])) <= 1_000_000
-
-
-def test_a_reference_without_a_tool_name_names_it_tool() -> None:
-    """The opening may go over several texts, and be shorter than 200 characters."""
-    texts = ["one\n", "", "two"]
-    view = preview_of_texts(texts, limits(9, 400, ToolView.REFERENCE), ref_of(*texts), None)
-    assert view.texts[0].startswith('[Tool result stored — 7 bytes from "tool".\n')
-    assert "First 200 chars: one\ntwo]\n" in view.texts[0]
-    assert view.texts[1:] == ("", "")
 
 
 @given(any_text(), small_limits())

@@ -144,33 +144,6 @@ def test_the_rest_of_a_long_line_need_not_be_read() -> None:
     assert read < 5
 
 
-def test_lines_are_numbered_from_1() -> None:
-    """Six places and a tab; one carriage return is left out."""
-    lines = lines_of(b"a\r\nb\r\r\n\n\tc\rd")
-    assert lines.text == "     1\ta\n     2\tb\r\n     3\t\n     4\t\tc\rd"
-    assert (lines.first_line, lines.line_count, lines.next_offset) == (1, 4, None)
-
-
-@pytest.mark.parametrize("unit", ["x", "é", "😀"])
-def test_a_line_is_cut_after_its_maximum_length(unit: str) -> None:
-    """Rules 2 and 3; a carriage return before the newline does not count."""
-    whole = encode(unit * 20)
-    for blob in (whole, whole + b"\n", whole + b"\r\n", whole + b"\r"):
-        assert lines_of(blob, max_line_length=20).text == f"     1\t{unit * 20}"
-    for blob in (whole + b"x", whole + b"\r\r\n", whole + b"\rx\n", whole * 9):
-        text = lines_of(blob, max_line_length=20).text
-        assert text == f"     1\t{unit * 20} … [line goes on at byte {len(whole)}]"
-
-
-@pytest.mark.parametrize(
-    ("blob", "offset"), [(b"", 0), (b"", 3), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\nb\n", 99)]
-)
-def test_a_slice_past_the_last_line_is_empty(blob: bytes, offset: int) -> None:
-    """Rule 5, also right behind the last newline."""
-    lines = lines_of(blob, offset)
-    assert lines == OutputLines("", offset + 1, 0, line_count(blob), None)
-
-
 def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
     """Rules 3 and 5; memory holds the shown part only, and the slice ends early."""
     piece = "é".encode() * 32_768
@@ -206,31 +179,9 @@ def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
     assert "".join(texts) == decode_lossy(blob)
 
 
-@given(any_bytes(), st.integers(0, 60), st.integers(0, 9))
-def test_a_start_inside_a_character_moves_on(blob: bytes, offset: int, limit: int) -> None:
-    """Rule 4, by three bytes at most; invalid bytes are characters of their own."""
-    part = bytes_of(blob, offset, limit)
-    begin = min(part.offset, len(blob))
-    if offset < len(blob):
-        starts = {0}
-        while max(starts) < len(blob):
-            starts.add(max(starts) + prefix_size(blob[max(starts) :], 1))
-        assert part.offset == min(start for start in starts if start >= offset)
-        assert part.offset - offset <= 3
-        assert begin + part.byte_count in starts
-    assert part.text == decode_lossy(blob[begin : begin + part.byte_count])
-    assert (part.next_offset is None) == (begin + part.byte_count == len(blob))
-
-
 def test_a_slice_fetches_little_more_than_it_shows() -> None:
     """Rule 5, at any position."""
     assert bytes_to_fetch(0, 4096, 2**30) == (0, 4102)
     assert bytes_to_fetch(2**29, 4096, 2**30) == (2**29 - 3, 2**29 + 4102)
     assert bytes_to_fetch(2**30, 4096, 2**30) == (2**30, 2**30)
     assert bytes_to_fetch(5, 4096, 3) == (3, 3)
-
-
-@pytest.mark.parametrize(("blob", "offset"), [(b"", 0), (b"abc", 3), (b"abc", 99)])
-def test_a_slice_past_the_last_byte_is_empty(blob: bytes, offset: int) -> None:
-    """Rule 5."""
-    assert bytes_of(blob, offset, 10) == OutputBytes("", offset, 0, len(blob), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.compaction.summaries.statements.segments import Form, segments
 from app.domain.compaction.summaries.statements.statement import Author, Kind
 from tests.domain.compaction.statements.messages import assistant, result, statements_of, user
 
@@ -15,21 +14,13 @@ STANDING = [
     "Use tabs, not spaces.",
     "Please never use emojis.",
     "Ab jetzt bitte immer auf Deutsch antworten.",
-    "Verwende für den Rest der Sitzung metrische Einheiten.",
     "Désormais, réponds toujours en français.",
-    "Pour le reste de la session, n'utilise pas d'émojis.",
     "A partir de ahora responde siempre en español.",
-    "Usa tabuladores, no espacios.",
     "De agora em diante, responda sempre em português.",
-    "Use espaços, não tabs, em todas as respostas.",
     "Отныне отвечай только по-русски.",
-    "Когда ты цитируешь источник, указывай страницу.",
     "今後は必ず日本語で答えてください。",
-    "引用するときは出典のページを示してください。",
     "从现在开始请用中文回答。",
-    "每次引用时请注明来源。",
     "앞으로 모든 답변은 한국어로 해 주세요.",
-    "이제부터 이모지를 쓰지 마세요.",
 ]
 
 
@@ -46,22 +37,15 @@ def test_standing_instructions_are_known_in_every_language(text: str) -> None:
         ("The export must not exceed 250 kilobytes.", Kind.CONSTRAINT),
         ("I am allergic to penicillin.", Kind.CONSTRAINT),
         ("Das Budget darf 500 Euro nicht überschreiten.", Kind.CONSTRAINT),
-        ("Il est interdit de supprimer des sauvegardes.", Kind.CONSTRAINT),
-        ("No se puede usar otra base de datos.", Kind.CONSTRAINT),
-        ("Não é permitido apagar registros.", Kind.CONSTRAINT),
         ("Нельзя удалять резервные копии.", Kind.CONSTRAINT),
         ("バックアップは削除してはいけません。", Kind.CONSTRAINT),
-        ("响应不得超过250KB。", Kind.CONSTRAINT),
         ("백업을 삭제하면 안 됩니다.", Kind.CONSTRAINT),
         ("I prefer short functions over clever ones.", Kind.PREFERENCE),
-        ("Ich bevorzuge kurze Funktionen.", Kind.PREFERENCE),
-        ("Я предпочитаю короткие функции.", Kind.PREFERENCE),
         ("Our goal is a checkout that takes a second.", Kind.GOAL),
         ("We decided to drop the XML feed.", Kind.DECISION),
         ("The staging port is 8080.", Kind.FACT),
         ("My user ID is mia_li_3668.", Kind.FACT),
         ("Please fix the login page", Kind.REQUEST),
-        ("Where does it crash?", Kind.REQUEST),
     ],
 )
 def test_a_users_sentence_has_its_kind(text: str, kind: Kind) -> None:
@@ -76,12 +60,9 @@ def test_a_users_sentence_has_its_kind(text: str, kind: Kind) -> None:
         "好的。",
         "はい、",
         "감사합니다!",
-        "Danke, super",
         "<system-reminder>The port is 8080.</system-reminder>",
-        "<ide-selection>The port is 8080.</ide-selection>",
         "[Request interrupted by user]",
         "2026-11-23 10:00:01 INFO the port is 8080",
-        "INFO the port is 8080",
         "def port(): return 8080",
         "[File: app.py (3 lines total)]\nThe port is 8080.",
     ],
@@ -108,42 +89,4 @@ def test_an_assistants_text_gives_decisions_findings_and_values() -> None:
         ),
         (Kind.FINDING, Author.ASSISTANT, "The root cause is a wrong salt."),
         (Kind.FACT, Author.ASSISTANT, "The staging port is 8080."),
-    ]
-
-
-def test_an_earlier_summary_of_a_harness_has_no_labels() -> None:
-    """Headings and labels say nothing without what stood below them."""
-    said = (
-        "This session is being continued from a previous conversation.\n\n## Pending Tasks\n"
-        "Files and Code Sections:\n   - The port is 8080.\n\n**Current Work**:\nFix test 6.1"
-    )
-    assert [(item.kind, item.text) for item in statements_of([user(said)])] == [
-        (Kind.EARLIER, "This session is being continued from a previous conversation."),
-        (Kind.EARLIER, "The port is 8080."),
-        (Kind.EARLIER, "Fix test 6.1"),
-    ]
-
-
-def test_text_is_cut_between_sentences_only() -> None:
-    """Abbreviations, numbers and paths end no sentence; lists, code and tables are units."""
-    text = (
-        "Use e.g. v1.2 of src/a.py, z.B. heute. Then stop!\n- first item\n- [ ] second\n"
-        "| a | b |\n| 1 | 2 "
-        "|\n```\ncode. More.\n```\nこれは文です。次の文です。\nwrapped at a long line"
-        " that goes on with the words of the next line below\nand ends here."
-    )
-    assert [(unit.form, unit.text) for unit in segments(text)] == [
-        (Form.SENTENCE, "Use e.g. v1.2 of src/a.py, z.B. heute."),
-        (Form.SENTENCE, "Then stop!"),
-        (Form.ITEM, "first item"),
-        (Form.ITEM, "second"),
-        (Form.BLOCK, "| a | b |\n| 1 | 2 |"),
-        (Form.BLOCK, "```\ncode. More.\n```"),
-        (Form.SENTENCE, "これは文です。"),
-        (Form.SENTENCE, "次の文です。"),
-        (
-            Form.SENTENCE,
-            "wrapped at a long line that goes on with the words of the next line below and ends"
-            " here.",
-        ),
     ]

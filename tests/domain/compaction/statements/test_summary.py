@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.common.messages import Message
-from app.domain.compaction.summaries.statements.fitting import REMEMBERED, fit
 from app.domain.compaction.summaries.statements.ledger import StatementLedger
 from app.domain.compaction.summaries.statements.summary_text import (
     HEADING,
@@ -25,7 +24,6 @@ from app.domain.compaction.summaries.statements.summary_text import (
     read_into,
 )
 from tests.domain.compaction.statements.messages import (
-    PLENTY,
     assistant,
     call,
     count,
@@ -66,12 +64,6 @@ def test_a_summary_holds_what_the_work_needs() -> None:
     }
 
 
-def test_a_statement_keeps_no_half_of_a_mark() -> None:
-    """A bold beginning is plain text."""
-    text = summarised([user("Go.\n- **Never commit** to main.")], opens=False).text
-    assert "- Never commit to main." in text
-
-
 def test_the_last_line_says_how_to_find_the_rest() -> None:
     """It names `recall` where the payload offers it, and the messages of the receipt."""
     closing = Closing(6, 41, names_recall=True)
@@ -104,16 +96,6 @@ def test_the_least_important_statements_are_dropped_first() -> None:
     (remarked,) = (item for item in made.sections if item.section == "Facts and values")
     assert remarked.found == 40 == remarked.kept + remarked.dropped
     assert remarked.kept < 10
-
-
-def test_values_of_an_assistant_age() -> None:
-    """Of what an assistant states the newest stay; what a user states does not age."""
-    said = [f"The count of errors in run{n} is {n}." for n in range(40)]
-    messages = [user("My host is oak-7."), *(assistant(text) for text in said)]
-    facts = sections(summarised(messages, tokens=200, opens=False).text)["Facts and values"]
-    assert facts[0] == "My host is oak-7."
-    assert facts[1:] == [f"assistant: {text}" for text in said[-len(facts) + 1 :]]
-    assert 3 < len(facts) < 30
 
 
 def test_sections_are_counted() -> None:
@@ -150,16 +132,6 @@ def test_statements_survive_many_summaries() -> None:
     assert "And what of case 49?" in found["Requests"]
 
 
-def test_a_summary_by_a_model_is_quoted() -> None:
-    """Text that is no summary of ours keeps its sentences, also in further summaries."""
-    first = summarised(
-        [user("My name is Ada.")], "The user wants tea.\n## Files\n- a/b.py", opens=False
-    )
-    second = summarised([user("My cat is Tom.")], first.text, opens=False).text
-    assert sections(second)["Earlier summary"] == ["The user wants tea.", "a/b.py"]
-    assert "Files" not in sections(second)
-
-
 def test_statements_cannot_forge_sections() -> None:
     """A message that looks like a summary stays in items of one. [summary.untrusted]"""
     forged = (
@@ -169,15 +141,6 @@ def test_statements_cannot_forge_sections() -> None:
     again = summarised([], text, opens=False).text
     assert list(sections(again)) == ["First request", "Requests"]
     assert sections(again)["First request"] == [forged]
-
-
-def test_nothing_gives_one_line() -> None:
-    """No messages and no room are no error."""
-    assert summarised([]).text == NOTHING
-    assert summarised(WORK, tokens=0).text == NOTHING
-    closing = Closing(1, 9, names_recall=True)
-    assert summarised(WORK, tokens=5, closing=closing).text == closing.text
-    assert summarised([], NOTHING).text == NOTHING
 
 
 # --- bounds ---------------------------------------------------------------------------------
@@ -240,19 +203,6 @@ def test_summaries_are_bounded_and_repeatable(
     for item in made.sections:
         assert item.found == item.kept + item.superseded + item.dropped
         assert min(item.kept, item.superseded, item.dropped) >= 0
-
-
-@given(MESSAGES, st.integers(0, 300))
-def test_what_has_no_room_is_remembered(messages: list[Message], tokens: int) -> None:
-    """A later summary with room lists what an earlier one had no room for."""
-    small, whole = summarised(messages, tokens=tokens), summarised(messages)
-    ledger = StatementLedger()
-    for text in (small.unlisted, small.text):
-        read_into(ledger, text)
-    again = sections(fit(ledger, PLENTY, count, Closing()).text)
-    for kind in REMEMBERED:
-        assert set(sections(whole.text).get(kind.value, ())) <= set(again.get(kind.value, ())), kind
-    assert whole.unlisted == ""
 
 
 @given(MESSAGES, MESSAGES)

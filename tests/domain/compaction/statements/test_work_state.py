@@ -48,25 +48,6 @@ def test_the_last_todo_list_is_kept(name: str, arguments: dict[str, object]) -> 
     assert listed(first, result("ok", "a"), last, result("ok", "b")) == LISTED
 
 
-def test_tasks_that_are_made_one_by_one_are_a_list() -> None:
-    """Tasks are known by their ids, also in the next summary."""
-    messages = [
-        assistant("", call("a", "TaskCreate", subject="write the test", description="d")),
-        result("Task #1 created successfully: write the test", "a"),
-        assistant("", call("b", "TaskCreate", subject="fix the bug", description="d")),
-        result("Task #2 created successfully: fix the bug", "b"),
-        assistant("", call("c", "TaskUpdate", taskId="1", status="completed")),
-        result("Updated task #1 status", "c"),
-    ]
-    assert listed(*messages) == ["[x] #1 write the test", "[ ] #2 fix the bug"]
-    before = summarised(messages).text
-    done = [assistant("", call("d", "TaskUpdate", taskId="2", status="in_progress"))]
-    assert sections(summarised(done, before).text)["Todo list"] == [
-        "[x] #1 write the test",
-        "[~] #2 fix the bug",
-    ]
-
-
 def test_errors_are_those_of_failed_results_and_commands() -> None:
     """What a command prints of a file is no error; a later success ends one."""
     source = "class ValueError(Exception): pass\nERROR: not one\nraise KeyError('x')"
@@ -91,34 +72,6 @@ def test_errors_are_those_of_failed_results_and_commands() -> None:
         "fetch failed: 404 Not Found",
     ]
     assert found["Commands and tests"] == ["`pytest -x` → 1 failed, 2 passed in 0.1s"]
-
-
-def test_files_are_named_once_and_relative() -> None:
-    """Absolute, relative and Windows paths of one file are one; edits count more than reads."""
-    messages = [
-        assistant("", call("a", "Read", file_path="/home/me/app/src/a.py")),
-        result("…", "a"),
-        assistant("", call("b", "Edit", file_path="/home/me/app/src/a.py", old_string="x")),
-        result("ok", "b"),
-        assistant("", call("c", "str_replace_editor", command="view", path="src/b.py")),
-        result("…", "c"),
-        assistant("", call("d", "Read", file_path="/home/me/app/src/b.py")),
-        result("…", "d"),
-        assistant(
-            "", call("e", "apply_patch", input="*** Begin Patch\n*** Add File: docs/c.md\n+x")
-        ),
-        result("Done", "e"),
-        assistant("", call("f", "Write", file_path="/home/me/app/gone.py", content="x")),
-        result("permission denied", "f", failed=True),
-    ]
-    found = sections(summarised([user("go"), *messages]).text)
-    assert found["Files changed"] == ["in /home/me/app", "src/a.py, docs/c.md"]
-    assert found["Files read"] == ["in /home/me/app", "src/b.py"]
-    again = summarised(
-        [assistant("", call("g", "Read", file_path="/home/me/app/docs/c.md")), result("…", "g")],
-        summarised([user("go"), *messages]).text,
-    )
-    assert sections(again.text)["Files changed"] == ["in /home/me/app", "src/a.py, docs/c.md"]
 
 
 def test_references_to_stored_output_are_kept() -> None:
