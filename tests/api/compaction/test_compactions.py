@@ -26,7 +26,6 @@ from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM
 from tests.patience import PATIENCE_SECONDS
 
-ODD_IDS = [UNKNOWN_ID, "nothing", "0", "a" * 4000, "%00", "é", "..%2F", UNKNOWN_ID + "0"]
 STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
 
 
@@ -125,31 +124,6 @@ async def test_a_dry_run_shows_the_summaries_that_are_stored(
     assert (shown["retain"], shown["note"]) == (receipt["retain"], receipt["note"])
     assert (shown["calls"], shown["planned_calls"], fake_llm.calls) == ([], 0, 0)
     assert set(made) | {"calls"} < set(shown)  # only a dry run has the texts
-
-
-async def test_a_dry_run_is_no_larger_than_a_page(with_model: Settings) -> None:
-    """The limit of pages is that of a dry run's texts. [compaction.dry-run]"""
-    app = create_app(with_model.model_copy(update={"page_bytes": 65_536}))
-    async with started(app) as client:
-        path = await new_conversation(client, policy={"strategy": "tree_summary"})
-        for _ in range(5):
-            await append(client, path, *talk(60, LONG))
-        shown = await client.post(f"{path}/compact", json={"dry_run": True})
-    body = shown.json()
-    assert body["truncated"] and body["planned_calls"] > len(body["calls"]) >= 1
-    assert len(shown.content) < 2 * 65_536
-
-
-async def test_target_tokens_are_met(client: httpx.AsyncClient) -> None:
-    """`target_tokens` is of the whole payload. [compaction.forced]"""
-    budget = {"context_window": 30_000}
-    path = await long_talk(client, policy={"strategy": "tree_summary", "budget": budget})
-    before = (await client.post(f"{path}/context")).json()["tokens_used"]
-    made = await compact(client, path, target_tokens=before - 500)
-    assert made["compacted"]
-    assert made["after_msg_count"] > 10 and made["after_tokens"] <= before - 500
-    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
-    assert receipt["target_tokens"] == before - 500
 
 
 async def test_a_receipt_shows_what_had_no_room(client: httpx.AsyncClient) -> None:
@@ -304,13 +278,6 @@ async def test_a_dry_run_is_answered_at_once(client: httpx.AsyncClient, database
     assert await execute(database_url, "SELECT FROM jobs") == []
 
 
-async def test_an_unknown_conversation_gets_no_job(client: httpx.AsyncClient) -> None:
-    """An unknown conversation is 404 before any job is made. [errors.problem-json]"""
-    for wait in ("true", "false"):
-        answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/compact?wait={wait}")
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
 # --- receipts -------------------------------------------------------------------------------
 
 
@@ -405,49 +372,6 @@ async def test_wrong_cursors_are_refused(
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
 
 
-async def test_cursors_are_not_exchanged(client: httpx.AsyncClient) -> None:
-    """A cursor belongs to its list and its order. [api.lists]"""
-    path = await long_talk(client)
-    await compact(client, path)
-    await append(client, path, *talk(60, LONG))
-    made = await compact(client, path)
-    expand = f"{path}/compactions/{made['compaction_id']}/messages"
-    of_receipts = (await client.get(f"{path}/compactions?limit=1")).json()["next_cursor"]
-    of_messages = (await client.get(f"{path}/messages?limit=1&order=desc")).json()["next_cursor"]
-    for list_, cursor in (
-        (expand, of_receipts),
-        (expand, of_messages),
-        (f"{path}/compactions", of_messages),
-        (f"{path}/messages", of_receipts),
-    ):
-        answer = await client.get(list_, params={"cursor": cursor})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-
-
-@pytest.mark.parametrize("odd", ODD_IDS)
-async def test_unknown_receipts_are_404(client: httpx.AsyncClient, odd: str) -> None:
-    """An id that is no receipt of the conversation is a 404. [errors.problem-json]"""
-    path = await new_conversation(client)
-    for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
-        answer = await client.request(method, f"{path}/compactions/{odd}{more}")
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
-async def test_receipts_of_another_conversation_are_404(client: httpx.AsyncClient) -> None:
-    """Another conversation's receipt is a 404 under this one, and stays as it is."""
-    one, two = await long_talk(client), await long_talk(client)
-    made = (await compact(client, one))["compaction_id"]
-    await compact(client, two)
-    for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
-        for method, more in (("GET", ""), ("GET", "/messages"), ("POST", "/undo")):
-            answer = await client.request(method, f"{parent}/compactions/{made}{more}")
-            assert_problem(answer, 404, "NOT_FOUND")
-    answer = await client.get(f"/v1/conversations/{UNKNOWN_ID}/compactions")
-    assert_problem(answer, 404, "NOT_FOUND")
-    found = await client.get(f"{one}/compactions/{made.upper()}")
-    assert (found.json()["status"], found.json()["compaction_id"]) == ("active", made)
-
-
 # --- undo -----------------------------------------------------------------------------------
 
 
@@ -474,36 +398,6 @@ async def test_undo_restores_payload_budget_and_state(
     assert (await client.get(f"{path}/state")).json()["summary"] is None
     again = await client.post(f"{path}/compactions/{made['compaction_id']}/undo")
     assert assert_problem(again, 409, "CONFLICT")["active"] is None
-
-
-async def test_of_concurrent_undos_one_succeeds(client: httpx.AsyncClient) -> None:
-    """Of several undos of the same compaction one is 200, the others 409. [compaction.undo]"""
-    path = await long_talk(client)
-    made = await compact(client, path)
-    undo = f"{path}/compactions/{made['compaction_id']}/undo"
-    answers = await asyncio.gather(*(client.post(undo) for _ in range(4)))
-    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
-
-
-async def test_an_undo_during_a_model_call_wins(
-    client: httpx.AsyncClient, fake_llm: FakeLLM
-) -> None:
-    """The compaction that was planned before is 409, and stores nothing."""
-    path = await long_talk(client)
-    first = await compact(client, path)
-    await append(client, path, *talk(60, LONG))
-    released, arrived = Event(), Event()
-    fake_llm.script(behave.slow(released, arrived=arrived))
-    compacting = asyncio.create_task(client.post(f"{path}/compact", timeout=PATIENCE_SECONDS))
-    await asyncio.to_thread(arrived.wait, 20)
-    assert (
-        await client.post(f"{path}/compactions/{first['compaction_id']}/undo")
-    ).status_code == 200
-    released.set()
-    assert_problem(await compacting, 409, "CONFLICT")
-    found = (await client.get(f"{path}/compactions")).json()["data"]
-    assert [receipt["status"] for receipt in found] == ["undone"]
-    assert (await client.get(f"{path}/state")).json()["summary"] is None
 
 
 # --- the database fails ---------------------------------------------------------------------

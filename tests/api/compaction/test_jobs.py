@@ -22,13 +22,6 @@ from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import execute, started
 from tests.patience import PATIENCE_SECONDS
 
-RESULT = {
-    "compacted": True,
-    "reason": None,
-    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
-    "before_tokens": 9120,
-}
-
 
 @pytest_asyncio.fixture
 async def job(client: httpx.AsyncClient, database: PostgresDatabase) -> Job:
@@ -54,58 +47,6 @@ async def change(database: PostgresDatabase, job: Job, status: str, **more: Any)
     texts = {name: json_text.dumps(value) for name, value in more.items()}
     async with database.session() as session:
         await session.jobs.change(job.conversation_id, job.job_id, status, **texts)
-
-
-async def test_a_job_from_queued_to_done(
-    client: httpx.AsyncClient, database: PostgresDatabase, job: Job
-) -> None:
-    """A job has its status and, once it is done, its result."""
-    path = f"/v1/jobs/{job.job_id}"
-    queued = (await client.get(path)).json()
-    assert queued == {
-        "job_id": job.job_id,
-        "conversation_id": job.conversation_id,
-        "kind": "compact",
-        "status": "queued",
-        "result": None,
-        "error": None,
-        "created_at": queued["created_at"],
-        "updated_at": queued["updated_at"],
-    }
-    await change(database, job, "running")
-    assert (await client.get(path.upper().replace("/V1/JOBS", "/v1/jobs"))).json()["status"] == (
-        "running"
-    )
-    await change(database, job, "done", result=RESULT)
-    done = (await client.get(path)).json()
-    assert (done["status"], done["error"]) == ("done", None)
-    assert done["result"] == RESULT
-    assert done["updated_at"] > queued["updated_at"] == queued["created_at"]
-
-
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [("SERVICE_UNAVAILABLE", 503), ("VALIDATION_ERROR", 422), ("NOT_FOUND", 404)],
-)
-async def test_a_failed_job_has_a_problem(
-    client: httpx.AsyncClient, database: PostgresDatabase, job: Job, code: str, status: int
-) -> None:
-    """The job's error is the problem of a request that waits."""
-    told = {"code": code, "detail": "It went wrong", "reason": "timeout"}
-    await change(database, job, "failed", error=told)
-    answer = await client.get(f"/v1/jobs/{job.job_id}")
-    assert answer.status_code == 200
-    error = answer.json()["error"]
-    assert error.pop("request_id") == answer.headers["x-request-id"]
-    assert error == {
-        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
-        "title": error["title"],
-        "status": status,
-        "detail": "It went wrong",
-        "code": code,
-        "errors": [],
-        "reason": "timeout",
-    }
 
 
 @pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])

@@ -337,13 +337,6 @@ async def test_what_was_redacted_is_not_sent_again(chat: Case, fake_llm: FakeLLM
     assert await not_used(chat, path) == "no_build"
 
 
-async def test_another_model_gets_a_transcript(chat: Case, fake_llm: FakeLLM) -> None:
-    """The model of one call goes before that of the policy."""
-    path = await chat.conversation()
-    await chat.build(path)
-    assert await not_used(chat, path, model=SPARE) == "other_model"
-
-
 async def test_a_model_that_may_not_summarise_is_not_sent_the_payload(
     chat: Case, fake_llm: FakeLLM
 ) -> None:
@@ -353,18 +346,6 @@ async def test_a_model_that_may_not_summarise_is_not_sent_the_payload(
     receipt = await chat.compact(path)
     assert receipt["degraded"] == [f"{NOT_USED}:model_not_allowed"]
     assert (receipt["model"], receipt["summary_input"]) == ("extractive", None)
-    assert not fake_llm.requests
-
-
-async def test_extractive_calls_no_model(chat: Case, fake_llm: FakeLLM) -> None:
-    """A policy or a call that asks for the built-in summariser gets it."""
-    path = await chat.conversation({"compaction": {**POLICY["compaction"], "model": "extractive"}})
-    await chat.build(path)
-    receipt = await chat.compact(path)
-    assert (receipt["model"], receipt["degraded"]) == ("extractive", [])
-    path = await chat.conversation()
-    await chat.build(path)
-    assert (await chat.compact(path, model="extractive"))["model"] == "extractive"
     assert not fake_llm.requests
 
 
@@ -477,12 +458,3 @@ async def test_a_dry_run_shows_the_instruction_the_payload_and_both_prices(
     assert call["cost_usd"] == pytest.approx(call["input_tokens"] + answer)
     assert call["cached_cost_usd"] == pytest.approx(new + 0.1 * call["prefix_tokens"] + answer)
     assert shown["cost_usd"] == call["cost_usd"]
-
-
-async def test_a_dry_run_says_why_a_transcript_would_be_sent(chat: Case) -> None:
-    """As the receipt would."""
-    path = await chat.conversation()
-    shown = (await chat.client.post(f"{path}/compact", json={"dry_run": True})).json()
-    assert shown["degraded"] == [f"{NOT_USED}:no_build"]
-    assert [call["summary_input"] for call in shown["calls"]] == ["transcript"]
-    assert shown["calls"][0]["build_id"] is None

@@ -101,25 +101,6 @@ async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(
         assert (await client.patch(f"/v1/agents/{agent}", json={"policy": policy})).is_success
 
 
-@pytest.mark.parametrize("has_work", [True, False, None])
-@pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"target_tokens": 1}])
-@pytest.mark.parametrize("query", ["", "?wait=false"])
-async def test_compacting_with_a_model_that_may_not_is_refused(
-    client: httpx.AsyncClient, fake_llm: FakeLLM, has_work: bool | None, options: Any, query: str
-) -> None:
-    """422 with and without work to do, and for an empty conversation."""
-    path = await new_conversation(client)
-    if has_work is not None:
-        await append(client, path, *talk(60 if has_work else 2, LONG))
-    body = {"model": "openai/not-allowed", **options}
-    answer = await client.post(f"{path}/compact{query}", json=body)
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
-    missing = path[:-4] + "0000"
-    answer = await client.post(f"{missing}/compact{query}", json=body)
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
-    assert fake_llm.calls == 0
-
-
 @pytest.fixture
 def narrowed(with_model: Settings) -> FastAPI:
     """The app after its operator has taken the model from the allowed ones."""

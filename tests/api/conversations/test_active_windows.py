@@ -15,9 +15,8 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import append, assert_problem, assistant, calling, result, user
-from tests.conftest import serving, started
-from tests.judge import Facts, refusals
+from tests.api.talk import append, assert_problem, assistant, user
+from tests.conftest import started
 from tests.services.fakes import Clock
 
 DAY = 86_400
@@ -77,22 +76,6 @@ async def test_rolling_window_returns_messages_within_window(
         await append(client, path, user(f"{number}"))
         clock.pass_seconds(DAY / 4)
     assert await texts(client, path) == ["0", "1", "2"]
-
-
-async def test_rolling_window_excludes_old_messages(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
-    """Messages older than the window are not shown, by timestamp or by time of receipt.
-
-    [window.older-stays]
-    """
-    path = await thread(client, await agent(client))
-    old = "2025-12-24T18:00:00+01:00"
-    await append(client, path, user("received"), user("stamped", timestamp=old))
-    clock.pass_seconds(DAY + 1)
-    answer = await append(client, path, user("now"), user("late", timestamp=old))
-    assert answer["budget"]["conversation"] < 12, "the answer tells of the window as it is"
-    assert await texts(client, path) == ["now"]
 
 
 async def test_rolling_window_default_is_one_day(client: httpx.AsyncClient) -> None:
@@ -188,40 +171,6 @@ async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -
                 assert await texts(client, path) == ["first", "second"]
 
 
-async def test_rolling_window_configurable(client: httpx.AsyncClient, clock: Clock) -> None:
-    """It is set at creation or later.
-
-    Null is no limit, and a longer one shows older messages again.
-    """
-    path = await agent(client, rolling_window_seconds=600)
-    cid = await thread(client, path)
-    await append(client, cid, user("old"))
-    clock.pass_seconds(900)
-    await append(client, cid, user("new"))
-    assert await texts(client, cid) == ["new"]
-    for seconds, shown in ((1200, ["old", "new"]), (60, ["new"]), (None, ["old", "new"])):
-        answer = await client.patch(path, json={"rolling_window_seconds": seconds})
-        assert answer.json()["rolling_window_seconds"] == seconds
-        assert await texts(client, cid) == shown
-    for wrong in (0, -1, "86400", 1.5, 10**12):
-        answer = await client.patch(path, json={"rolling_window_seconds": wrong})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/rolling_window_seconds")
-
-
-async def test_a_window_edge_leaves_no_orphan(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A call outside the window takes its results with it, in every format [window.cut]."""
-    path = await thread(client, await agent(client, rolling_window_seconds=600))
-    await append(client, path, user("look"), calling("call-one", "call-two"), result("call-one"))
-    clock.pass_seconds(300)
-    await append(client, path, result("call-two"), assistant("done"), user("thanks"))
-    clock.pass_seconds(300)
-    for format in ("openai_chat", "openai_responses", "anthropic", "gemini"):
-        model = "claude-3-opus" if format == "anthropic" else "gpt-4o"
-        built = await build(client, path, format=format, model=model)
-        assert refusals(format, built["payload"], Facts(prefill=False)) == []
-        assert "call-two" not in str(built["payload"])
-
-
 async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
     """A build without any message in the window fails [window.cut]."""
     path = await thread(client, await agent(client))
@@ -296,19 +245,6 @@ async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> N
     assert (second["cache_break_reason"], second["epoch"]) == ("cleared", first["epoch"] + 1)
 
 
-async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The latest clear counts, of the agent or of the conversation [window.clear-exact]."""
-    path = await agent(client)
-    cid = await thread(client, path)
-    for number, cleared in enumerate((path, cid, path, cid)):
-        await append(client, cid, user(f"{number}"))
-        clock.pass_seconds(1)
-        answer = await client.post(f"{cleared}/clear")
-        assert answer.json()["last_cleared_at"] == clock.utc().isoformat()
-    await append(client, cid, user("last"))
-    assert await texts(client, cid) == ["last"]
-
-
 async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
     """An unknown agent or conversation is 404; an empty one can be cleared [window.clear]."""
     assert_problem(await client.post("/v1/agents/nobody/clear"), 404, "NOT_FOUND")
@@ -337,25 +273,9 @@ async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
     return [text.replace(other.rsplit("/", 1)[1], "OTHER") for text in shown]
 
 
-async def test_context_includes_system_prompt(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The agent's sections come first. [agents.status-preamble]"""
-    assert (await assembled(client, clock))[0].startswith("You are an agent.")
-
-
 async def test_context_includes_agent_docs(client: httpx.AsyncClient, clock: Clock) -> None:
     """Its docs follow the sections in the system prompt [payload.order]."""
     assert (await assembled(client, clock))[0] == "You are an agent.\n\nHow we work."
-
-
-async def test_context_includes_rolling_window_messages(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
-    """The messages of this conversation's window follow the system prompt.
-
-    [agents.status-preamble]
-    """
-    shown = await assembled(client, clock)
-    assert (shown[1], len(shown)) == ("new", 3)
 
 
 async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: Clock) -> None:
@@ -365,56 +285,7 @@ async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: 
     assert "elsewhere" not in status
 
 
-@pytest.mark.parametrize("cleared", [True, False])
-async def test_context_window_bounded_by_clear_time_or_rolling_window(
-    client: httpx.AsyncClient, clock: Clock, cleared: bool
-) -> None:
-    """The later of the two times is the bound [window.cut]."""
-    path = await agent(client, rolling_window_seconds=600)
-    cid = await thread(client, path)
-    await append(client, cid, user("1"))
-    clock.pass_seconds(400)
-    if cleared:
-        await append(client, cid, user("2"))
-        await client.post(f"{path}/clear")
-    clock.pass_seconds(300)
-    await append(client, cid, user("3"))
-    assert await texts(client, cid) == ["3"]
-
-
 # --- restart --------------------------------------------------------------------------------
-
-
-async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
-    """Return the answers of one process about an agent and a payload, and those of the next one."""
-    said = []
-    path = cid = ""
-    for _ in range(2):
-        with serving(create_app(settings)) as url:
-            async with httpx.AsyncClient(base_url=url) as client:
-                if not path:
-                    path = await agent(client)
-                    cid = await thread(client, path)
-                    await append(client, cid, user("before"))
-                    await client.post(f"{path}/clear")
-                    await append(client, cid, user("after"), assistant("yes"))
-                shown = (await client.get(path)).json()
-                said.append([await build(client, cid), shown["last_cleared_at"]])
-    before, after = said
-    return before, after
-
-
-async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
-    """A new process builds the same payload from PostgreSQL [operation.database-away]."""
-    (before, _), (after, _) = await before_and_after(settings)
-    assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
-    assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
-
-
-async def test_clear_time_survives_restart(settings: Settings) -> None:
-    """A new process has the same marker [window.clear, log.durable]."""
-    (_, before), (_, after) = await before_and_after(settings)
-    assert after == before
 
 
 # --- Commands --------------------------------------------------------------------------------

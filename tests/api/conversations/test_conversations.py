@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.common.policy import DEFAULT_POLICY
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.conftest import execute
 
@@ -150,29 +149,6 @@ async def test_concurrent_creations_with_one_id(client: httpx.AsyncClient) -> No
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
 
 
-async def test_policies_inherit(client: httpx.AsyncClient) -> None:
-    """Leaves override the agent's, null inherits again, and GET shows every leaf."""
-    agent = {"agent_id": "a", "name": "A", "policy": {"sandwich": {"preserve_top": 2}}}
-    await client.post("/v1/agents", json=agent)
-    path = await new_conversation(
-        client, agent_id="a", policy={"sandwich": {"preserve_bottom": 9}, "summary_role": None}
-    )
-    body = (await client.get(path)).json()
-    assert body["policy"].keys() == DEFAULT_POLICY.keys()
-    assert body["policy"]["sandwich"] == {
-        "preserve_top": 2,
-        "preserve_bottom": 9,
-        "compression_threshold": 0.75,
-    }
-    assert body["policy_overrides"] == {"sandwich": {"preserve_bottom": 9}}
-
-    patch = {"policy": {"sandwich": {"preserve_bottom": None}, "budget": {"notice_at": 0.5}}}
-    body = (await client.patch(path, json=patch)).json()
-    assert body["policy"]["sandwich"]["preserve_bottom"] == 5
-    assert body["policy_overrides"] == {"budget": {"notice_at": 0.5}}
-    assert (await client.patch(path, json={"policy": None})).json()["policy_overrides"] == {}
-
-
 async def test_patch(client: httpx.AsyncClient) -> None:
     """A PATCH changes what it names and answers the whole conversation. [agents.patch]"""
     path = await new_conversation(client, model="gpt-4o", metadata={"a": 1})
@@ -219,20 +195,6 @@ async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClie
     assert_problem(await client.patch(path, json={"policy": None}), 409, "CONFLICT")
     same = await client.patch(path, json=change | {"metadata": {"a": 1}})
     assert same.status_code == 200
-
-
-async def test_an_agents_new_counter_does_not_change_its_conversations(
-    client: httpx.AsyncClient,
-) -> None:
-    """A new counter of the agent neither changes nor locks its conversations."""
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    path = await new_conversation(client, agent_id="a")
-    await append(client, path, user("hello"))
-    change = {"policy": {"budget": {"counter": "chars_4"}}}
-    assert (await client.patch("/v1/agents/a", json=change)).status_code == 200
-    assert (await client.get(path)).json()["policy"]["budget"]["counter"] == "tokenizer"
-    assert (await client.patch(path, json={"metadata": {"x": 1}})).status_code == 200
-    await append(client, path, user("again"))
 
 
 async def test_sections(client: httpx.AsyncClient) -> None:

@@ -197,23 +197,6 @@ async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: s
     assert ids == ["id: 0.0", "id: 1.0", "id: 1.1", "id: 2.1", "id: 2.2"]
 
 
-async def test_a_stream_is_resumed_after_a_restart(settings: Settings, database_url: str) -> None:
-    """An id of one process is valid for the next one on the same database [events.resume]."""
-    with serving(create_app(settings)) as base:
-        async with client_of(base) as client:
-            path = await new_conversation(client)
-            async with listening(client, path) as listener:
-                await append(client, path, *talk(2))
-                last = await listener.next()
-    assert last is not None and last.id == "2.0"
-    await add_event(database_url, path)
-    with serving(create_app(settings)) as base:
-        async with client_of(base) as client, listening(client, path, last.id) as listener:
-            await append(client, path, user("on"))
-            found = [await listener.next() for _ in range(2)]
-    assert [event and event.id for event in found] == ["2.1", "3.1"]
-
-
 async def test_without_following_the_stream_ends(base: str) -> None:
     """`follow=false` ends with the newest event; without an id that is at once."""
     async with client_of(base) as client:
@@ -269,27 +252,6 @@ async def test_an_idle_stream_is_kept_alive(base: str) -> None:
         async with listening(client, path) as listener:
             lines = [await listener.line() for _ in range(4)]
     assert lines == [": keep-alive", ""] * 2
-
-
-async def test_many_concurrent_streams(base: str) -> None:
-    """A hundred streams of five conversations each receive every event once."""
-    async with client_of(base) as client, AsyncExitStack() as stack:
-        paths = [await new_conversation(client) for _ in range(5)]
-        opening = [
-            stack.enter_async_context(listening(client, paths[number % 5])) for number in range(100)
-        ]
-        listeners = [await stream for stream in opening]
-        for path in paths:
-            await append(client, path, *talk(2))
-        first = await asyncio.gather(*(listener.next() for listener in listeners))
-        for path in paths:
-            await append(client, path, user("again"))
-        second = await asyncio.gather(*(listener.next() for listener in listeners))
-        assert (await client.get(paths[0])).status_code == 200
-    assert {event and event.id for event in first} == {"2.0"}
-    assert {event and event.id for event in second} == {"3.0"}
-    for number, event in enumerate(first):
-        assert event is not None and paths[number % 5].endswith(event.data["conversation_id"])
 
 
 async def test_too_many_streams(settings: Settings) -> None:

@@ -122,81 +122,6 @@ async def test_nul_and_surrogates_are_returned_unchanged(client: httpx.AsyncClie
         assert "\ufffd" in built.text and "\\ud800" not in built.text
 
 
-ITEMS: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="},
-    {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
-    {"type": "function_call_output", "call_id": "c", "output": "ok"},
-]
-CONTENTS: list[dict[str, Any]] = [
-    {"role": "user", "parts": [{"text": "hi"}]},
-    {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
-    {
-        "role": "user",
-        "parts": [{"functionResponse": {"name": "f", "response": {"rows": [1.5, None]}}}],
-    },
-]
-
-
-async def test_responses_items(client: httpx.AsyncClient) -> None:
-    """Consecutive items of the model are one message, and are returned as the same items."""
-    path = await new_conversation(client)
-    body = {"messages": ITEMS, "format": "openai_responses"}
-    answer = await client.post(f"{path}/messages", json=body)
-    assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
-    stored = await read(client, path)
-    assert stored[1]["output"] == ITEMS[1:3] and stored[1]["id"] == "rs_1"
-    built = await client.post(f"{path}/context", json={"format": "openai_responses"})
-    assert built.json()["payload"]["input"][-3:] == ITEMS[1:]
-    wrong = {**body, "messages": [*ITEMS[1:2], {**ITEMS[2], "name": 5}]}
-    refused = await client.post(f"{path}/messages", json=wrong)
-    assert_problem(refused, 422, "VALIDATION_ERROR", "/messages/1/name")
-
-
-async def test_gemini_contents(client: httpx.AsyncClient) -> None:
-    """Contents are returned unchanged, in the transcript and in payloads [log.any-format]."""
-    path = await new_conversation(client)
-    answer = await client.post(f"{path}/messages", json={"messages": CONTENTS, "format": "gemini"})
-    assert [entry["role"] for entry in answer.json()["messages"]] == ["user", "assistant", "tool"]
-    stored = await read(client, path)
-    assert [item["parts"] for item in stored] == [content["parts"] for content in CONTENTS]
-    assert stored[1]["given"] == {"role": "model"}
-    built = await client.post(f"{path}/context", json={"format": "gemini"})
-    contents = built.json()["payload"]["contents"]
-    (call,) = contents[-2]["parts"]
-    assert call.pop("thoughtSignature") == "skip_thought_signature_validator"
-    assert contents[-3:] == CONTENTS
-
-
-async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
-    """An Anthropic message with two results becomes two messages, which return it whole."""
-    path = await new_conversation(client)
-    use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
-    results = [
-        {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"out {n}"} for n in (1, 2)
-    ]
-    appended = await append(
-        client,
-        path,
-        user("go"),
-        {"role": "assistant", "content": use},
-        {"role": "user", "content": results, "id": "r"},
-        format="anthropic",
-    )
-    assert [entry["role"] for entry in appended["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-    ]
-    stored = await read(client, path)
-    assert [item["format"] for item in stored] == ["anthropic"] * 4
-    assert [item["content"][0]["tool_use_id"] for item in stored[2:]] == ["t1", "t2"]
-    built = await client.post(f"{path}/context", json={"format": "openai_chat"})
-    roles = [message["role"] for message in built.json()["payload"]["messages"]]
-    assert roles == ["user", "assistant", "tool", "tool"]
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "/messages"),
     ({"messages": [user("x")] * 1001}, "/messages"),
@@ -345,27 +270,6 @@ async def test_concurrent_equal_appends(client: httpx.AsyncClient) -> None:
     assert len(await read(client, path)) == 1
 
 
-async def test_concurrent_writers(client: httpx.AsyncClient) -> None:
-    """Concurrent writers never share a seq, and no message is lost [log.concurrent-writers]."""
-    path = await new_conversation(client)
-
-    async def write(writer: int) -> list[int]:
-        seqs = []
-        for number in range(10):
-            batch = [user(f"{writer} {number}"), assistant(f"{writer} {number}")]
-            appended = await append(client, path, *batch)
-            first, second = (entry["seq"] for entry in appended["messages"])
-            assert second == first + 1
-            seqs += [first, second]
-        return seqs
-
-    written = await asyncio.gather(*(write(writer) for writer in range(4)))
-    assert sorted(seq for seqs in written for seq in seqs) == list(range(1, 81))
-    texts = [item["content"] for item in await read(client, path, limit=1000)]
-    assert sorted(texts) == sorted(f"{w} {n}" for w in range(4) for n in range(10) for _ in "ab")
-    assert all(texts[place] == texts[place + 1] for place in range(0, 80, 2))
-
-
 async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClient) -> None:
     """Of writers that expect the same newest seq exactly one succeeds [log.concurrent-writers]."""
     path = await new_conversation(client)
@@ -375,39 +279,6 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     ]
     answers = await asyncio.gather(*posts)
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
-
-
-async def test_concurrent_results_of_one_call(client: httpx.AsyncClient) -> None:
-    """Of two concurrent results of one call exactly one is stored [log.pairing]."""
-    path = await new_conversation(client)
-    await append(client, path, calling("c"))
-    posts = [client.post(f"{path}/messages", json={"messages": [result("c")]}) for _ in range(6)]
-    answers = await asyncio.gather(*posts)
-    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 5
-
-
-async def test_pages_in_both_orders(client: httpx.AsyncClient) -> None:
-    """Cursors lead through the log in both orders; bounds are exclusive [transcript.pages]."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(11))
-    for order, bounds, expected in (
-        ("asc", {}, list(range(1, 12))),
-        ("desc", {}, list(range(11, 0, -1))),
-        ("asc", {"after_seq": 3, "before_seq": 9}, [4, 5, 6, 7, 8]),
-        ("desc", {"after_seq": 3, "before_seq": 9}, [8, 7, 6, 5, 4]),
-    ):
-        found: list[int] = []
-        query: dict[str, Any] = {"limit": 3, "order": order, **bounds}
-        while True:
-            page = (await client.get(f"{path}/messages", params=query)).json()
-            found += [item["seq"] for item in page["data"]]
-            if page["next_cursor"] is None:
-                break
-            query = {"limit": 3, "cursor": page["next_cursor"], **bounds}
-        assert found == expected
-    for wrong in ("after_seq=-1", "before_seq=x", f"after_seq={10**30}", "order=up"):
-        answer = await client.get(f"{path}/messages?{wrong}")
-        assert_problem(answer, 422, "VALIDATION_ERROR")
 
 
 async def test_batch_limit_is_a_setting(settings: Settings) -> None:

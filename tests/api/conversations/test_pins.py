@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.api.conversations.messages import MAX_ID_CHARS
-from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.compaction.builders import LONG, killed_while_waiting
 from tests.api.talk import (
     append,
     assert_problem,
@@ -104,34 +104,6 @@ async def test_a_pin_is_the_reason_of_a_new_epoch(client: httpx.AsyncClient, for
     assert await reason(client, path, format=format) in ("compaction", "pinned")
 
 
-async def test_a_pin_before_a_sliding_window(client: httpx.AsyncClient) -> None:
-    """A pin and its removal change what a sliding window shows, each with its reason.
-
-    [pins.shown-again]
-    """
-    policy = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 10}}
-    path = await conversation_with_calls(client, policy=policy)
-    assert await reason(client, path) is None
-    await client.put(f"{path}/messages/answer/pin")
-    assert await reason(client, path) == "pinned"
-    await client.delete(f"{path}/messages/answer/pin")
-    assert await reason(client, path) == "unpinned"
-    await append(client, path, *talk(1, LONG))
-    assert await reason(client, path) == "window_moved"
-
-
-async def test_a_pin_in_a_smaller_context_window(client: httpx.AsyncClient) -> None:
-    """A payload that had left the message out starts a new epoch with the reason `pinned`.
-
-    [pins.verbatim]
-    """
-    path = await conversation_with_calls(client)
-    small = {"max_context_tokens": 9000}
-    assert await reason(client, path, **small) is None
-    await client.put(f"{path}/messages/question/pin")
-    assert await reason(client, path, **small) == "pinned"
-
-
 @pytest.mark.parametrize(
     ("message", "scope", "seqs"),
     [
@@ -195,16 +167,6 @@ async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
     for method in ("PUT", "DELETE"):
         answer = await client.request(method, f"{path}/messages/{odd}/pin")
         assert_problem(answer, 404, "NOT_FOUND")
-
-
-async def test_messages_of_another_conversation(client: httpx.AsyncClient) -> None:
-    """A message can be pinned only in its own conversation."""
-    one, two = await new_conversation(client), await new_conversation(client)
-    await append(client, one, user("hi", id="m"))
-    for parent in (two, f"/v1/conversations/{UNKNOWN_ID}", "/v1/conversations/odd"):
-        for method in ("PUT", "DELETE"):
-            answer = await client.request(method, f"{parent}/messages/m/pin")
-            assert_problem(answer, 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("scope", ["", "group", "Turn"])

@@ -14,9 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import PostgresDatabase
 from app.api.http import cursors
-from app.domain.conversations.view import Span
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import (
@@ -30,7 +28,7 @@ from tests.api.talk import (
     user,
 )
 from tests.conftest import started
-from tests.services.fakes import TENANT, Clock, Harness, WatchedDatabase
+from tests.services.fakes import Clock
 
 QUIET = {"agent_tools": "none"}
 SANDWICH = {**QUIET, "sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
@@ -76,11 +74,6 @@ async def visibilities(
     found = await read_all(client, path, **query)
     shown = [item["visibility"] for item in found]
     return [(mark["state"], mark["compaction_id"]) for mark in shown]
-
-
-async def states(client: httpx.AsyncClient, path: str) -> list[str]:
-    """Return the state of every message."""
-    return [state for state, _ in await visibilities(client, path)]
 
 
 async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> str:
@@ -132,35 +125,6 @@ async def test_hidden_messages_name_the_newest_summary(client: httpx.AsyncClient
     assert await visibilities(client, path) == [*before, *[verbatim] * 8]
 
 
-async def test_expansions_have_visibilities(client: httpx.AsyncClient) -> None:
-    """The originals of a superseded compaction name the one that hides them now."""
-    path = await new_conversation(client, policy=SANDWICH)
-    await append(client, path, *talk(12))
-    first = await compact(client, path)
-    await append(client, path, *talk(8))
-    second = await compact(client, path)
-    page = await read(client, f"{path}/compactions/{first}")
-    assert [item["seq"] for item in page] == list(range(3, 11))
-    assert {item["visibility"]["compaction_id"] for item in page} == {second}
-
-
-async def test_a_tree_of_summaries(client: httpx.AsyncClient) -> None:
-    """Each message names the compaction that made its summary in the tree.
-
-    [transcript.visibility]
-    """
-    policy = {**QUIET, "strategy": "tree_summary", "tree_summary": {"chunk_size": 4, "levels": 1}}
-    path = await new_conversation(client, policy=policy)
-    made = []
-    for _ in range(2):
-        await append(client, path, *talk(8, "word " * 60))
-        made.append(await compact(client, path))
-    found = await visibilities(client, path)
-    hidden = [compaction or "" for state, compaction in found if state == "summarised"]
-    assert len(hidden) >= 10 and hidden == sorted(hidden) and set(hidden) == {*made}
-    assert found[-1] == ("verbatim", None)
-
-
 async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
     """A result with a placeholder is `cleared`, and the transcript has its text."""
     output = {"context_budget_tokens": 300, "clear_at_least": 1}
@@ -178,19 +142,6 @@ async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
     assert found[2]["visibility"]["compaction_id"] == receipt["compaction_id"]
 
 
-async def test_truncated_messages_are_left_out(client: httpx.AsyncClient) -> None:
-    """Messages that truncation hid are `left_out` until a summary covers them."""
-    path = await new_conversation(client, policy=SANDWICH)
-    await append(client, path, *talk(12))
-    answer = await client.post(f"{path}/overflow")
-    cut = answer.json()["compaction_id"]
-    verbatim = ("verbatim", None)
-    assert await visibilities(client, path) == [*[("left_out", cut)] * 6, *[verbatim] * 6]
-    await append(client, path, *talk(12))
-    made = await compact(client, path)
-    assert await visibilities(client, path) == [*[("summarised", made)] * 22, verbatim, verbatim]
-
-
 async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
     """Cleared messages are outside the window, and still in the transcript [window.clear]."""
     agent = await new_agent(client)
@@ -202,75 +153,6 @@ async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient)
     assert [item["content"] for item in found] == ["one", "two", "three"]
     shown = [item["visibility"]["state"] for item in found]
     assert shown == ["outside", "outside", "verbatim"]
-
-
-async def test_messages_older_than_the_window_are_outside(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
-    """They and their summary are outside without a build."""
-    agent = await new_agent(client, rolling_window_seconds=3600)
-    path = await new_conversation(client, agent_id=agent.rpartition("/")[2], policy=SANDWICH)
-    await append(client, path, *talk(12))
-    await compact(client, path)
-    clock.pass_seconds(1800)
-    await append(client, path, user("younger"))
-    assert (await states(client, path))[-1] == "verbatim"
-    clock.pass_seconds(1800)
-    assert await states(client, path) == [*["outside"] * 12, "verbatim"]
-
-
-async def test_restored_messages(
-    client: httpx.AsyncClient, clock: Clock, database: PostgresDatabase
-) -> None:
-    """Restored messages have the time of the restoration, others have none."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(6))
-    await client.post(f"{path}/clear")
-    await append(client, path, user("new"))
-    harness = Harness(WatchedDatabase(database), clock=clock)
-    clock.pass_seconds(60)
-    async with harness.database.transaction() as session:
-        locked = await session.log.lock(TENANT, path.rpartition("/")[2], None)
-        assert locked is not None
-        await harness.active.restore(session, locked, [Span(3, 5)])
-    found = [item["visibility"] for item in await read(client, path)]
-    outside, verbatim = "outside", "verbatim"
-    assert [mark["state"] for mark in found] == [
-        *(outside, outside, verbatim, verbatim, outside, outside, verbatim)
-    ]
-    restored = [mark["restored_at"] for mark in found]
-    assert [time is not None for time in restored] == [False] * 2 + [True] * 2 + [False] * 3
-    assert datetime.fromisoformat(restored[2]) == clock.utc()
-
-
-async def test_a_sliding_window_and_pins(client: httpx.AsyncClient) -> None:
-    """A sliding window shows whole call groups, and pins at their positions."""
-    policy = {**QUIET, "strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
-    path = await new_conversation(client, policy=policy)
-    await append(client, path, *talk(4), user("look"), calling("a", "b"))
-    await append(client, path, result("a"), result("b"), assistant("so"), user("next"))
-    hidden = ["outside"] * 5
-    assert await states(client, path) == [*hidden, *["verbatim"] * 5]
-    second = (await read(client, path))[1]
-    await client.put(f"{path}/messages/{second['id']}/pin")
-    assert await states(client, path) == ["outside", "verbatim", *hidden[2:], *["verbatim"] * 5]
-    assert [item["seq"] for item in await read(client, path) if item["pinned"]] == [2]
-    built = (await client.post(f"{path}/context")).json()["payload"]["messages"]
-    assert len(built) == 1 + 1 + 5, "a note of what is not shown, the pin, the window"
-
-
-async def test_pins_in_a_summarised_range(client: httpx.AsyncClient) -> None:
-    """A pinned message inside a summarised range is verbatim."""
-    path = await new_conversation(client, policy=SANDWICH)
-    await append(client, path, *talk(12))
-    fifth = (await read(client, path))[4]
-    await client.put(f"{path}/messages/{fifth['id']}/pin")
-    await compact(client, path)
-    assert await states(client, path) == [
-        *(["verbatim"] * 2 + ["summarised"] * 2 + ["verbatim"]),
-        *(["summarised"] * 5 + ["verbatim"] * 2),
-    ]
-    assert [item["seq"] for item in await read(client, path) if item["pinned"]] == [5]
 
 
 # --- full-text search -----------------------------------------------------------------------

@@ -31,9 +31,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     PARSE_ERROR,
-    UNSUPPORTED_PROTOCOL_VERSION,
     TextContent,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
@@ -228,16 +226,6 @@ async def test_errors_that_the_model_can_correct_are_tool_errors(
             assert await call(name, **given) == (expected, True)
 
 
-async def test_arguments_are_coerced(served: str, http: httpx.AsyncClient) -> None:
-    """Numbers as text and nulls are accepted like over HTTP."""
-    conversation_id, ref = await offloaded(http)
-    async with bound(served, conversation_id.upper(), "url") as call:
-        text, is_error = await call("tool_output_cache", ref_id=ref, offset="41", limit=1.0)
-        assert "line 42 x" in text and not is_error
-        text, is_error = await call("read_result", ref_id=ref, offset=None, limit=6)
-        assert text.startswith("line 1\n") and not is_error
-
-
 async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
     """A name that is none of ours is no call that a model could mend. [agent-tools.model-errors]"""
     async with connected(served) as client:
@@ -413,28 +401,11 @@ async def test_an_invalid_request_is_an_error(client: httpx.AsyncClient) -> None
         assert answer.json()["error"]["code"] == code
 
 
-async def test_an_unknown_method_is_an_error(client: httpx.AsyncClient) -> None:
-    """There are tools and nothing else."""
-    for method in ("resources/list", "prompts/list", "tools", "x/y"):
-        answer = await client.post("/mcp", json=asked(method), headers=ASKED)
-        assert answer.json()["error"]["code"] == METHOD_NOT_FOUND
-
-
 async def test_malformed_parameters_are_an_error(client: httpx.AsyncClient) -> None:
     """A call without a name, or with arguments that are no object, is refused."""
     for params in ({}, {"name": 7}, {"name": "recall", "arguments": []}):
         answer = await client.post("/mcp", json=asked("tools/call", **params), headers=ASKED)
         assert answer.json()["error"]["code"] == INVALID_PARAMS
-
-
-async def test_an_unknown_revision_is_an_error(client: httpx.AsyncClient) -> None:
-    """The answer names the revisions that are spoken."""
-    body = asked("tools/list", LATEST_MODERN_VERSION)
-    body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "1999-01-01"
-    headers = {**ASKED, "MCP-Protocol-Version": "1999-01-01", "Mcp-Method": "tools/list"}
-    answer = await client.post("/mcp", json=body, headers=headers)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == UNSUPPORTED_PROTOCOL_VERSION
 
 
 async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
@@ -630,35 +601,6 @@ async def test_a_call_has_a_deadline(settings: Settings) -> None:
     told = answer.json()["result"]
     assert told["isError"]
     assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
-
-
-async def test_unexpected_errors_have_no_details(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The answer has no internals, and the log the place but no words of the error."""
-    app = create_app(settings)
-    app.state.services = None
-    async with unguarded(app, endpoint_of()) as client:
-        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
-    assert answer.json()["error"] == {
-        "code": INTERNAL_ERROR,
-        "message": "Internal error; see the log of the service",
-    }
-    (record,) = [record for record in caplog.records if record.name == "app.api"]
-    assert record.getMessage() == "request_failed"
-    assert "NoneType" not in str(record.__dict__["data"])
-
-
-async def test_an_app_can_be_started_again(settings: Settings) -> None:
-    """What the first request starts ends with the app, and starts with it anew."""
-    app = create_app(settings)
-    for _ in range(2):
-        async with started(app) as client:
-            answers = await asyncio.gather(
-                *(client.post("/mcp", json=asked("ping"), headers=ASKED) for _ in range(3))
-            )
-            assert [answer.status_code for answer in answers] == [200] * 3
-    assert not [task for task in asyncio.all_tasks() if "McpEndpoint" in repr(task)]
 
 
 LAZY = """

@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import CLIENT_CLOSED_REQUEST
 from app.api.http.dependencies import Services
-from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
-from app.domain.common.errors import Unauthenticated
-from app.domain.tenancy.api_keys import Caller
-from app.logs import request_id
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user
@@ -33,28 +27,6 @@ __all__ = ["lines"]
 
 UUID_LENGTH = 36
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-
-
-@pytest_asyncio.fixture
-async def broken(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an app in which builds raise an unexpected error."""
-
-    async def fail(*_arguments: Any) -> Any:
-        raise LookupError("secret words")
-
-    app = create_app(settings)
-    found: Services = app.state.services
-    found.context.build = fail  # type: ignore[method-assign, assignment]
-    async with started(app) as client:
-        yield client
-
-
-class Strangers:
-    """Keys that refuse every request."""
-
-    async def admit(self, authorization: str, address: str) -> Caller:
-        """Refuse."""
-        raise Unauthenticated("The API key is unknown, revoked or expired")
 
 
 class Counted:
@@ -71,13 +43,6 @@ class Counted:
     def streaming(self, change: int) -> None:
         """Note it."""
         self.open_streams += change
-
-
-class NoLimits:
-    """Tenants without limits."""
-
-    async def count_request(self, _tenant_id: str) -> None:
-        """Count nothing."""
 
 
 def client_of(app: ASGIApp) -> httpx.AsyncClient:
@@ -119,45 +84,6 @@ async def test_every_response_has_an_id(
             assert given.json()["request_id"] == given.headers["x-request-id"]
 
 
-async def test_an_unexpected_error_has_an_id(broken: httpx.AsyncClient, lines: Lines) -> None:
-    """A 500 has an id, which the log line with the code location has too. [operation.logs]"""
-    path = await new_conversation(broken)
-    answer = await broken.post(f"{path}/context", json={}, headers={"X-Request-Id": "lost"})
-    assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "lost"
-    (failed,), (request,) = lines.told("request_failed"), lines.told("request")[1:]
-    assert failed["request_id"] == request["request_id"] == "lost"
-    assert (failed["error"], request["status"]) == ("LookupError", 500)
-    assert "secret" not in "".join(lines.texts)
-
-
-async def test_a_refused_caller_has_an_id() -> None:
-    """What the guard refuses has an id as well, and no route. [errors.problem-json]"""
-
-    async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise AssertionError("a stranger came in")
-
-    counted = Counted()
-    guarded = AuthenticationMiddleware(never, keys=Strangers(), limits=NoLimits())
-    async with client_of(RequestLoggingMiddleware(guarded, counted, access_log=False)) as client:
-        answer = await client.get("/v1/conversations", headers={"X-Request-Id": "who"})
-    assert assert_problem(answer, 401, "UNAUTHENTICATED")["request_id"] == "who"
-    assert answer.headers["x-request-id"] == "who"
-    assert counted.answers == [("GET", "none", 401)]
-
-
-async def test_a_stream_has_an_id(client: httpx.AsyncClient) -> None:
-    """So has a stream of events; it is open no more when it has ended. [events.stream]"""
-    path = await new_conversation(client)
-    answer = await client.get(f"{path}/events?follow=false", headers={"X-Request-Id": "s"})
-    assert answer.headers["x-request-id"] == "s"
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    text = (await client.get("/metrics")).text
-    route = 'route="/v1/conversations/{conversation_id}/events"'
-    assert "context_event_streams 0.0" in text
-    assert f'context_http_requests_total{{method="GET",{route},status="200"}} 1.0' in text
-    assert f'context_http_request_duration_seconds_count{{method="GET",{route}}} 0.0' in text
-
-
 @pytest.mark.parametrize(
     "given", ["", " ", "two words", "x" * 129, "tab\there", "caf\u00e9", "a\u007fb"]
 )
@@ -166,13 +92,6 @@ async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -
     headers = {b"X-Request-Id": given.encode("latin-1")}
     answer = await client.get("/healthz", headers=headers)
     assert len(answer.headers["x-request-id"]) == UUID_LENGTH
-
-
-async def test_the_longest_id(client: httpx.AsyncClient) -> None:
-    """128 characters are accepted."""
-    answer = await client.get("/healthz", headers={"X-Request-Id": "~" * 128})
-    assert answer.headers["x-request-id"] == "~" * 128
-    assert request_id.get() == ""
 
 
 # --- errors above the routes ------------------------------------------------------------------
@@ -251,14 +170,6 @@ async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines
         "key_id": None,
         "trace_id": TRACE,
     }
-
-
-async def test_an_invalid_traceparent_is_ignored(client: httpx.AsyncClient, lines: Lines) -> None:
-    """A `traceparent` that is none stands in no line. [operation.traces]"""
-    await client.get("/v1/strategies", headers={"traceparent": "00-secret-words-01"})
-    (line,) = lines.told("request")
-    assert "trace_id" not in line
-    assert "secret" not in "".join(lines.texts)
 
 
 async def test_quiet_routes_are_not_logged(settings: Settings, lines: Lines) -> None:

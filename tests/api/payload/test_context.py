@@ -284,69 +284,6 @@ async def test_budget_agrees_with_the_build(client: httpx.AsyncClient) -> None:
         assert reading[name] == built[name]
 
 
-async def test_compaction_and_state(client: httpx.AsyncClient) -> None:
-    """A forced compaction reports itself, and the state shows its summary and seqs."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(60, LONG))
-    nothing = (await client.get(f"{path}/state")).json()
-    assert set(nothing.values()) == {None}
-    assert set(nothing) >= {"strategy", "summary", "summary_range", "compressed_at"}
-    preview = (await client.post(f"{path}/compact", json={"dry_run": True})).json()
-    assert preview["compacted"] is False and preview["reason"] == "dry run"
-    assert (await client.get(f"{path}/state")).json() == nothing
-    made = (await client.post(f"{path}/compact")).json()
-    assert made["compacted"] is True and made["reason"] is None
-    assert made["model"] == "extractive" and made["strategies_run"] == ["sandwich"]
-    assert made["after_tokens"] < made["before_tokens"]
-    assert made["summary_range"] == preview["summary_range"]
-    state = (await client.get(f"{path}/state")).json()
-    assert state["strategy"] == "sandwich"
-    assert state["summary_range"] == made["summary_range"]
-    built = (await client.post(f"{path}/context")).json()
-    assert built["summary_used"] is True
-    assert built["tokens_used"] == made["after_tokens"]
-    shown = [message["content"] for message in built["payload"]["messages"]]
-    assert any(state["summary"] in text for text in shown)
-    assert len((await client.get(f"{path}/messages?limit=1000")).json()["data"]) == 60
-
-
-async def test_full_history_never_compacts(client: httpx.AsyncClient) -> None:
-    """A forced compaction of full_history answers why it did nothing. [strategy.full-history]"""
-    path = await new_conversation(client, policy={"strategy": "full_history"})
-    await append(client, path, *talk(30))
-    made = (await client.post(f"{path}/compact")).json()
-    assert (made["compacted"], made["reason"]) == (False, "full_history never compacts")
-
-
-async def test_wrong_compactions(client: httpx.AsyncClient) -> None:
-    """Models that may not summarise, and unknown fields, are refused [summary.allowed-models]."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(60, LONG))
-    answer = await client.post(f"{path}/compact", json={"model": "gpt-4o"})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/model")
-    bodies: list[Any] = [{"dry_run": 1}, {"instructions": 5}, {"strategy": "a_tree"}, []]
-    for wrong in bodies:
-        assert_problem(await client.post(f"{path}/compact", json=wrong), 422, "VALIDATION_ERROR")
-
-
-async def test_a_failing_model_changes_nothing(
-    model_client: httpx.AsyncClient, fake_llm: FakeLLM
-) -> None:
-    """A model that fails is a 503 with its reason, and the state stays what it was."""
-    path = await new_conversation(model_client)
-    await append(model_client, path, *talk(60, LONG))
-    made = (await model_client.post(f"{path}/compact")).json()
-    assert made["compacted"] is True and made["model"] == "openai/fake"
-    before = (await model_client.get(f"{path}/state")).json()
-    await append(model_client, path, *talk(60, LONG))
-    fake_llm.always(behave.no_tags())
-    body = assert_problem(await model_client.post(f"{path}/compact"), 503, "SERVICE_UNAVAILABLE")
-    assert body["reason"] == "bad_answer"
-    assert (await model_client.get(f"{path}/state")).json() == before
-    fake_llm.always(behave.answer())
-    assert (await model_client.post(f"{path}/compact")).json()["compacted"] is True
-
-
 async def test_appends_go_on_during_a_compaction(
     model_client: httpx.AsyncClient, fake_llm: FakeLLM
 ) -> None:
@@ -365,16 +302,6 @@ async def test_appends_go_on_during_a_compaction(
     assert made["compacted"] is True
     built = (await model_client.post(f"{path}/context")).json()
     assert "still here" in str(built["payload"]["messages"][-1])
-
-
-async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
-    """Compactions of one conversation at the same time leave one active summary."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(60, LONG))
-    answers = await asyncio.gather(*(client.post(f"{path}/compact") for _ in range(4)))
-    assert {answer.status_code for answer in answers} <= {200, 409}
-    made = [answer.json() for answer in answers if answer.status_code == 200]
-    assert sum(result["compacted"] for result in made) == 1
 
 
 async def test_builds_at_once(client: httpx.AsyncClient) -> None:

@@ -17,8 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.main import create_app
-from app.settings import Settings
 from tests.api.talk import (
     append,
     assert_problem,
@@ -29,7 +27,6 @@ from tests.api.talk import (
     talk,
     user,
 )
-from tests.conftest import started
 from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
@@ -142,44 +139,6 @@ async def test_the_rest_is_read_as_a_result_is(client: httpx.AsyncClient, format
     assert_problem(await client.delete(f"{path}/blobs/{ref}"), 409, "CONFLICT")
 
 
-async def test_a_shortened_message_is_whole_in_the_transcript(client: httpx.AsyncClient) -> None:
-    """The log keeps the message as it came: transcript and `content=full` return all of it."""
-    path = await new_conversation(client, policy=window())
-    await append(client, path, user(OUTPUT, id="big"), assistant(OUTPUT, id="answer"))
-    await built(client, path)
-    for query in ("", "?content=full"):
-        page = (await client.get(f"{path}/messages{query}")).json()["data"]
-        assert [item["content"] for item in page] == [OUTPUT, OUTPUT]
-
-
-async def test_a_payload_that_fits_is_not_reduced(client: httpx.AsyncClient) -> None:
-    """A larger window shows the same message of the same log whole."""
-    path = await new_conversation(client, policy=window(128_000))
-    await append(client, path, *talk(2), user(OUTPUT))
-    body = await built(client, path)
-    assert body["degraded"] == [] and body["payload"]["messages"][-1]["content"] == OUTPUT
-    small = await built(client, path, max_context_tokens=8000)
-    assert small["degraded"] == ["messages_shortened"]
-    assert small["payload"]["messages"][:2] == body["payload"]["messages"][:2]
-    assert (await built(client, path))["payload"] == body["payload"]
-
-
-async def test_the_epoch_lasts(client: httpx.AsyncClient) -> None:
-    """A shortened message stays as it is: what follows extends the payload byte for byte."""
-    path = await new_conversation(client, policy=window())
-    await append(client, path, user("Go."), assistant("Yes."))
-    await built(client, path)
-    await append(client, path, user(OUTPUT))
-    first = await built(client, path)
-    assert first["cache_break_reason"] == "messages_shortened"
-    await append(client, path, assistant("I see."), user("And?"))
-    second = await built(client, path)
-    assert second["epoch"] == first["epoch"]
-    stable = first["payload"]["messages"][: first["stable_items"]]
-    assert second["payload"]["messages"][: len(stable)] == stable
-    assert second["degraded"] == ["messages_shortened"]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("mode", ["background", "inline"])
 async def test_a_compaction_keeps_the_rest(
@@ -266,21 +225,6 @@ async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strateg
         undo = f"{path}/compactions/{receipt['compaction_id']}/undo"
         if receipt["status"] == "active":
             assert (await client.post(undo)).status_code == 200
-
-
-async def test_forks_and_restarts(settings: Settings) -> None:
-    """A fork and another process build the same payload, and the fork reads the rest."""
-    async with started(create_app(settings)) as client:
-        path = await new_conversation(client, policy=window())
-        await append(client, path, *talk(2), user(OUTPUT, id="big"))
-        before = await built(client, path)
-        answer = await client.post(f"{path}/fork", json={})
-        assert answer.status_code == 201, answer.text
-        fork = f"/v1/conversations/{answer.json()['conversation_id']}"
-        assert (await built(client, fork))["payload"]["messages"] == before["payload"]["messages"]
-        assert await read_whole(client, fork, "big") == OUTPUT
-    async with started(create_app(settings)) as other:
-        assert (await built(other, path))["payload"] == before["payload"]
 
 
 # --- any log ----------------------------------------------------------------------------------

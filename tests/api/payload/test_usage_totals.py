@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import httpx
@@ -282,17 +282,6 @@ async def test_rows_of_a_range_of_days(
                     break
                 cursor = {"cursor": page["next_cursor"]}
             assert found == list(grouped(group_by, chosen).items())
-
-
-async def test_the_usual_range_ends_today(client: httpx.AsyncClient) -> None:
-    """Without days an answer is of the last 30; with the first one, of those up to today."""
-    before = datetime.now(UTC).date()
-    told, year = await read(client, "/v1"), before - timedelta(days=364)
-    last = date.fromisoformat(told["to"])
-    assert before <= last <= datetime.now(UTC).date()
-    assert date.fromisoformat(told["from"]) == last - timedelta(days=29)
-    told = await read(client, "/v1", **{"from": year.isoformat()})
-    assert told["from"] == year.isoformat() and told["to"] >= before.isoformat()
 
 
 @pytest.mark.parametrize(

@@ -126,21 +126,6 @@ async def test_a_call_is_executed_in_every_format(
         assert expected in text_in(format, body["message"])
 
 
-async def test_lines_are_read_on_to_the_end(client: httpx.AsyncClient) -> None:
-    """Following each answer's last line, a model reads the whole output."""
-    path, ref = await offloaded(client)
-    seen, offset = [], 0
-    while True:
-        body = await answered(client, path, "tool_output_cache", ref_id=ref, offset=offset)
-        *lines, note = body["message"]["content"].split("\n")
-        seen += [line.partition("\t")[2] for line in lines]
-        if note == "[End of output.]":
-            break
-        offset = int(note.removesuffix(".]").partition("offset=")[2])
-        assert len(seen) == offset
-    assert seen == TEXT.splitlines()
-
-
 async def test_the_returned_message_is_the_callers_to_append(client: httpx.AsyncClient) -> None:
     """A call appends nothing; its message is taken by the log and never offloaded."""
     path, ref = await offloaded(client)
@@ -208,13 +193,6 @@ async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient) -> None:
     assert_problem(plain, 422, "VALIDATION_ERROR", "/header/content-type")
 
 
-async def test_an_oversized_body_is_413(client: httpx.AsyncClient) -> None:
-    """A call is bounded like any other body, before it is read. [api.limits]"""
-    headers = {"content-type": "application/json", "content-length": str(2**40)}
-    answer = await client.post(f"{NOWHERE}/tool-calls", content=b"{}", headers=headers)
-    assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
-
-
 # --- search -----------------------------------------------------------------------------------
 
 TOOLS = [
@@ -258,20 +236,6 @@ async def test_a_search_returns_definitions_in_every_format(
     assert "place" in read[0].parameters["properties"]
 
 
-async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) -> None:
-    """The agent's tools, the conversation's, and those of the request [tools.search]."""
-    agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
-    assert (await client.post("/v1/agents", json=agent)).status_code == 201
-    own = [{"name": "get_weather", "description": "Weather of this conversation."}]
-    path = await new_conversation(client, agent_id="bot", tools=own)
-    body = await search(client, path, query="get_weather", limit=1)
-    assert body["tools"][0]["function"]["description"] == "Weather of this conversation."
-    sent = [{"name": "space_weather", "description": "Weather of the sun."}]
-    body = await search(client, path, query="weather of the sun", limit=1, tools=sent)
-    assert (body["names"], body["total"]) == (["space_weather"], 4)
-    assert body["promoted"] == ["get_weather", "space_weather"]
-
-
 async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> None:
     """No tool is returned, and none promoted, when none matches or there are none."""
     for tools in (TOOLS, []):
@@ -298,26 +262,6 @@ async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
     for body, pointer in wrong:
         answer = await client.post(f"{path}/tools/search", json=body)
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
-
-
-async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
-    """There is no such conversation, whatever is searched."""
-    for path in (NOWHERE, "/v1/conversations/nowhere"):
-        answer = await client.post(f"{path}/tools/search", json={"query": "x"})
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
-async def test_any_text_can_be_searched(client: httpx.AsyncClient) -> None:
-    """No query fails because of its characters, but one that is no text is refused."""
-    path = await new_conversation(client, tools=TOOLS)
-    for query in ("\x00", "\ud800", "(((", "天", "\ufb01nd it", "x" * 1000, "the of and"):
-        content = json.dumps({"query": query})
-        headers = {"content-type": "application/json"}
-        answer = await client.post(f"{path}/tools/search", content=content, headers=headers)
-        if query == "\ud800":
-            assert_problem(answer, 422, "VALIDATION_ERROR", "/query")
-        else:
-            assert (answer.status_code, answer.json()["names"]) == (200, [])
 
 
 @pytest.mark.parametrize("format", FormatName)

@@ -12,7 +12,6 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from threading import Event
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -26,7 +25,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, serving, started
-from tests.fake_llm import FakeLLM, answer, no_tags, slow, status
+from tests.fake_llm import FakeLLM, answer, no_tags, status
 from tests.snapshot_files import CONVERSATION_ID, SESSION_ID, entries, entry, snapshot_file
 
 FAILED = "(summary generation failed)"
@@ -313,39 +312,6 @@ async def test_generate_summary_handles_llm_failure_gracefully(
     assert (await read(modelled, saved["session_id"]))["message_count"] == 4
 
 
-async def test_generate_summary_handles_a_model_that_takes_too_long(
-    with_model: Settings, fake_llm: FakeLLM
-) -> None:
-    """A model that does not answer in time is one that failed. [snapshots.summary]"""
-    hurried = with_model.model_copy(
-        update={"summarizer_timeout_seconds": 0.2, "summarizer_deadline_seconds": 0.4}
-    )
-    # The first call loads the library, which must not be what takes too long.
-    async with started(create_app(with_model)) as client:
-        path = await new_conversation(client)
-        await append(client, path, *talk(2))
-        assert (await save(client, path))["summary"] != FAILED
-    never = Event()
-    fake_llm.always(slow(never))
-    async with started(create_app(hurried)) as client:
-        path = await new_conversation(client)
-        await append(client, path, *talk(2))
-        assert (await save(client, path))["summary"] == FAILED
-    never.set()
-
-
-async def test_generate_summary_with_a_model_that_is_not_allowed(
-    modelled: httpx.AsyncClient, fake_llm: FakeLLM, database_url: str
-) -> None:
-    """A model that is no longer allowed costs the summary, not the snapshot [snapshots.summary]."""
-    path = await new_conversation(modelled)
-    policy = json.dumps({"compaction": {"model": "openai/other"}})
-    await execute(database_url, "UPDATE conversations SET policy = $1", policy)
-    await append(modelled, path, *talk(2))
-    assert (await save(modelled, path))["summary"] == FAILED
-    assert fake_llm.calls == 0
-
-
 # --- History ---------------------------------------------------------------------------------
 
 
@@ -544,27 +510,6 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
     assert "restored_from" not in await shown(client, target)
 
 
-async def test_restore_of_copies_that_left_their_window(
-    client: httpx.AsyncClient, time: Time
-) -> None:
-    """Copies are as new as any message, and rejoin when they are restored again later."""
-    agent = await new_agent(client)
-    path = await new_conversation(client)
-    old = "2026-02-01T00:00:00Z"
-    await append(client, path, user("planted", timestamp=old), *talk(1))
-    target = await new_conversation(client, agent_id=agent)
-    saved = await save(client, path)
-    await restore(client, saved["session_id"], conversation_id=id_of(target))
-    assert "planted" in await shown(client, target)
-    assert (await log_of(client, target))[0]["restored_from"]["timestamp"] == old
-    time.pass_by(days=2)
-    assert await shown(client, target) == ""
-    done = await restore(client, saved["session_id"], conversation_id=id_of(target))
-    assert (done["restored"], done["skipped"]) == (2, 0)
-    assert "planted" in await shown(client, target)
-    assert len(await log_of(client, target)) == 2
-
-
 async def test_restore_of_several_conversations_into_one_is_refused(
     client: httpx.AsyncClient,
 ) -> None:
@@ -683,31 +628,6 @@ async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) 
     assert log[0]["given"]["seq"] == "own"
     assert log[2]["output_ref"]["byte_size"] == len(output)
     assert log[0]["agent_id"] == agent
-
-
-async def test_a_download_with_results_without_ids_is_imported(client: httpx.AsyncClient) -> None:
-    """Responses of one name stay those of their calls of Gemini. [snapshots.download]"""
-    path = await new_conversation(client)
-    calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in range(2)]
-    answers = [{"functionResponse": {"name": "f", "response": {"n": n}}} for n in range(2)]
-    contents = [
-        {"role": "user", "parts": [{"text": "hi"}]},
-        {"role": "model", "parts": calls},
-        {"role": "user", "parts": answers},
-    ]
-    body = {"messages": contents, "format": "gemini"}
-    assert (await client.post(f"{path}/messages", json=body)).status_code == 201
-    saved = await save(client, path)
-    at = f"/v1/snapshots/{saved['session_id']}"
-    file = (await client.get(f"{at}?download=true")).json()
-    await client.delete(path)
-    await client.delete(at)
-    assert (await imported(client, file)).status_code == 201
-    done = await restore(client, saved["session_id"])
-    restored = f"/v1/conversations/{done['conversations'][0]['conversation_id']}"
-    asked = {"format": "gemini", "model": "gemini-2.5-flash"}
-    built = (await client.post(f"{restored}/context", json=asked)).json()
-    assert built["payload"]["contents"][2]["parts"] == answers
 
 
 def unfit(*messages: dict[str, Any]) -> dict[str, Any]:

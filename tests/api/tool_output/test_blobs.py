@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
@@ -21,10 +20,9 @@ import httpx
 import pytest
 
 from app.adapters.postgres.embedded import DATABASE
-from app.demo import Trace
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
+from tests.api.talk import append, assert_problem, calling, new_conversation, result
 from tests.conftest import Server, execute, in_thread, started
 from tests.logged import Lines, lines
 from tests.patience import PATIENCE_SECONDS
@@ -56,12 +54,6 @@ async def upload(
     body: dict[str, Any] = answer.json()
     assert answer.headers["location"] == f"{path}/blobs/{body['id']}"
     return body
-
-
-async def attach(client: httpx.AsyncClient, path: str, ref: str, **more: Any) -> dict[str, Any]:
-    """Append a call with a result that refers to a blob."""
-    message = {"role": "tool", "tool_call_id": "c", "output_ref": {"id": ref}, **more}
-    return await append(client, path, calling("c"), message)
 
 
 async def stored(client: httpx.AsyncClient, path: str, content: Any) -> str:
@@ -400,59 +392,12 @@ async def test_an_upload_over_the_limit_is_refused(settings: Settings) -> None:
         assert (await upload(client, path, b"x" * 100_000))["byte_size"] == 100_000
 
 
-async def test_an_upload_into_a_deleted_conversation_is_not_found(
-    client: httpx.AsyncClient, settings: Settings
-) -> None:
-    """The upload is a 404, and leaves nothing."""
-    path = await new_conversation(client)
-
-    async def body() -> AsyncIterator[bytes]:
-        yield b"x" * 2_000_000
-        answer = await client.delete(path)
-        assert answer.json()["deleted"]["blob_uploads"] == 1
-        yield b"x" * 2_000_000
-
-    assert_problem(await client.post(f"{path}/blobs", content=body()), 404, "NOT_FOUND")
-    await assert_nothing_stored(settings)
-
-
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     """Poll until `holds`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize("how", ["chunked", "declared", "reset"])
-def test_a_disconnected_upload_leaves_nothing(served: str, settings: Settings, how: str) -> None:
-    """A client that disconnects during an upload leaves nothing, and other requests go on."""
-    host, port = served.removeprefix("http://").split(":")
-    with httpx.Client(base_url=served) as client:
-        path = (
-            "/v1/conversations/"
-            + client.post("/v1/conversations", json={}).json()["conversation_id"]
-        )
-
-        def rows(table: str) -> int:
-            found = in_thread(execute, settings.database_url, f"SELECT count(*) FROM {table}")
-            return int(found[0][0])
-
-        size = 1_500_000
-        with socket.create_connection((host, int(port))) as connection:
-            kind = "Transfer-Encoding: chunked" if how == "chunked" else "Content-Length: 9000000"
-            head = f"POST {path}/blobs HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"
-            connection.sendall(head.encode())
-            body = os.urandom(size)
-            connection.sendall(b"%x\r\n%s\r\n" % (size, body) if how == "chunked" else body)
-            wait_until(lambda: rows("blob_chunks") > 0, "nothing of it arrived")
-            assert rows("blob_uploads") == 1
-            if how == "reset":
-                linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        wait_until(lambda: rows("blob_uploads") + rows("blob_chunks") == 0, "something stays")
-        assert client.get(f"{path}/blobs").json()["data"] == []
-        assert client.post(f"{path}/blobs", content=b"again").status_code == 201
 
 
 # A pooler says that a database is away for a while longer than it is.
@@ -580,45 +525,6 @@ async def test_conditional_requests_use_the_etag(client: httpx.AsyncClient) -> N
             assert answer.content == (data[1:3] if status == 206 else data)
 
 
-async def test_small_results_are_read_like_large_ones(client: httpx.AsyncClient) -> None:
-    """Every result is read by lines, bytes, search and download, small ones too."""
-    path = await new_conversation(client)
-    await append(client, path, calling(*"abcd"))
-    text = "one\r\ntwo\nthree"
-    ids = [None, "m", "m" * 256, "my/own id?#"]
-    batch = [
-        result(call, text) | ({"id": own} if own else {})
-        for call, own in zip("abcd", ids, strict=True)
-    ]
-    done = await append(client, path, *batch)
-    refs = [message["output_ref"]["id"] for message in done["messages"]]
-    assert refs[1:] == ["m", "seq-4", "seq-5"]
-    assert refs[0] == done["messages"][0]["id"]
-    shown = await transcript(client, path)
-    assert [item["output_ref"]["id"] for item in shown[1:]] == refs
-    for ref in refs:
-        place = f"{path}/blobs/{ref}"
-        lines = (await client.get(f"{place}/lines?offset=1&limit=1")).json()
-        assert lines == {
-            "text": "     2\ttwo",
-            "first_line": 2,
-            "line_count": 1,
-            "total_lines": 3,
-            "next_offset": 2,
-        }
-        found = (await client.get(f"{place}/bytes?offset=5&limit=3")).json()
-        assert (found["text"], found["next_offset"]) == ("two", 8)
-        matches = (await client.get(f"{place}/grep?pattern=^T&ignore_case=true&before=1")).json()
-        assert [(match["line"], match["before"]) for match in matches["matches"]] == [
-            (2, ["one"]),
-            (3, ["two"]),
-        ]
-        assert await content(client, path, ref) == text.encode()
-        about = (await client.get(place)).json()
-        assert (about["id"], about["byte_size"], about["line_count"]) == (ref, 14, 3)
-        assert_problem(await client.delete(place), 409, "CONFLICT")
-
-
 async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
     """Numbers out of range and invalid patterns are a 422; large offsets are empty. [api.limits]"""
     path = await new_conversation(client)
@@ -654,66 +560,6 @@ async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
 
 # --- gone -------------------------------------------------------------------------------------
 
-READS = ("", "/content", "/lines", "/bytes", "/grep?pattern=x")
-
-
-async def test_collected_uploads_are_gone(client: httpx.AsyncClient) -> None:
-    """Uploads without a message are collected, and a 410 until they are stored again."""
-    path = await new_conversation(client)
-    loose, held = [(await upload(client, path, b"%d" % n * 5000))["id"] for n in range(2)]
-    await attach(client, path, held)
-    for body in ({"dry_run": True}, {}):
-        done = (await client.post(f"{path}/blobs/gc", json=body)).json()
-        ref = {"id": loose, "byte_size": 5000, "line_count": 1}
-        expected = {"collected": [ref], "byte_size": 5000, "uploads": 0}
-        assert done == {"dry_run": bool(body), **expected}
-        if body:
-            assert await content(client, path, loose) == b"0" * 5000
-    again = (await client.post(f"{path}/blobs/gc")).json()
-    assert (again["collected"], again["byte_size"]) == ([], 0)
-    for read in READS:
-        gone = await client.get(f"{path}/blobs/{loose}{read}")
-        assert assert_problem(gone, 410, "GONE")["ref"] == loose
-        unknown = await client.get(f"{path}/blobs/blob_unknown{read}")
-        assert_problem(unknown, 404, "NOT_FOUND")
-        elsewhere = await new_conversation(client)
-        assert_problem(await client.get(f"{elsewhere}/blobs/{held}{read}"), 404, "NOT_FOUND")
-    assert_problem(await client.delete(f"{path}/blobs/{loose}"), 410, "GONE")
-    assert_problem(await client.delete(f"{path}/blobs/{held}"), 409, "CONFLICT")
-    assert_problem(await client.delete(f"{path}/blobs/blob_unknown"), 404, "NOT_FOUND")
-    for wrong in ({"dry_run": 1}, {"other": True}):
-        answer = await client.post(f"{path}/blobs/gc", json=wrong)
-        assert_problem(answer, 422, "VALIDATION_ERROR")
-    back = await upload(client, path, b"0" * 5000)
-    assert back["id"] == loose and await content(client, path, loose) == b"0" * 5000
-    deleted = await client.delete(f"{path}/blobs/{loose}")
-    assert (deleted.status_code, deleted.json()["id"]) == (200, loose)
-
-
-async def test_compacted_outputs_are_gone(settings: Settings) -> None:
-    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410."""
-    sandwich = {"preserve_top": 1, "preserve_bottom": 1}
-    policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
-    async with started(create_app(settings)) as client:
-        path = await new_conversation(client, policy=policy)
-        await append(client, path, user("begin"), user("go"))
-        ref = await stored(client, path, "x\n" * 40_000)
-        for _ in range(4):
-            await append(client, path, user("go on " * 200))
-        compacted = await client.post(f"{path}/compact", json={})
-        assert compacted.json()["compacted"], compacted.text
-        done = (await client.post(f"{path}/blobs/gc")).json()
-        assert [item["id"] for item in done["collected"]] == [ref]
-        for how in ({}, {"content": "full"}, {"content": "view"}):
-            shown = (await transcript(client, path, **how))[3]
-            assert (shown["content_collected"], shown["content_truncated"]) == (True, True)
-            assert shown["output_ref"]["id"] == ref
-            for name in (ref, shown["id"]):
-                gone = await client.get(f"{path}/blobs/{name}/content")
-                assert_problem(gone, 410, "GONE")
-        built = await client.post(f"{path}/context", json={})
-        assert built.status_code == 200
-
 
 async def test_deleting_a_conversation_counts_its_blobs(client: httpx.AsyncClient) -> None:
     """The answer to a deletion has the numbers of deleted blobs and chunks."""
@@ -744,44 +590,7 @@ async def test_blobs_are_listed_newest_first(client: httpx.AsyncClient) -> None:
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
 
-async def test_results_stay_inline_while_the_object_store_fails(
-    settings: Settings, tmp_path: Path
-) -> None:
-    """Results stay inline with a warning, stored ones are a 503 until the store works again."""
-    folder = tmp_path / "objects"
-    url = f"file://{folder}"
-    async with started(create_app(settings.model_copy(update={"blob_store_url": url}))) as client:
-        path = await new_conversation(client)
-        ref = await stored(client, path, LARGE)
-        loose = (await upload(client, path, BODY))["id"]
-        folder.rename(tmp_path / "away")
-        folder.write_text("no folder")
-        for read in READS[1:]:
-            answer = await client.get(f"{path}/blobs/{ref}{read}")
-            assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
-        assert (await client.get(f"{path}/blobs/{ref}")).status_code == 200
-        done = await append(client, path, calling("c"), result("c", LARGE * 2))
-        assert done["warnings"] == ["tool_output_inline"]
-        inline = done["messages"][1]["output_ref"]["id"]
-        assert await content(client, path, inline) == (LARGE * 2).encode()
-        answer = await client.post(f"{path}/blobs", content=BODY + b"more")
-        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
-        assert await count(settings, "blob_uploads") == 0
-        folder.unlink()
-        (tmp_path / "away").rename(folder)
-        assert await content(client, path, ref) == LARGE.encode()
-        assert await content(client, path, loose) == BODY
-        done = await append(client, path, calling("c"), result("c", LARGE * 2))
-        assert done["warnings"] == []
-        shown = await transcript(client, path, content="full")
-        assert [item["content"] for item in shown[1::2]] == [LARGE, LARGE * 2, LARGE * 2]
-
-
 # --- recorded conversations -------------------------------------------------------------------
-
-
-MAX_RECORDED = 500
-"""Messages of one file that are replayed; with CONTEXT_TRACES_ALL set all of them are."""
 
 
 def recorded() -> list[Any]:
@@ -792,66 +601,6 @@ def recorded() -> list[Any]:
         if any(raw["role"] == "tool" for trace in named_traces(path) for raw in trace.messages)
     ]
     return [pytest.param(file, id=file.stem) for file in files]
-
-
-@pytest.mark.parametrize("file", recorded())
-async def test_recorded_results_are_read_back(settings: Settings, file: Path) -> None:
-    """Every tool result of the recorded conversations is read back whole, with images."""
-    policy = {"offload_threshold_bytes": 200, "max_message_bytes": 300, "max_line_length": 80}
-    async with started(create_app(settings)) as client:
-        results = taken = 0
-        for trace in sorted(named_traces(file), key=lambda trace: len(trace.messages)):
-            taken += len(trace.messages)
-            if taken > MAX_RECORDED and not os.environ.get("CONTEXT_TRACES_ALL"):
-                break
-            path = await new_conversation(client, policy={"tool_output": policy})
-            sent = await replayed(client, path, trace)
-            for message, shown in zip(
-                sent, await transcript(client, path, content="full"), strict=True
-            ):
-                assert {key: shown[key] for key in message} == message
-                if message["role"] == "tool":
-                    results += 1
-                    await assert_reads_whole(client, path, shown)
-        assert results > 0
-
-
-async def replayed(client: httpx.AsyncClient, path: str, trace: Trace) -> list[dict[str, Any]]:
-    """Append a recorded conversation in batches, and return the accepted messages."""
-    sent: list[dict[str, Any]] = []
-    for start in range(0, len(trace.messages), 100):
-        batch = trace.messages[start : start + 100]
-        answer = await client.post(f"{path}/messages", json={"messages": batch})
-        if answer.status_code == 201:
-            sent += batch
-            continue
-        for message in batch:
-            answer = await client.post(f"{path}/messages", json={"messages": [message]})
-            if answer.status_code == 201:
-                sent.append(message)
-    return sent
-
-
-async def assert_reads_whole(client: httpx.AsyncClient, path: str, shown: dict[str, Any]) -> None:
-    """The output of a message that is shown whole has its texts and images, byte for byte."""
-    ref = shown["output_ref"]
-    data = await content(client, path, ref["id"])
-    assert len(data) == ref["byte_size"]
-    parts = shown["content"]
-    if isinstance(parts, str):
-        assert data == parts.encode("utf-8", "surrogatepass")
-        return
-    texts = [part["text"] for part in parts or [] if part["type"] == "text"]
-    images = [part["image_url"]["url"] for part in parts or [] if part["type"] == "image_url"]
-    kept = [base64.b64decode(url.partition(",")[2]) for url in images if url.startswith("data:")]
-    if texts:
-        for text in texts:
-            assert text.encode() in data
-    for image in kept:
-        if data == image or len(image) <= 200:
-            continue
-        named = re.search(rb"ref=(blob_[0-9a-f]{24})", data)
-        assert named is not None and await content(client, path, named[1].decode()) == image
 
 
 def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) -> None:
