@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import (
-    Conflict,
     ContextError,
     Gone,
     NotFound,
@@ -197,34 +195,6 @@ async def test_concurrent_uploads_of_the_same_bytes_are_one_blob(
     assert await process.read(cid, found[0].blob.id) == LARGE.encode()
 
 
-@pytest.mark.parametrize("mode", ["truncate", "reference"])
-async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: str) -> None:
-    """A message without content shows the `view` of the upload, in both modes."""
-    cid = await rows.harness.conversation({"tool_output": {"view": mode}})
-    data = ("word " * 30 + "\n").encode() * 1000
-    found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
-    ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
-    assert ref == found.blob.ref
-    shown, view = (await rows.transcript(cid))[-1], found.preview.texts[0]
-    assert (shown.raw_message["content"], shown.is_truncated) == (view, True)
-    full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert (full.raw_message["content"].encode(), full.is_truncated) == (data, False)
-    # Stored under one tool's name it is shown under it, whoever uploads it again.
-    again = await rows.upload(cid, data, tool="other")
-    assert (again.blob.attached, again.preview.texts[0]) == (True, view)
-
-
-async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
-    """Any bytes are read back; the preview shows them decoded as text."""
-    cid = await rows.harness.conversation()
-    data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
-    found = await rows.upload(cid, data)
-    await rows.stored(cid, None, output_ref={"id": found.blob.id})
-    full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert full.raw_message["content"] == decode_lossy(data)
-    assert await rows.read(cid, found.blob.id) == data
-
-
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -273,16 +243,6 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
             assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
 
 
-async def test_a_row_with_a_long_line_is_read_once(rows: Process) -> None:
-    """A result in its row with cut lines is read once."""
-    cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
-    ref = (await rows.stored(cid, "x" * 100_000)).id
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        lines = await rows.blobs.read_lines(TENANT, cid, ref, 0, 10)
-    assert (lines.line_count, lines.next_offset) == (1, None)
-    assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
-
-
 async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
     """Slices that follow `next_offset` concatenate to the blob, whatever their size."""
     cid = await rows.harness.conversation()
@@ -297,20 +257,6 @@ async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
                 break
             at = piece.next_offset
         assert "".join(found) == text
-
-
-async def test_a_slice_past_the_end_is_empty(rows: Process) -> None:
-    """Any offset at or past the end gives an empty slice and no error."""
-    cid = await rows.harness.conversation()
-    for text in ("", "small\n", LARGE):
-        ref = await rows.stored(cid, text)
-        for offset in (ref.byte_size, ref.byte_size + 1, 2**53 - 1, 2**62):
-            piece = await rows.blobs.read_bytes(TENANT, cid, ref.id, offset, 2**20)
-            assert (piece.text, piece.byte_count, piece.next_offset) == ("", 0, None)
-        for offset in (ref.line_count, ref.line_count + 1, 2**53 - 1, 2**62):
-            lines = await rows.blobs.read_lines(TENANT, cid, ref.id, offset, 10_000)
-            assert (lines.text, lines.line_count, lines.next_offset) == ("", 0, None)
-            assert lines.total_lines == ref.line_count
 
 
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
@@ -344,23 +290,6 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     assert found == b"x" * 100 + b"end" and chunks == 2
 
 
-async def test_grep_stops_at_its_limit(rows: Process) -> None:
-    """A search reads no further than its limit. [tool-output.grep]"""
-    cid = await rows.harness.conversation()
-    data = [b"a line of text\n" * 4000] * 100
-    ref = (await rows.upload(cid, *data)).blob.id
-    rows.store.opened.clear()
-    found = await rows.blobs.grep(TENANT, cid, ref, "text$", limit=5)
-    assert [match.line for match in found.matches] == [1, 2, 3, 4, 5] and found.truncated
-    assert len(rows.store.opened) <= 2 * CHUNKS_PER_READ  # one run is read ahead
-    with pytest.raises(ValidationError):
-        await rows.blobs.grep(TENANT, cid, ref, "(")
-    around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
-    assert (len(around.matches), around.truncated) == (100, True)
-    everything = await rows.blobs.grep(TENANT, cid, ref, "no such text")
-    assert (everything.matches, everything.truncated) == ([], False)
-
-
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
     """Another conversation, or another tenant, finds nothing under a blob's id."""
     cid, other = [await rows.harness.conversation() for _ in range(2)]
@@ -381,23 +310,6 @@ async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
     assert (await rows.stored(other, LARGE)).id == ref
     await rows.harness.conversations.remove(TENANT, cid)
     assert await rows.read(other, ref) == LARGE.encode()
-
-
-async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -> None:
-    """The ref is the id of the message, or its seq if the id cannot be a ref."""
-    cid = await rows.harness.conversation()
-    given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
-    refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
-    assert refs == ["m1", "seq-4", "seq-6", "seq-8", "seq-10"]
-    for name, ref in zip(given_ids, refs, strict=True):
-        source = await rows.blobs.find(TENANT, cid, ref)
-        assert await rows.read(cid, ref) == f"text of {name}".encode()
-        assert source.blob.id == ref
-        assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
-    with pytest.raises(Conflict):
-        await rows.collector.remove(TENANT, cid, "m1")
-    with pytest.raises(NotFound):
-        await rows.collector.remove(TENANT, cid, "m2")
 
 
 # --- collecting -------------------------------------------------------------------------------
@@ -434,19 +346,6 @@ async def test_unattached_uploads_are_collected(
     assert len(await rows.store.keys()) == isinstance(rows.store.kept, ObjectStore)
 
 
-async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Connection) -> None:
-    """An upload without a message can be deleted, one with a message cannot."""
-    cid = await rows.harness.conversation()
-    loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
-    await rows.stored(cid, "own", output_ref={"id": held})
-    assert (await rows.collector.remove(TENANT, cid, loose)).id == loose
-    with pytest.raises(Conflict):
-        await rows.collector.remove(TENANT, cid, held)
-    assert await left(connection) == (2, 1, 0)
-    again = await rows.upload(cid, b"0" * 5000)
-    assert await rows.read(cid, again.blob.id) == b"0" * 5000
-
-
 async def test_compacted_blobs_are_collected(process: Process) -> None:
     """With `drop_compacted` a blob of hidden messages is collected; pinned ones stay."""
     cid, refs = await process.compacted()
@@ -474,21 +373,6 @@ async def test_compacted_blobs_are_collected(process: Process) -> None:
     assert again.id == refs[0]
     assert await process.read(cid, refs[0]) == f"first\n{LARGE}".encode()
     assert await process.collect(cid) == []
-
-
-async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
-    """The transcript shows the preview and that the output was collected. [tool-output.collect]"""
-    cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
-    assert await rows.collect(cid) == refs[:2]
-    for content in Content:
-        shown = [
-            (item.is_truncated, item.is_collected)
-            for item in await rows.transcript(cid, content)
-            if item.message.output_ref is not None and item.message.output_ref.id == refs[0]
-        ]
-        assert shown == [(True, True)]
-    views = [item.raw_message.get("content") or "" for item in await rows.transcript(cid)]
-    assert sum("Output cut" in view for view in views) == 2
 
 
 async def test_a_scheduled_collection_visits_due_conversations(
@@ -737,18 +621,6 @@ async def test_a_store_that_fails_during_an_upload(
         await process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT)
     assert await left(connection) == (0, 0, 0)
     assert await process.store.keys() == []
-
-
-async def test_an_upload_without_a_usable_folder_is_refused(
-    database: PostgresDatabase, tmp_path: Path
-) -> None:
-    """An upload to a store that cannot be opened is 503, and leaves nothing."""
-    (tmp_path / "file").write_text("no folder")
-    process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
-    cid = await process.harness.conversation()
-    with pytest.raises(ServiceUnavailable):
-        await process.upload(cid, b"y" * 5000)
-    assert await process.blobs.page(TENANT, cid, 10, None) == []
 
 
 async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:
