@@ -187,6 +187,19 @@ async def test_a_private_database_is_created_by_a_restore(
         assert await rows_of(url) == rows
 
 
+async def test_a_damaged_file_leaves_the_database_empty(
+    client: httpx.AsyncClient, database_url: str, server: Server, tmp_path: Path
+) -> None:
+    """A file that was cut off, or is no dump, is an error of one line, and nothing is loaded."""
+    await append(client, await new_conversation(client), *talk(3))
+    whole = (await succeed("backup", "-", url=database_url)).output
+    with empty(server) as target:
+        for cut in (b"", b"no dump", whole[:4000], whole[: len(whole) // 2], whole[:-2000]):
+            refused = await command("restore", "-", url=target, sent=cut)
+            assert refused.code == 1 and refused.stderr.count("\n") == 1, refused.stderr
+            assert not await rows_of(target)
+
+
 def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No command line has it, wherever the URL has it."""
     program = tmp_path / "pg_dump"

@@ -12,7 +12,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.tenancy.limits import TenantLimits
 from app.services.tenancy.limits import CACHE_SECONDS, LimitService
-from tests.services.fakes import Clock
+from tests.services.fakes import Clock, WatchedDatabase
 
 
 def limits_of(database: PostgresDatabase, clock: Clock, requests: int | None) -> LimitService:
@@ -103,3 +103,12 @@ async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDat
     assert hanging.asked == 1 and not probe.done()
     hanging.fails.set()
     assert await probe is not None
+
+
+async def test_concurrent_requests_read_the_limits_once(database: PostgresDatabase) -> None:
+    """Performance: the first concurrent requests of a tenant read its limits once."""
+    watched = WatchedDatabase(database)
+    limits = LimitService(watched, TenantLimits(), lambda: 1.0)
+    opened = watched.opened
+    assert await admitted(limits, 50) == 50
+    assert watched.opened == opened + 1
