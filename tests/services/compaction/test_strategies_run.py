@@ -133,6 +133,22 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     assert await harness.bodies(cid) == log
 
 
+async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
+    """A retain section is made on request only; an earlier one goes into the summary."""
+    harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
+    own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 4)
+    await harness.compact(cid)
+    await harness.set_policy(cid, {"compaction": {"retain_directives": []}})
+    await harness.talk(cid, 4)
+    assert (await harness.compact(cid)).compacted
+    assert (await harness.receipt(cid)).view.retain is None
+    assert "the goal is tea" in prompts(harness)[1]
+    for build in await both(harness, cid):
+        assert texts(build)[0].startswith(f"{SUMMARY_PREFIX}what was said\n")
+
+
 @pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> None:
     """`retain_last_turns` whole turns follow the summary; with 0 the last call group."""
@@ -368,6 +384,26 @@ async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted
     assert (await harness.stored(cid)).state.compaction_id is not None
 
 
+@pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
+async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> None:
+    """`target_tokens` is the target; without it, within the target, little stays."""
+    cid = await harness.conversation(policy(4100, strategy=strategy))
+    await harness.talk(cid, 30)
+    target = (await harness.build(cid))["tokens_used"] - 100
+    preview = await harness.compact(cid, target_tokens=target, dry_run=True)
+    deep = await harness.compact(cid, dry_run=True)
+    assert deep.after_msg_count < preview.after_msg_count
+    made = await harness.compact(cid, target_tokens=target)
+    assert made.compacted
+    assert made.after_tokens <= preview.after_tokens <= target
+    # What is reserved for the summary: as much as has to be hidden, and the tool `recall`.
+    unused = 300 - preview.summary_tokens
+    assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
+    again = await harness.compact(cid, target_tokens=target)
+    assert not again.compacted
+    await both(harness, cid)
+
+
 # --- the state ------------------------------------------------------------------------------
 
 
@@ -396,6 +432,21 @@ async def test_changing_the_strategy_drops_the_state(
     assert found.status == "superseded"
     await harness.set_policy(cid, {"strategy": one})
     assert not (await harness.build(cid))["summary_used"]
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
+    """`preserve_user_messages` keeps what users said inside the compacted range."""
+    own = policy(20_000, strategy=strategy, preserve_user_messages=True)
+    cid = await harness.conversation(own)
+    await harness.talk(cid, 10)
+    made = await harness.compact(cid)
+    assert made.compacted
+    for build in await both(harness, cid):
+        assert all(f"question {n} why" in build.contents for n in range(10))
+        assert build["summary_used"]
+    chat = await harness.build(cid)
+    assert (made.after_tokens, made.after_msg_count) == (chat["tokens_used"], len(chat.messages))
 
 
 # --- any log, anything that may happen to it ------------------------------------------------

@@ -313,6 +313,28 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     assert reading.budget.used_tokens == receipt.after_tokens
 
 
+async def test_an_exclusion_applies_to_later_clearings(harness: Harness) -> None:
+    """Cleared results stay cleared.
+
+    Without the exclusion the result is cleared with the next batch.
+    """
+    cid = await harness.conversation(limited(), tools=TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *range(6), name="keep")
+    await both(harness, cid)
+    await harness.set_policy(cid, {"tool_output": {"exclude_tools": ["keep"]}})
+    for build in await both(harness, cid):
+        assert shown(build) == [3, 4, 5]
+    await use(harness, cid, *range(6, 10), name="keep")
+    await use(harness, cid, *range(10, 15))
+    for build in await both(harness, cid):
+        assert shown(build) == [*range(3, 10), 14]
+    await harness.set_policy(cid, {"tool_output": {"exclude_tools": []}})
+    for build in await both(harness, cid):
+        assert shown(build) == [14]
+        assert cleared(build) == 14
+
+
 async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
     """A pinned result stays; one that was cleared before is shown and counted again."""
     cid = await harness.conversation(limited(), tools=TOOLS)

@@ -22,7 +22,7 @@ from app.domain.conversations.settings import SettingsList
 from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.own_ids import ConversationKeys
-from app.services.conversations.own_settings import ListVersion, Patch
+from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
 from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from tests.services.fakes import Clock
@@ -64,6 +64,26 @@ def agents(database: PostgresDatabase, resolver: SettingsResolver) -> AgentServi
     return AgentService(
         database, resolver, POLICY, counting_ids(), Clock().utc, delete_objects, any_model
     )
+
+
+async def test_policies_override_the_services(
+    conversations: ConversationService, agents: AgentService
+) -> None:
+    """The policies of service, agent and conversation override each other in this order.
+
+    [policy.inheritance]
+    """
+    policy = {"sandwich": {"preserve_top": 2, "preserve_bottom": 2}}
+    await agents.create("t", NewAgent("A", "a", settings=OwnSettings(policy=policy)))
+    own = OwnSettings(policy={"sandwich": {"preserve_bottom": 1}})
+    made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
+    assert made.policy["sandwich"] == {
+        "preserve_top": 2,
+        "preserve_bottom": 1,
+        "compression_threshold": 0.75,
+    }
+    alone = await conversations.create("t", NewConversation())
+    assert alone.policy["sandwich"]["preserve_top"] == 3
 
 
 async def test_another_key_is_found_once(

@@ -289,3 +289,13 @@ async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness
     after = await harness.append(cid, user("why"))
     assert after.budget is not None
     assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]
+
+
+@pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5"])
+async def test_a_conversation_keeps_its_counter(harness: Harness, counter: str) -> None:
+    """It counts its appends and its builds [tokens.counters]."""
+    cid = await harness.conversation({"budget": {"counter": counter}})
+    answer = await harness.append(cid, user("é" * 40), says("abc" * 10))
+    expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
+    assert [message.token_count for message in answer.messages] == expected
+    assert (await harness.build(cid))["tokens_used"] == sum(expected)

@@ -210,6 +210,28 @@ async def test_results_after_the_pin_are_pinned(harness: Harness, strategy: str)
 # --- wherever something is left out ---------------------------------------------------------
 
 
+async def test_pins_in_a_sliding_window(harness: Harness) -> None:
+    """They are shown before the last N messages, at any position [pins.verbatim]."""
+    own = policy(20_000, strategy="sliding_window", sliding_window={"keep_last_n": 4})
+    cid = await harness.conversation(own, tools=TOOLS)
+    seqs = await turn_with_calls(harness, cid)
+    before = await both(harness, cid)
+    await harness.pin(cid, seqs["first"])
+    await harness.pin(cid, seqs["question"])
+    for build in await both(harness, cid):
+        assert len(build.messages) > len(before[0].messages)
+        for text in ("the harbour", "ferries at nine", "ships at ten"):
+            assert text in build.contents
+        assert "nine and ten" not in build.contents
+    moved = await harness.build(cid)
+    await harness.append(cid, user("next"))
+    later = await harness.build(cid)
+    assert later["cache_break_reason"] == "window_moved"
+    assert len(later.messages) == len(moved.messages) or "next" in later.contents
+    check(later, exact=True)
+    assert "ferries at nine" in later.contents
+
+
 async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
     """A request with its own context window shows the pins, also later ones [pins.verbatim]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)

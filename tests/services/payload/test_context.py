@@ -343,6 +343,21 @@ async def test_a_build_that_may_not_compact_overflows(
     assert overflow.value.facts["budget"].used_tokens > 1000
 
 
+async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
+    """Where user text may not be shortened, what cannot fit is refused. [budget.overflow]"""
+    cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
+    await harness.append(cid, user("word " * 600))
+    with pytest.raises(ContextOverflow) as refused:
+        await harness.build(cid)
+    largest = refused.value.facts["largest"][0]
+    assert (largest["kind"], largest["seq"], largest["role"]) == ("message", 1, "user")
+    assert largest["tokens"] > 600
+    await harness.append(cid, says("hm"), user("short again"))
+    build = await harness.build(cid)
+    check(build, exact=True)
+    assert "short again" in build.contents
+
+
 # --- failure --------------------------------------------------------------------------------
 
 

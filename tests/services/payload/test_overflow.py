@@ -341,3 +341,15 @@ async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None
     made, build = await overflow(harness, cid)
     assert questions(build) == [0]
     assert [item["role"] for item in build.messages] == ["system", "user", "user"]
+
+
+async def test_a_result_too_large_for_the_context_window_is_shortened(harness: Harness) -> None:
+    """Where a single result is too long, only its text is shortened."""
+    cid = await harness.conversation(policy(16_000), SECTIONS, TOOLS)
+    text = "[12:00:00] compiled one unit\n" * 15_000
+    await harness.append(cid, user("question 0"), asks("call_1"), result("call_1", text))
+    build = await harness.build(cid)
+    assert questions(build) == [0]
+    assert build["degraded"] == ["all_tool_results_cleared"]
+    assert "left out" not in build.contents
+    assert build.messages[-1]["content"].startswith("[tool output trimmed; ref=blob_")

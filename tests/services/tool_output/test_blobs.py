@@ -18,6 +18,7 @@ from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import (
+    Conflict,
     ContextError,
     Gone,
     NotFound,
@@ -259,6 +260,20 @@ async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
         assert "".join(found) == text
 
 
+async def test_a_slice_past_the_end_is_empty(rows: Process) -> None:
+    """Any offset at or past the end gives an empty slice and no error."""
+    cid = await rows.harness.conversation()
+    for text in ("", "small\n", LARGE):
+        ref = await rows.stored(cid, text)
+        for offset in (ref.byte_size, ref.byte_size + 1, 2**53 - 1, 2**62):
+            piece = await rows.blobs.read_bytes(TENANT, cid, ref.id, offset, 2**20)
+            assert (piece.text, piece.byte_count, piece.next_offset) == ("", 0, None)
+        for offset in (ref.line_count, ref.line_count + 1, 2**53 - 1, 2**62):
+            lines = await rows.blobs.read_lines(TENANT, cid, ref.id, offset, 10_000)
+            assert (lines.text, lines.line_count, lines.next_offset) == ("", 0, None)
+            assert lines.total_lines == ref.line_count
+
+
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     """A slice of 50 MB reads a few chunks in a few statements."""
     cid = await rows.harness.conversation()
@@ -310,6 +325,23 @@ async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
     assert (await rows.stored(other, LARGE)).id == ref
     await rows.harness.conversations.remove(TENANT, cid)
     assert await rows.read(other, ref) == LARGE.encode()
+
+
+async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -> None:
+    """The ref is the id of the message, or its seq if the id cannot be a ref."""
+    cid = await rows.harness.conversation()
+    given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
+    refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
+    assert refs == ["m1", "seq-4", "seq-6", "seq-8", "seq-10"]
+    for name, ref in zip(given_ids, refs, strict=True):
+        source = await rows.blobs.find(TENANT, cid, ref)
+        assert await rows.read(cid, ref) == f"text of {name}".encode()
+        assert source.blob.id == ref
+        assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
+    with pytest.raises(Conflict):
+        await rows.collector.remove(TENANT, cid, "m1")
+    with pytest.raises(NotFound):
+        await rows.collector.remove(TENANT, cid, "m2")
 
 
 # --- collecting -------------------------------------------------------------------------------

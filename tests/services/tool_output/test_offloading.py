@@ -22,6 +22,8 @@ from app.domain.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
+from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES
 from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import INLINE_WARNING, Append
@@ -82,6 +84,22 @@ async def test_results_over_the_threshold_are_offloaded(process: Process) -> Non
         assert (is_blob(ref), ref.byte_size, ref.line_count) == (offloaded, size, lines)
         assert await process.read(cid, ref.id) == LINES[:size].encode()
     assert (await contents(process, cid))[1::2] == [LINES[:size] for size in (0, 4096, 4097)]
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_long_lines_of_a_small_result_are_cut(process: Process, format: str) -> None:
+    """3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
+    cid = await process.harness.conversation()
+    text = "before\n" + "x" * 3000 + "\nafter\n"
+    ref = await process.stored(cid, text)
+    assert is_blob(ref) and ref.byte_size == len(text)
+    assert await process.read(cid, ref.id) == text.encode()
+    build = await process.harness.build(cid, RequestSettings(FormatName(format)))
+    payload = build.text.decode()
+    assert "before\\n" + "x" * 2000 + "\\nafter" in payload
+    assert "x" * 2001 not in payload
+    assert f"[Long lines cut: 2,014 of {len(text):,} bytes shown." in payload
+    assert (await contents(process, cid))[-1] == text
 
 
 async def test_results_of_own_tools_stay_inline(
