@@ -185,8 +185,6 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         "enabled",
         "1000",
         "-",
-        "-",
-        "-",
     ]
     revoked = call("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
@@ -248,7 +246,7 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
     assert said[-1] == f"Revoked {key_id} of tenant acme."
     said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
     assert said[0] == "Set the limits of tenant acme."
-    assert said[2].split() == ["acme", "enabled", "6000", "-", "-", "-"]
+    assert said[2].split() == ["acme", "enabled", "6000", "-"]
 
 
 def test_scripts_read_json(database_url: str) -> None:
