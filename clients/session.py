@@ -32,7 +32,7 @@ from context_service_client.api.messages import (
 )
 from context_service_client.api.models import count_tokens
 from context_service_client.api.snapshots import (
-    list_conversation_snapshots,
+    list_snapshots,
     save_conversation_snapshot,
 )
 from context_service_client.api.usage import get_conversation_usage
@@ -232,7 +232,7 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
             conversation_id, client=client, body=SnapshotSave(description="After the rain")
         )
     )
-    snapshots = good(list_conversation_snapshots.sync(conversation_id, client=client)).data
+    snapshots = good(list_snapshots.sync(client=client, conversation_id=conversation_id)).data
     tell("snapshots", [snapshot.session_id == saved.session_id for snapshot in snapshots])
 
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})

@@ -220,7 +220,7 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
     }),
   );
   const snapshots = good(
-    await service.GET("/v1/conversations/{conversation_id}/snapshots", { params: { path } }),
+    await service.GET("/v1/snapshots", { params: { query: path } }),
   ).data;
   tell("snapshots", snapshots.map((snapshot) => snapshot.session_id === saved.session_id));
 

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +22,7 @@ import httpx
 import pytest
 
 from app.adapters.postgres import dumps
-from app.adapters.postgres.dumps import DumpError, dump
+from app.adapters.postgres.dumps import dump
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.embedded_cluster import programs
 from app.adapters.postgres.embedded_upgrade import Upgrade
@@ -199,26 +198,6 @@ async def test_a_damaged_file_leaves_the_database_empty(
             refused = await command("restore", "-", url=target, sent=cut)
             assert refused.code == 1 and refused.stderr.count("\n") == 1, refused.stderr
             assert not await rows_of(target)
-
-
-async def test_a_failed_backup_leaves_no_file(tmp_path: Path, database_url: str) -> None:
-    """A server that does not answer, and missing programs, are errors of one line."""
-    file = tmp_path / "b.dump"
-    failed = await command("backup", file, url="postgresql://nobody:hidden@127.0.0.1:1/none")
-    assert failed.code == 1 and "Connection refused" in failed.stderr
-    assert "hidden" not in failed.stderr and not file.exists()
-    failed = await command("backup", file, "--programs", tmp_path, url=database_url)
-    assert failed.code == 1 and f"{tmp_path / 'pg_dump'} cannot be run" in failed.stderr
-    assert not file.exists()
-
-
-def test_without_the_private_database_the_programs_have_to_be_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The small image has none; the error names the option."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DumpError, match="name the folder of pg_dump by --programs"):
-        dump("postgresql://me@one/db", BytesIO())
 
 
 def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,17 +17,11 @@ import pytest
 from app.adapters.models.registry import ModelRegistry
 from app.demo import Trace
 from app.domain.common.policy import effective
-from app.domain.compaction.summaries.prompt import SummaryRequest, summary_messages
 from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.payload.reported_usage import TokenUsage
-from benchmarks.figures import SAMPLE_HEADS, Samples
-from benchmarks.floor_window import Window
 from benchmarks.log_copies import copy_conversations, copying, extend
 from benchmarks.loop_stalls import loop_stalls
-from benchmarks.model_server import summary_of
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
-from benchmarks.outputs import MARKER_LINES, log_text
-from benchmarks.prefix import BEST, piece_tokens, policies
 from benchmarks.provider_cache import (
     ImplicitCache,
     MarkedCache,
@@ -38,11 +32,9 @@ from benchmarks.provider_cache import (
     shared_prefix,
 )
 from benchmarks.recorded import without_end
-from benchmarks.replay import consecutive
 from benchmarks.workload import plain_message
 from tests.fake_llm import unpaired
 from tests.patience import PATIENCE_SECONDS
-from tests.replay import Tally
 
 
 def call(*ids: str) -> dict[str, Any]:
@@ -67,13 +59,6 @@ def test_a_conversation_goes_on_from_its_start_with_new_call_ids() -> None:
     assert len(set(ids)) == len(ids) == 6
 
 
-@pytest.mark.parametrize("head", [b"data:image/png;base64,", b'"media_type":"image/png","data":"'])
-def test_an_image_costs_its_pixels(head: bytes) -> None:
-    """A piece does not cost more where the base64 of its image is longer."""
-    short, long = (piece_tokens(b'{"u":"' + head + b"A" * size + b'"}') for size in (40, 40_000))
-    assert short == long > piece_tokens(b'{"u":"' + head + b'"}')
-
-
 @pytest.mark.parametrize(
     ("before", "after", "shared"),
     [
@@ -91,27 +76,6 @@ def test_the_shared_prefix_ends_at_the_first_difference(
     assert shared_prefix(before, after) == shared
 
 
-def test_the_model_summarises_the_transcript_alone_in_tags() -> None:
-    """The model of the benchmarks answers in the tags asked for, shorter than its source."""
-    text = " ".join(f"word{place}" for place in range(500))
-    *_, last = summary_messages(text, SummaryRequest())
-    answer = summary_of(last["content"], 1000)
-    assert answer.startswith("<summary>word0 word10 ") and answer.endswith("</summary>")
-    assert len(answer) < len(text) / 5
-    *_, last = summary_messages(text, SummaryRequest(retain_directives=("paths",)))
-    assert summary_of(last["content"], 1000).startswith("<retain>word0</retain>")
-
-
-def test_a_searched_text_holds_each_marked_line_once() -> None:
-    """A text has the size asked for, begins like a smaller one, and has one line per mark."""
-    text = b"".join(log_text(8 * 2**20))
-    assert len(text) == 8 * 2**20
-    assert text.startswith(b"".join(log_text(2**20)))
-    assert [text.count(mark) for mark in MARKER_LINES] == [1, 1]
-    first, second = (text.index(mark) for mark in MARKER_LINES)
-    assert len(text) / 4 < first < second
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_compares_the_same_window(mode: str) -> None:
     """What differs between two modes is how tool output is kept, and nothing else."""
@@ -121,16 +85,6 @@ def test_every_mode_compares_the_same_window(mode: str) -> None:
         **policy_of(Run(OFF, Trace("t", [], [], []), 32_000)),
         "tool_output": {},
     }
-
-
-@pytest.mark.parametrize(
-    "given", [policy_of(Run(BEST, Trace("t", [], [], []), 32_000)), policies()[BEST]]
-)
-def test_the_best_possible_is_never_cut(given: dict[str, Any]) -> None:
-    """The history that only grows is neither offloaded, cleared nor compacted."""
-    policy = effective(given)
-    assert not policy.tool_output.enabled
-    assert policy.strategy == "full_history"
 
 
 def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Piece]:
@@ -152,15 +106,6 @@ def test_an_implicit_cache_serves_what_is_in_common_in_whole_steps() -> None:
     assert cache.take(again) == TokenUsage(input_tokens=1_500 - 1_152, cache_read_tokens=1_152)
 
 
-def test_an_implicit_cache_serves_nothing_short_or_changed_at_its_start() -> None:
-    """OpenAI's cache needs 1 024 tokens in common, and a prefix begins at the start."""
-    cache = ImplicitCache()
-    cache.take(pieces(1_000, 2_000))
-    changed = [Piece(b"x", 1_000), Piece(b"1", 2_000)]
-    assert cache.take(changed) == TokenUsage(input_tokens=3_000)
-    assert cache.take(pieces(1_000)) == TokenUsage(input_tokens=1_000)
-
-
 def test_a_marked_cache_is_written_at_marks_alone() -> None:
     """Anthropic writes up to the last mark, reads up to the best entry; the rest is input.
 
@@ -176,15 +121,6 @@ def test_a_marked_cache_is_written_at_marks_alone() -> None:
     assert cache.take(pieces(800, 700, 60, 40)) == TokenUsage(input_tokens=1_600)
     short = pieces(800, 9, marks=(0,))  # shorter than the minimum, so never written
     assert cache.take(short) == cache.take(short) == TokenUsage(input_tokens=809)
-
-
-@pytest.mark.parametrize(("appended", "read"), [(19, 2_000), (20, 0)])
-def test_a_mark_looks_back_at_twenty_blocks(appended: int, read: int) -> None:
-    """A mark finds an entry at its own block or one of the 19 before it, no further."""
-    cache = MarkedCache(1_000)
-    cache.take(pieces(2_000, marks=(0,)))
-    told = cache.take(pieces(2_000, *[10] * appended, marks=(appended,)))
-    assert (told.cache_read_tokens, told.sent_tokens) == (read, 2_000 + 10 * appended)
 
 
 def test_marks_are_no_part_of_what_is_cached() -> None:
@@ -222,14 +158,6 @@ def test_cached_tokens_have_prices_of_their_own() -> None:
     assert input_cost(usage, gpt) == pytest.approx(1e6 * sum(price or 0 for price in gpt_prices))
 
 
-def test_builds_that_begin_no_epoch_were_compared() -> None:
-    """A replay compares every build that has one before it in its epoch. [epochs.extend]"""
-    tally = Tally()
-    tally.builds.update({"openai_chat 8000": 7, "gemini 8000": 5})
-    tally.epochs.update({"None": 2, "compaction": 1})
-    assert consecutive(tally) == 9
-
-
 def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
     """Of a payload only what stands in the log counts as shown. [log.append-only]"""
     messages = [
@@ -240,45 +168,6 @@ def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
         result("a"),
     ]
     assert messages_shown({"messages": messages}) == 3
-
-
-def rows(*seqs: int) -> list[tuple[int, int, bytes]]:
-    """Return rows of 10 tokens with these seqs."""
-    return [(seq, 10, b"%d" % seq) for seq in seqs]
-
-
-def test_the_floors_window_is_current_only_without_a_gap() -> None:
-    """A seq that is not the next one tells that another process has written."""
-    window = Window(rows(5, 6))
-    assert window.append(7, 10, b"7")
-    assert not window.append(9, 10, b"9") and not window.append(7, 10, b"7")
-    assert list(window.all()) == [b"5", b"6", b"7"] and window.last_seq == 7
-
-
-def test_the_floors_window_keeps_the_newest_messages_that_fit() -> None:
-    """The oldest messages are cut, the newest one never."""
-    window = Window(rows(1, 2, 3, 4))
-    window.cut(25)
-    assert list(window.all()) == [b"3", b"4"]
-    window.cut(0)
-    assert list(window.all()) == [b"4"]
-
-
-def test_the_floors_delta_has_the_messages_after_a_known_one() -> None:
-    """Without all of them in the window there is no delta."""
-    window = Window(rows(3, 4, 5))
-    assert [window.after(seq) for seq in (5, 4, 2)] == [[], [b"5"], [b"3", b"4", b"5"]]
-    assert window.after(1) is None and window.after(6) is None
-
-
-def test_samples_have_a_cell_for_each_head() -> None:
-    """Times and CPU times are printed in milliseconds; a clock that went back counts as none."""
-    samples = Samples()
-    for seconds in (0.001, 0.002, 0.003):
-        samples.add(seconds, 0.0005, -0.1)
-    assert samples.cells() == ("2.00", "3.00", "3.00", "0.50", "0.00")
-    assert len(samples.cells()) == len(SAMPLE_HEADS)
-    assert samples.cpu == [0.0005] * 3
 
 
 def test_the_stall_of_a_served_loop_is_measured_inside_it() -> None:

@@ -106,71 +106,45 @@ def drop(name: str) -> Change:
 BREAKS: list[tuple[Change, str]] = [
     (lambda document: document["paths"].pop(PATH), "GET /v1/notes/{id}: is gone"),
     (lambda document: document["paths"][PATH].pop("put"), "PUT /v1/notes/{id}: is gone"),
-    (put(lambda op: op.update(operationId="other")), "PUT /v1/notes/{id}: has another operationId"),
-    (
-        lambda document: document["components"]["schemas"].pop("Unused"),
-        "The schema Unused: is gone",
-    ),
     (put(lambda op: op["parameters"].pop()), "the query parameter dry_run is gone"),
     (put(lambda op: op["parameters"][1].update(required=True)), "dry_run is now required"),
-    (
-        put(lambda op: op["parameters"].append({"in": "header", "name": "X", "required": True})),
-        "the header parameter X is now required",
-    ),
     (
         put(lambda op: op["parameters"][1].update(schema={"type": "integer"})),
         "the query parameter dry_run: no longer takes boolean",
     ),
-    (put(lambda op: op["requestBody"].update(required=True)), "a body is now required"),
     (
         put(lambda op: op["requestBody"].update(content={"text/plain": {}})),
         "body: application/json is gone",
     ),
     (put(lambda op: op["responses"].pop("200")), "the answer 200 is gone"),
-    (put(lambda op: op["responses"]["200"].pop("content")), "200: application/json is gone"),
-    (put(lambda op: op["responses"]["200"].pop("headers")), "200: the header ETag is gone"),
     (sent(drop("kind")), "body.kind: is gone"),
     (sent(lambda note: note["required"].append("kind")), "body.kind: is now required"),
     (sent(prop("kind", enum=["plain"])), "body.kind: no longer takes 'rich'"),
-    (sent(prop("text", enum=["a"])), "body.text: no longer takes 'any other value'"),
     (sent(prop("text", maxLength=50)), "body.text: maxLength is now 50"),
-    (sent(prop("text", minLength=1)), "body.text: minLength is now 1"),
     (sent(prop("text", pattern="^a")), "body.text: another pattern"),
     (sent(prop("size", type="string")), "body.size: no longer takes integer"),
-    (sent(prop("owner", anyOf=[{"type": "string"}])), "body.owner: no longer takes null"),
     (sent(prop("parts", items={"type": "string"})), "body.parts[]: no longer takes object"),
-    (
-        sent(prop("labels", additionalProperties={"type": "integer"})),
-        "body.labels.*: no longer takes string",
-    ),
     (
         sent(prop("labels", additionalProperties=False)),
         "body.labels: no longer takes other fields",
     ),
     (answered(drop("kind")), "200.kind: is gone"),
-    (answered(drop("text")), "200.text: is gone"),
     (answered(lambda note: note["required"].remove("text")), "200.text: can be absent"),
     (answered(prop("size", type="number")), "200.size: can be number"),
-    (answered(prop("size", type=["integer", "null"])), "200.size: can be null"),
     (answered(prop("parts", items={"type": "string"})), "200.parts[]: can be string"),
 ]
 
 COMPATIBLE: list[Change] = [
     lambda document: document["paths"].update({"/v1/new": {}}),
     put(lambda op: op["parameters"].append({"in": "query", "name": "new", "schema": {}})),
-    put(lambda op: op["parameters"][1].update(schema={"type": ["boolean", "string"]})),
     put(lambda op: op["responses"].pop("404")),
     put(lambda op: op["responses"].update({"409": {"description": "New."}})),
     sent(lambda note: note["properties"].update(new={"type": "string"})),
-    sent(lambda note: note.update(required=[])),
     sent(prop("kind", enum=["plain", "rich", "new"])),
-    sent(prop("text", maxLength=200)),
     sent(prop("size", type="number")),
     answered(lambda note: note["properties"].update(new={"type": "string"})),
     answered(lambda note: note["required"].append("kind")),
-    answered(prop("kind", enum=["plain", "rich", "new"])),
     answered(prop("owner", anyOf=[{"type": "string"}])),
-    answered(prop("text", maxLength=200)),
 ]
 
 
@@ -204,11 +178,9 @@ def test_a_break_inside_a_schema_that_contains_itself_is_found_once_for_each_use
     ("released", "current", "expected"),
     [
         ("1.4.0", "2.0.0", True),
-        ("0.9.1", "1.0.0", True),
         ("0.1.0", "0.2.0", True),
         ("0.1.0", "0.1.1", False),
         ("1.4.0", "1.5.0", False),
-        ("1.4.0", "1.4.0", False),
     ],
 )
 def test_only_a_major_version_may_break(released: str, current: str, expected: bool) -> None:

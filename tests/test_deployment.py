@@ -32,7 +32,6 @@ def loaded(path: Path) -> Any:
 
 COMPOSE = loaded(ROOT / "docker-compose.yml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
-PROMETHEUS = loaded(DEPLOY / "prometheus.yml")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -71,15 +70,6 @@ def test_every_variable_is_a_setting(service: str) -> None:
     assert settings(service).database_pooler == "transaction"
 
 
-def test_variables_that_compose_reads_are_settings() -> None:
-    """A `CONTEXT_…` variable in `.env` has the name of the setting that it becomes."""
-    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    read = re.findall(r"(CONTEXT_\w+): \$\{(CONTEXT_\w+)", text)
-    assert read
-    assert [inside for inside, _ in read] == [outside for _, outside in read]
-    assert set(re.findall(r"\$\{(CONTEXT_\w+)", text)) == {outside for _, outside in read}
-
-
 def test_ports_are_published_to_this_machine_only() -> None:
     """Nobody is asked for a key at first, so no port is reached from elsewhere."""
     assert settings("api").allow_unauthenticated
@@ -87,17 +77,6 @@ def test_ports_are_published_to_this_machine_only() -> None:
     assert addresses.pop("api") == ["127.0.0.1"]
     assert addresses.pop("prometheus") == ["127.0.0.1"]
     assert not any(addresses.values())
-
-
-def test_each_replica_of_the_api_has_a_port() -> None:
-    """Two replicas answer requests, and leave background jobs to the worker."""
-    ((_, outside, inside),) = published("api")
-    assert len(outside) == SERVICES["api"]["deploy"]["replicas"] == 2
-    assert inside == settings("api").port
-    assert not settings("api").worker
-    assert f"EXPOSE {inside}\n" in DOCKERFILE
-    upstream = re.findall(r"server 127\.0\.0\.1:(\d+)", NGINX)
-    assert [int(port) for port in upstream] == list(outside)
 
 
 def test_processes_wait_until_the_schema_is_there() -> None:
@@ -124,30 +103,6 @@ def test_requests_go_through_the_pooler_and_migrations_past_it(service: str) -> 
     for account in (environment("postgres"), environment("pgbouncer")):
         assert account["POSTGRES_USER"] == pooled.username == direct.username
         assert account["POSTGRES_PASSWORD"] == pooled.password == direct.password
-
-
-def test_the_pooler_is_the_one_that_is_configured() -> None:
-    """PgBouncer reads the file of this folder, and its accounts where it looks for them."""
-    service = SERVICES["pgbouncer"]
-    assert service["volumes"] == ["./deploy/pgbouncer.ini:/etc/pgbouncer/pgbouncer.ini:ro"]
-    dockerfile = (DEPLOY / "pgbouncer" / "Dockerfile").read_text(encoding="utf-8")
-    start = (DEPLOY / "pgbouncer" / "start.sh").read_text(encoding="utf-8")
-    accounts = pooler().get("pgbouncer", "auth_file")
-    (written,) = re.findall(r"> (\S+)\n", start)
-    assert f"ln -sf {written} {accounts}\n" in dockerfile
-    assert written.startswith(tuple(f"{folder}/" for folder in service["tmpfs"]))
-    names = ("max_client_conn", "default_pool_size", "reserve_pool_size")
-    most = sum(pooler().getint("pgbouncer", name) for name in names)
-    assert service["ulimits"]["nofile"] > most + 100
-
-
-def test_prometheus_asks_every_replica_and_worker() -> None:
-    """It finds them by name, at the ports that compose gives them."""
-    assert "./deploy/prometheus.yml:" in SERVICES["prometheus"]["volumes"][0]
-    (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "context-service"]
-    asked = {name: entry["port"] for entry in job["dns_sd_configs"] for name in entry["names"]}
-    assert asked == {"api": settings("api").port, "worker": settings("worker").metrics_port}
-    assert f"/127.0.0.1/{asked['worker']} " in SERVICES["worker"]["healthcheck"]["test"][-1]
 
 
 @pytest.mark.parametrize("service", [*OURS, "pgbouncer", "prometheus"])
@@ -193,13 +148,6 @@ def test_what_is_installed_is_pinned_by_hash(lock: str) -> None:
     pins = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert pins
     assert all("==" in pin and "--hash=sha256:" in pin for pin in pins)
-
-
-def test_the_image_says_what_it_is() -> None:
-    """Its labels name this version and its licence, and it runs as nobody in particular."""
-    assert f'image.version="{PROJECT["project"]["version"]}"' in DOCKERFILE
-    assert f'image.licenses="{PROJECT["project"]["license"]}"' in DOCKERFILE
-    assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE) == ["10001:10001"]
 
 
 def test_the_proxy_lets_through_what_the_service_takes() -> None:

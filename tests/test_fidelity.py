@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import fields
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -17,7 +15,7 @@ from benchmarks.fidelity.planted.recorded import planted
 from benchmarks.fidelity.planted.report_wording import WORDING as REPORT
 from benchmarks.fidelity.planted.todos import TOOLS, calls_for, open_todos
 from benchmarks.fidelity.planted.tune_wording import WORDING as TUNE
-from benchmarks.fidelity.planted.wording import Kind, Plant, Wording
+from benchmarks.fidelity.planted.wording import Kind, Plant
 from benchmarks.fidelity.scripted_model import FAITHFUL, ScriptedModel
 from tests.fake_llm import unpaired
 from tests.recorded import COMMITTED, named_traces
@@ -46,31 +44,6 @@ def messages_of(name: str) -> list[dict[str, Any]]:
 def called(call_id: str, function: dict[str, str]) -> dict[str, Any]:
     """Return an assistant message with one call."""
     return {"role": "assistant", "tool_calls": [{"id": call_id, "function": function}]}
-
-
-def texts_in(wording: Wording) -> set[str]:
-    """Return every template and phrase of a set of wordings; the words of phrases are not split."""
-    return set(chain.from_iterable(_texts(getattr(wording, part.name)) for part in fields(wording)))
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        return [value] if value else []
-    return chain.from_iterable(map(_texts, value))
-
-
-def test_the_two_sets_of_wordings_have_nothing_in_common() -> None:
-    """A summariser that fits the wordings for tuning has seen none of those that are reported."""
-    assert not texts_in(TUNE) & texts_in(REPORT)
-
-
-@pytest.mark.parametrize("name", ["tune-7", "report-7"])
-def test_a_session_depends_on_its_seed_and_is_well_formed(name: str) -> None:
-    """Calls have their results, and another generation gives the same messages."""
-    again = generated(SETS[name.partition("-")[0]], name)
-    assert again.rounds == session(name).rounds
-    assert unpaired(messages_of(name)) is None
-    assert open_todos(messages_of(name)) == session(name).todos
 
 
 @pytest.mark.parametrize("name", ["tune-7", "tune-8", "report-7", "report-8"])
@@ -123,13 +96,6 @@ def test_an_old_value_is_stale_unless_it_is_named_as_history(written: str, is_st
     assert found == (["22446"] if is_stale else [])
 
 
-def test_appended_text_may_state_an_old_value_as_long_as_the_newest_is_there() -> None:
-    """What was appended stands as it was; only text of the service can be stale beside the new."""
-    shown = "the canary cache port is 22446. the canary cache port is 53474."
-    assert judge.stale_values(PORT, shown, "") == []
-    assert judge.stale_values(PORT, "the canary cache port is 22446.", "") == ["22446"]
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -166,27 +132,6 @@ def test_a_cut_item_is_part_of_a_sentence(item: str, cut: bool) -> None:
     said = f"{said}\nThe second line stands alone"
     message = {"role": "assistant", "content": f"{said}\n```py\nif decided: return tabs\n```"}
     assert judge.is_cut(item, *judge.prose_and_code([message])) is cut
-
-
-def test_an_error_that_was_only_read_is_false() -> None:
-    """An item under errors is false if its text comes from reading alone."""
-    calls = {"r": ("Read", "{}"), "b": ("Bash", '{"command": "make"}'), "c": ("Bash", "")}
-    calls["c"] = ("Bash", '{"command": "cat a.py"}')
-    messages: list[dict[str, Any]] = []
-    for call_id, (name, arguments) in calls.items():
-        function = {"name": name, "arguments": arguments}
-        messages.append(called(call_id, function))
-        text = f"raise Error: {call_id} is wrong here"
-        messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-    items = [f"{name}: raise Error: {call_id} is wrong" for call_id, (name, _) in calls.items()]
-    assert judge.only_read(items, messages) == [items[0], items[2]]
-
-
-def test_a_path_is_listed_twice_in_its_absolute_and_relative_form() -> None:
-    """Only lists of files count; a file of the same name elsewhere is another one."""
-    text = "see src/b.py and /r/src/b.py\n## Files\n- /r/src/a.py (edited)\n- ./src/a.py\n- a/b.py"
-    assert judge.duplicate_paths(text) == ["src/a.py"]
-    assert judge.listed_paths(text) == {"/r/src/a.py", "src/a.py", "a/b.py"}
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.exposition import all_metrics
 from tests.log_calls import FOUND
 
@@ -19,7 +17,6 @@ DASHBOARD = json.loads((DOCS / "grafana" / "context-service.json").read_text(enc
 PAGE = (DOCS / "operation.md").read_text(encoding="utf-8")
 NAME = re.compile(r"\bcontext_[a-z_]+\b")
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ROWS = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
 
 
 def rows_of(heading: str, table: int = 0) -> list[list[str]]:
@@ -58,44 +55,6 @@ async def test_the_dashboard_shows_every_metric() -> None:
     assert {names[name] for name in shown} == set(names.values())
 
 
-def test_the_dashboard_is_whole() -> None:
-    """Panels stand in rows without overlap, by a data source that is chosen on import."""
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(ids) == len(set(ids))
-    assert ROWS == [
-        "Traffic",
-        "Latency",
-        "Builds and pressure",
-        "Compactions",
-        "Model calls and cost",
-        "Background work",
-        "Database",
-        "Errors",
-    ]
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
-        taken |= cells
-    sources = [holder["datasource"] for panel in PANELS for holder in (panel, *panel["targets"])]
-    assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
-    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-    assert variables == ["datasource", "instance"]
-
-
-@pytest.mark.parametrize("quantile", ["0.5", "0.99"])
-def test_quantiles_come_from_buckets(quantile: str) -> None:
-    """A quantile is taken of buckets that still have their bounds. [operation.metrics]"""
-    found = [text for text in expressions() if f"histogram_quantile({quantile}" in text]
-    assert len(found) >= 6
-    assert all("_bucket{" in text and "sum by (le" in text for text in found)
-
-
 async def test_the_page_lists_every_metric() -> None:
     """The table of metrics has each by its name and kind, and no other. [operation.metrics]"""
     listed = {row[0].strip("`"): row[1] for row in rows_of("Metrics")}
@@ -122,21 +81,3 @@ async def test_the_alerts_ask_for_metrics_that_exist() -> None:
         asked = asked_for(expression)
         assert asked <= names.keys() and (asked or "up{" in expression), expression
         assert re.fullmatch(r"\d+m", lasting)
-
-
-def test_the_page_has_its_headings() -> None:
-    """What an operator looks for has its place. [errors.problem-json]"""
-    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == [
-        "Logs",
-        "Metrics",
-        "Traces",
-        "Alerts",
-        "Several processes",
-        "Health and shutdown",
-        "Database outages",
-        "Retention",
-        "Redaction",
-        "Check and sizes",
-        "New releases",
-        "Keys and limits",
-    ]

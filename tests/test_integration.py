@@ -27,7 +27,6 @@ from tests.patience import PATIENCE_SECONDS
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
-MAX_LINES = 44
 ASKED = "What failed in build.log?"
 FOUND = "4242 FAILED parser"
 
@@ -205,12 +204,6 @@ def calling_again(providers: FakeProviders, request: Request) -> Behaviour:
     return Behaviour(body=protocol.calling(calls, Spent(1000, 0), request.body))
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
-def test_each_loop_is_short(loop: Loop) -> None:
-    """A complete loop has at most 44 lines, blank ones and imports included."""
-    assert len(code(loop.title).splitlines()) <= MAX_LINES
-
-
 class Recording(httpx.Client):
     """A client that keeps every answer."""
 
@@ -287,28 +280,3 @@ def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
     assert "Deploy 71 is running." in tail
     assert messages.endswith(tail.removeprefix("["))
     assert messages in payload
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c1"}]}),
-        ("/v1/responses", {"input": [{"type": "function_call", "call_id": "c1"}]}),
-        (
-            "/v1/messages",
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}
-                ]
-            },
-        ),
-        (
-            "/v1/models/m:generateContent",
-            {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "look"}}]}]},
-        ),
-    ],
-)
-def test_the_fakes_refuse_what_is_unpaired(path: str, body: dict[str, Any]) -> None:
-    """A provider that took anything would prove nothing [neutral.results-refer-to-calls]."""
-    protocol = next(one for one in PROTOCOLS if one.path.fullmatch(path))
-    assert [told for told in protocol.complaints(body) if "limit" not in told]

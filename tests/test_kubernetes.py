@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -87,26 +86,11 @@ def settings(name: str, folder: Path) -> Settings:
     return settings_from(environ)
 
 
-def test_the_kustomization_names_every_file() -> None:
-    """No manifest is forgotten when the folder is applied."""
-    files = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
-    assert files == set(KUSTOMIZATION["resources"])
-    assert set(PODS) == {API, WORKER, MIGRATE}
-
-
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 @pytest.mark.parametrize("found", OBJECTS, ids=NAMES)
 def test_each_object_is_valid(found: dict[str, Any], version: str) -> None:
     """The schemas of Kubernetes accept it, without any field that they do not know."""
     kubernetes_validate.validate(found, version, strict=True)
-
-
-def test_an_object_with_an_unknown_field_is_refused() -> None:
-    """The schemas are those of the kinds: a misspelt field does not pass."""
-    wrong = copy.deepcopy(named(API))
-    pod(wrong)["containers"][0]["readynessProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
-        kubernetes_validate.validate(wrong, "1.37", strict=True)
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -174,16 +158,6 @@ def test_probes_ask_what_the_app_answers(tmp_path: Path) -> None:
         assert int(annotated["prometheus.io/port"]) == container["ports"][0]["containerPort"]
 
 
-def test_the_api_leaves_background_jobs_to_the_worker(tmp_path: Path) -> None:
-    """Each kind of pod does its own work."""
-    assert not settings(API, tmp_path).worker
-    assert [PODS[name]["containers"][0]["args"] for name in (API, WORKER, MIGRATE)] == [
-        ["serve"],
-        ["worker"],
-        ["migrate"],
-    ]
-
-
 @pytest.mark.parametrize("name", [API, WORKER])
 def test_pods_have_the_time_to_stop_that_they_need(name: str) -> None:
     """Requests go elsewhere before SIGTERM, and it has time to finish. [operation.shutdown]"""
@@ -191,22 +165,6 @@ def test_pods_have_the_time_to_stop_that_they_need(name: str) -> None:
     pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     assert PODS[name]["terminationGracePeriodSeconds"] > pause + SHUTDOWN_SECONDS
     assert (pause > 0) == (name == API)
-
-
-def test_selectors_find_their_pods() -> None:
-    """Service, autoscaler, budgets and policies mean the pods that are there."""
-    labels = {name: named(name)["spec"]["template"]["metadata"]["labels"] for name in PODS}
-    assert named("Service/context-service")["spec"]["selector"] == labels[API]
-    assert named("Service/context-service")["spec"]["ports"][0]["targetPort"] == "http"
-    for name in (API, WORKER):
-        own = name.partition("/")[2]
-        assert named(name)["spec"]["selector"]["matchLabels"] == labels[name]
-        for kind, field in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
-            assert named(f"{kind}/{own}")["spec"][field]["matchLabels"] == labels[name]
-    target = named("HorizontalPodAutoscaler/context-service-api")["spec"]["scaleTargetRef"]
-    assert f"{target['kind']}/{target['name']}" == API
-    # Otherwise each `kubectl apply` would undo what the autoscaler decided.
-    assert "replicas" not in named(API)["spec"]
 
 
 def test_policies_let_in_what_is_asked(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,29 +73,6 @@ def test_a_renamed_ratio_fails_under_both_names() -> None:
         NAME: Result.NOT_MEASURED,
     }
     assert ratios.exit_code(rows) == 1
-
-
-def test_only_the_ratios_of_what_was_measured_are_expected() -> None:
-    """A check of some measurements does not miss the ratios of others."""
-    recorded = {NAME: from_runs([1.0] * 5), "io: append, round trips": from_runs([1.0] * 5)}
-    rows = compare(recorded, {NAME: 1.0}, ["append"])
-    assert [row.name for row in rows] == [NAME]
-    assert ratios.exit_code(rows) == 0
-
-
-def test_the_table_states_what_was_recorded_allowed_and_measured() -> None:
-    """Each line has the name, the three numbers and the result."""
-    recorded = {NAME: Recorded(ratio=2.0, noise=0.25, runs=5)}
-    head, line = ratios.table(compare(recorded, {NAME: 2.3}, ["append"])).splitlines()
-    assert head.split() == ["ratio", "recorded", "allowed", "measured"]
-    assert line.removeprefix(NAME).split() == ["2.000", "2.250", "2.300", "WORSE"]
-
-
-def test_recorded_ratios_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """The file keeps all numbers."""
-    recorded = {NAME: from_runs([1.0, 1.1, 1.2, 1.3, 1.4]), "io: trips": from_runs([2.0] * 5)}
-    ratios.save(recorded, tmp_path / "ratios.json")
-    assert ratios.load(tmp_path / "ratios.json") == recorded
 
 
 def test_the_committed_ratios_are_of_enough_runs_of_what_is_compared() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.scale_model import SIZES, Parameters, need, parsed, table
+from benchmarks.scale_model import Parameters, need
 
 PLAIN = Parameters(
     step_service_cpu_ms=1,
@@ -55,14 +55,6 @@ def test_cores_disk_and_cost_of_round_numbers() -> None:
     assert found.days_to_store == pytest.approx(1_000_000_000 / 500 / 86_400)
 
 
-def test_steps_without_a_payload_in_memory_cost_more_and_need_no_memory_of_processes() -> None:
-    """Without any in memory, 1000 steps take 3 + 1 ms of the service each and 1.5 + 0.5 ms."""
-    found = need(10_000, 1_000_000_000, replace(PLAIN, in_memory_share=0))
-    assert (found.service_cores, found.database_cores) == (8, 4)
-    assert found.payload_memory_gb == 0
-    assert need(10_000, 1_000_000_000, PLAIN).payload_memory_gb == found.working_set_gb > 0
-
-
 @pytest.mark.parametrize(
     ("name", "value", "servers"),
     [("server_vcpus", 1, 2), ("server_disk_tb", 0.5, 4), ("server_wal_mb_per_second", 1, 5)],
@@ -89,18 +81,3 @@ def test_more_conversations_and_messages_never_need_less(
     small, large = (need(active * by, stored * by, Parameters()) for by in (1, factor))
     for name in ("service_cores", "database_cores", "disk_tb", "servers", "total_usd"):
         assert getattr(large, name) >= getattr(small, name)
-
-
-def test_parameters_are_replaced_by_name() -> None:
-    """An unknown name or a value that is no number is an error, not a default."""
-    assert parsed(["vcpu_hour=0.2"]).vcpu_hour == 0.2
-    for wrong in ("vcpu=0.2", "vcpu_hour", "vcpu_hour=much"):
-        with pytest.raises(ValueError, match=r"vcpu|convert"):
-            parsed([wrong])
-
-
-def test_the_table_has_a_column_for_each_size() -> None:
-    """All lines have one cell for the name and one for each size."""
-    lines = table([(*size, need(*size, Parameters())) for size in SIZES]).splitlines()
-    assert {line.count("|") for line in lines} == {len(SIZES) + 2}
-    assert "10,000,000,000" in lines[2]

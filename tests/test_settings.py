@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.cli.configuration import markdown
 from app.domain.common.policy import DEFAULT_POLICY, effective
 from app.environment import SettingsError, missing, policy_from_env, policy_variables
-from app.settings import GROUPS, Settings, secret_files, unknown_variables
+from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 
 ROOT = Path(__file__).parent.parent
@@ -172,21 +172,6 @@ def test_secrets_stay_out_of_repr() -> None:
     assert not any(secret in repr(settings) for secret in ("sk-1", "pw"))
 
 
-def test_allowed_models_default_to_the_summariser_and_its_fallbacks() -> None:
-    """Without a list only the configured summariser and its fallbacks are allowed."""
-    environ = {"CONTEXT_SUMMARIZER_MODEL": "a", "CONTEXT_SUMMARIZER_FALLBACK_MODELS": "b,c"}
-    assert settings_from(environ).allowed_summarizers == ("a", "b", "c")
-    environ["CONTEXT_SUMMARIZER_ALLOWED_MODELS"] = "d"
-    assert settings_from(environ).allowed_summarizers == ("d",)
-
-
-def test_every_setting_is_described() -> None:
-    """Each setting belongs to one group of docs/configuration.md and has a description."""
-    names = [name for group in GROUPS for name in group.model_fields]
-    assert sorted([*names, "policy"]) == sorted(Settings.model_fields)
-    assert all(field.description for field in Settings.model_fields.values())
-
-
 def test_the_documentation_of_the_settings_is_current() -> None:
     """docs/configuration.md is what `make docs` writes."""
     page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -252,14 +237,6 @@ def test_an_unreadable_secret_is_named(tmp_path: Path, content: bytes | None) ->
         file.write_bytes(content)
     with pytest.raises(SettingsError, match=rf"CONTEXT_METRICS_TOKEN_FILE.*{file}"):
         settings_from({"CONTEXT_METRICS_TOKEN_FILE": str(file)})
-
-
-def test_a_secret_of_a_file_is_checked(tmp_path: Path) -> None:
-    """A value from a file has the same bounds as one of the variable."""
-    file = tmp_path / "secret"
-    file.write_text("mysql://wrong")
-    with pytest.raises(SettingsError, match="CONTEXT_DATABASE_URL is invalid"):
-        settings_from({"CONTEXT_DATABASE_URL_FILE": str(file)})
 
 
 def test_an_optional_package_is_named() -> None:

@@ -101,12 +101,3 @@ def test_what_is_in_use_or_wrong_is_left_alone(
         fcntl.flock(held, fcntl.LOCK_SH)
         assert "stop the service" in invoke("upgrade-database", *here).stderr
     assert (data_dir / "postgres" / "PG_VERSION").read_text() == f"{VERSIONS[-1]}\n"
-
-
-def test_without_the_old_programs_the_package_is_named(tmp_path: Path) -> None:
-    """A version whose programs are nowhere is told with what to install."""
-    (tmp_path / "postgres").mkdir()
-    (tmp_path / "postgres" / "PG_VERSION").write_text("9\n")
-    told = invoke("upgrade-database", "--data-dir", str(tmp_path)).stderr
-    assert "such as postgresql-9, or name their folder by --programs" in told
-    assert "There is no database" in invoke("upgrade-database", "--data-dir", "/nowhere").stderr

@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from click.testing import CliRunner
 
 from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
-from app.cli import cli
 from app.composition import compose, new_id
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
@@ -368,76 +366,6 @@ async def test_long_work_keeps_its_lease(place: Place) -> None:
     assert work.started.total() == 1
 
 
-async def test_work_is_found_without_a_notification(place: Place) -> None:
-    """Polling finds new work and retries."""
-    work = place.work(ValueError())
-    async with place.worker(work).running():
-        await until(lambda: listens(place.url), "the worker found nothing to do")
-        conversation_id = await place.conversation()
-        async with place.database.session() as session:
-            await session.jobs.set_due(conversation_id)
-        await until(place.is_idle, "it is done")
-    assert work.ended.total() == 1
-
-
-async def test_work_starts_when_it_is_notified(place: Place) -> None:
-    """A worker need not poll for new work."""
-    work = place.work()
-    async with place.worker(work, poll_seconds=60).running():
-        await until(lambda: listens(place.url), "the worker listens")
-        await place.due()
-        await until(place.is_idle, "it is done")
-
-
-async def test_work_that_was_locked_is_found_soon(place: Place) -> None:
-    """A claim skips what an append has locked; the worker looks again without being notified."""
-    work = place.work()
-    conversation_id = await place.conversation()
-    async with place.worker(work, poll_seconds=60).running():
-        await until(lambda: listens(place.url), "the worker listens")
-        async with place.store.transaction() as session:
-            connection = session._connection
-            await connection.execute("UPDATE heads SET due_at = now()")
-            await connection.execute("SELECT pg_notify('context_work', '')")
-            async with place.database.session() as other:
-                await other.jobs.notify()
-        await until(place.is_idle, "it is done")
-    assert work.ended == {(conversation_id, None): 1}
-
-
-async def listens(url: str) -> bool:
-    """Tell whether a worker has begun to listen."""
-    rows = await execute(
-        url,
-        "SELECT FROM pg_stat_activity WHERE application_name = 'context-service-worker'"
-        " AND datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%'",
-    )
-    return bool(rows)
-
-
-async def test_a_closed_connection_is_opened_again(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A worker whose connection is closed connects again, and logs it once."""
-    work = place.work()
-    with caplog.at_level(logging.INFO):
-        async with place.worker(work, poll_seconds=60).running():
-            for number in (1, 2):
-                await until(lambda: listens(place.url), "the worker listens")
-                await place.due()
-                await until(partial(work.has_ended, number), "it is done")
-                await execute(
-                    place.url,
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name = 'context-service-worker'"
-                    " AND datname = current_database()",
-                )
-            await place.due()
-            await until(partial(work.has_ended, 3), "it is done")
-    events = [record.getMessage() for record in caplog.records]
-    assert 1 <= events.count("worker_disconnected") <= 2
-
-
 @asynccontextmanager
 async def database_running(data_dir: Path) -> AsyncIterator[str]:
     """Run a database of its own for the block, letting others go on while it starts and stops."""
@@ -527,24 +455,6 @@ async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
             await process.wait()
             await until(place.is_idle, "the other worker has done it")
     assert work.started == {(conversation_id, None): 1}
-
-
-async def test_the_worker_is_configured_by_the_settings(place: Place, settings: Settings) -> None:
-    """It listens past the pooler, and runs the compaction service."""
-    direct = "postgresql://nobody@127.0.0.1:1/none"
-    for given in (settings, Settings(database_url=direct, direct_database_url=place.url)):
-        parts = compose(given)
-        async with parts.opened(), worker_of(given, parts).running():
-            await until(lambda: listens(place.url), "the worker listens")
-
-
-def test_the_command_has_help() -> None:
-    """`worker --help` lists its variables; `serve` needs no worker. [operation.worker]"""
-    told = CliRunner().invoke(cli, ["worker", "--help"], terminal_width=200)
-    assert told.exit_code == 0
-    assert "CONTEXT_DATABASE_URL" in told.output
-    assert "CONTEXT_WORKER_CONCURRENCY" in told.output
-    assert "--no-worker" in CliRunner().invoke(cli, ["serve", "--help"]).output
 
 
 def command(data_dir: Path) -> subprocess.Popen[str]:

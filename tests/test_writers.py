@@ -107,11 +107,3 @@ def test_a_delta_is_overtaken_by_a_compaction_alone(
     judge_delta(built(1, "a", "b"), build, Answer(200, answer, 0.1), lambda: is_compacted, tally)
     assert tally.overtaken == overtaken
     assert [wrong in fault for fault in tally.faults] == [True] * bool(wrong)
-
-
-def test_a_refused_delta_is_a_fault() -> None:
-    """What could be built whole can be built as a delta, whatever was compacted."""
-    tally = Tally()
-    build = Build(built(1, "a"), 8_000, "copy", "place")
-    judge_delta(built(1, "a"), build, Answer(500, {}, 0.1), lambda: True, tally)
-    assert len(tally.faults) == 1

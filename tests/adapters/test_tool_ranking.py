@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.adapters.tool_ranking.ranking import Bm25Ranking
-from app.adapters.tool_ranking.synonyms import synonyms
 from app.adapters.tool_ranking.words import words
 from app.domain.formats import ToolDefinition
 
@@ -78,13 +77,6 @@ async def test_words_match_in_every_spelling(query: str, first: str) -> None:
     assert (await found(query))[0] == first
 
 
-async def test_a_name_counts_for_more_than_a_description() -> None:
-    """The name of a tool weighs most, then its description, then its parameters."""
-    assert await found("weather") == ["get_weather", "weather_alerts", "send"]
-    tools = [tool("a", "x", town={}), tool("b", "Town hall."), tool("town_hall", "Opens.")]
-    assert await found("town hall", tools) == ["town_hall", "b", "a"]
-
-
 @pytest.mark.parametrize("name", [item.name for item in TOOLS])
 async def test_an_exact_name_is_first(name: str) -> None:
     """The exact name of a tool ranks it first, whatever else its words match."""
@@ -98,51 +90,11 @@ async def test_a_query_without_matches_finds_nothing(query: str) -> None:
     assert await found(query) == []
 
 
-@pytest.mark.parametrize("tools", [[], [tool("x")], [tool("a", "the"), tool("_")]])
-async def test_tools_with_little_text_can_be_searched(tools: list[ToolDefinition]) -> None:
-    """No tools, no descriptions and no words are no errors. [tools.search-deterministic]"""
-    assert await found("weather", tools) == []
-
-
-async def test_equal_matches_keep_their_order() -> None:
-    """The same query gives the same names, of equal ones the earlier first."""
-    tools = [tool(f"tool_{number}", "Equal words.") for number in range(20)]
-    assert await found("equal", tools, 50) == [item.name for item in tools]
-    assert await found("equal", tools, 3) == ["tool_0", "tool_1", "tool_2"]
-
-
-async def test_odd_schemas_are_read_as_far_as_they_can_be() -> None:
-    """A schema is the caller's, and need not be one."""
-    odd: list[Any] = [
-        {"properties": []},
-        {"properties": {"a": 5, "b": {"description": 7}}},
-        {"anyOf": [{"properties": {"deep": {"allOf": [{"properties": {"needle": {}}}]}}}, 3]},
-        {"items": []},
-    ]
-    tools = [ToolDefinition(f"t{place}", "", schema, "mcp") for place, schema in enumerate(odd)]
-    assert await found("needle", tools) == ["t2"]
-
-
-async def test_long_texts_are_read_from_their_start() -> None:
-    """A description of megabytes costs no more than a long one. [tools.search-deterministic]"""
-    start = "needle " + "hay " * 10_000
-    tools = [tool("a", start + "pin"), tool("b", "x", p={"description": start}, pin={})]
-    assert await found("needle", tools) == ["a", "b"]
-    assert await found("pin", tools) == []
-
-
 @given(st.text(), st.text())
 def test_any_text_can_be_split_into_words(one: str, other: str) -> None:
     """No text is refused, words are not empty, and texts side by side keep their words."""
     assert all(words(one))
     assert words(f"{one} {other}") == words(one) + words(other)
-
-
-def test_synonyms_are_mutual() -> None:
-    """A word stands for its synonyms and they for it, each as the index has it."""
-    for word, others in synonyms().items():
-        assert word not in others
-        assert all(word in synonyms()[other] for other in others)
 
 
 class Watched(list[ToolDefinition]):

@@ -126,20 +126,6 @@ def test_bytes_written_in_pieces_are_read_back(pieces: list[bytes], at_once: int
     assert asyncio.run(there_and_back()) == data
 
 
-async def test_the_key_of_an_object_has_its_ids(store: BlobStore) -> None:
-    """The key has the ids of the conversation and the content."""
-    content_id = new_id()
-    key, _ = await put(store, b"some text", content_id)
-    if isinstance(store, RowStore):
-        assert key is None
-        assert await keys(store) == []
-    else:
-        assert key == f"{TENANT}/{CID}/{content_id}"
-        later = datetime.now(UTC) + timedelta(hours=1)
-        assert [found async for found in store.orphans(later)] == [(key, CID, content_id)]
-        assert [found async for found in store.orphans(later - timedelta(hours=2))] == []
-
-
 async def test_an_empty_content_has_no_object(store: BlobStore) -> None:
     """A blob of 0 bytes has no chunk, and no object. [tool-output.object-layout]"""
     assert await put(store, b"", new_id()) == (None, [])
@@ -325,12 +311,6 @@ def test_invalid_urls_are_refused(url: str) -> None:
         ObjectStore(url)
 
 
-async def test_a_store_without_its_environment_is_unavailable() -> None:
-    """A store whose environment lacks a variable fails as an unavailable one."""
-    with pytest.raises(ServiceUnavailable):
-        await put(ObjectStore("az://container/path"), b"text", new_id())
-
-
 UPLOADING = """
 import asyncio, sys
 from app.adapters.blobs.object_store import PART_BYTES, ObjectStore
@@ -368,10 +348,3 @@ async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
     left = sorted(file.name for file in tmp_path.rglob("*") if file.is_file())
     assert len(left) == 2
     assert "notes#1" in left
-
-
-@pytest.mark.parametrize("url", ["memory:///", None])
-async def test_other_stores_have_no_parts_to_drop(url: str | None) -> None:
-    """Stores that cannot list parts, and rows, drop nothing and do not fail."""
-    store: BlobStore = ObjectStore(url) if url else RowStore()
-    assert await store.drop_parts(datetime.now(UTC)) == 0

@@ -76,20 +76,6 @@ def test_every_number_of_every_model_has_a_source() -> None:
         assert all(info.sources.values())
 
 
-def test_models_are_listed_by_name_and_found_by_it() -> None:
-    """The list is sorted, holds each model once, and finding gives the same."""
-    models = REGISTRY.list()
-    names = [info.model for info in models]
-    assert names == sorted(set(names))
-    assert all(REGISTRY.find(info.model) == info for info in models[::50])
-
-
-@pytest.mark.parametrize("model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o"])
-def test_a_models_name_may_come_without_its_providers_prefix(model: str) -> None:
-    """A LiteLLM name with its provider finds the model."""
-    assert found(model).model == "gpt-4o"
-
-
 @pytest.mark.parametrize(
     "model", ["", "/", "gpt", "gpt-4o-", "GPT-4O", "no-such-firm/gpt-4o", "claude", "gpt-4o/x"]
 )

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 from app.adapters.models import tokenizer as tokenizer_module
 from app.adapters.models.tokenizer import (
-    SAMPLES,
     SLICE_CHARS,
     VOCABULARY,
     TiktokenTokenizer,
@@ -89,14 +86,6 @@ def test_each_character_has_the_class_that_tiktoken_knows() -> None:
             assert TOKENIZER.count(text) == REFERENCE.count(text), f"{code:x}"
 
 
-def test_the_fast_test_of_characters_misses_none() -> None:
-    """The blocks of the first test have all characters of the second."""
-    often, new = tokenizer_module._OFTEN_NEW, tokenizer_module._NEW
-    assert not [
-        code for code in range(0x110000) if new.match(chr(code)) and not often.match(chr(code))
-    ]
-
-
 def test_both_vocabularies_are_equal() -> None:
     """Each token is the same bytes in both libraries."""
     import tiktoken
@@ -107,12 +96,6 @@ def test_both_vocabularies_are_equal() -> None:
     assert sorted(toktok._encoding(VOCABULARY).token_byte_values()) == sorted(
         encoding.token_byte_values()
     )
-
-
-@pytest.mark.parametrize(("text", "tokens"), SAMPLES)
-def test_samples_have_the_counts_of_tiktoken(text: str, tokens: int) -> None:
-    """What the faster library is checked against at its load."""
-    assert REFERENCE.count(text) == tokens
 
 
 @pytest.mark.parametrize("toktok", ["missing", "wrong", "panics"])
@@ -210,21 +193,6 @@ def test_without_a_vocabulary_bytes_are_counted() -> None:
     tokenizer = TiktokenTokenizer(lambda: None)
     assert tokenizer.count("x" * 41) == 10
     assert not tokenizer.exact
-
-
-def test_threads_may_share_a_tokenizer() -> None:
-    """The first counts may come at once; the vocabulary is loaded once."""
-    loads: list[int] = []
-
-    def load() -> Callable[[str], list[int]]:
-        loads.append(1)
-        return lambda text: [0] * len(text)
-
-    tokenizer = TiktokenTokenizer(load)
-    with ThreadPoolExecutor(8) as pool:
-        counts = list(pool.map(tokenizer.count, ["abc"] * 100))
-    assert set(counts) == {3}
-    assert len(loads) == 1
 
 
 @pytest.mark.parametrize("damage", [None, b"not the vocabulary"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -30,8 +30,6 @@ from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
 NOW = datetime.now(UTC)
-LATER = NOW + timedelta(hours=1)
-EARLIER = NOW - timedelta(hours=1)
 
 Stored = tuple[Blob, list[StoredChunk]]
 
@@ -118,47 +116,6 @@ async def collect(
     return list(refs)
 
 
-async def add_message(
-    connection: asyncpg.Connection, conversation_id: str, seq: int, refs: list[str] | None
-) -> None:
-    """Insert a message that refers to blobs, without the checks of an append."""
-    await connection.execute(
-        """
-        INSERT INTO messages (
-            conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
-            total_tokens, has_media, continues, body
-        ) VALUES ($1, $2, $3, 0, 'tool', 'openai_chat', 0, 0, 0, false, false, '{}')
-        """,
-        UUID(conversation_id),
-        seq,
-        f"m{seq}",
-    )
-    for ref in refs or ():
-        await connection.execute(
-            "INSERT INTO blob_uses (conversation_id, blob_id, seq) VALUES ($1, $2, $3)",
-            UUID(conversation_id),
-            ref,
-            seq,
-        )
-
-
-async def hide(
-    connection: asyncpg.Connection, conversation_id: str, start: int, end: int, kept: list[int]
-) -> None:
-    """Hide a range of the log as a compaction does."""
-    await connection.execute(
-        """
-        UPDATE heads SET span_start = $2, span_end = $3, kept = $4, compaction_id = $1,
-            view_version = view_version + 1
-        WHERE conversation_id = $1
-        """,
-        UUID(conversation_id),
-        start,
-        end,
-        kept,
-    )
-
-
 async def waited_for(database_url: str, how_many: int = 1) -> None:
     """Return once this number of statements in the database wait for a lock."""
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -192,21 +149,6 @@ async def test_a_blob_is_read_back_unchanged(
     assert await read(database, cid, blob.id) == data
 
 
-async def test_positions_in_an_object_are_stored(database: PostgresDatabase, cid: str) -> None:
-    """The rows of a blob in an object store have the key and the positions."""
-    blob, _ = await blob_of(b"text")
-    blob = replace(blob, object_key="default/a/b", attached=True)
-    chunks = [StoredChunk(n, n * CHUNK_BYTES, n, 9, None, n * 70, 70) for n in range(3)]
-    async with database.session() as session:
-        await upload(session, cid, blob, chunks)
-        found = await session.blobs.find(cid, blob.id)
-        assert found is not None
-        assert replace(found, created_at=None) == blob
-        assert await session.blobs.chunks(cid, blob.content_id, 1, 2) == chunks[1:]
-        assert await session.blobs.chunks(cid, blob.content_id, 2, 50) == chunks[2:]
-        assert await session.blobs.chunks(cid, blob.content_id, 3, 1) == []
-
-
 async def test_names_with_invalid_characters_are_stored(
     database: PostgresDatabase, cid: str
 ) -> None:
@@ -221,108 +163,6 @@ async def test_names_with_invalid_characters_are_stored(
         assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
         assert await session.blobs.find(cid, strange) is None
         assert await session.blobs.page(cid, 10, strange) == []
-
-
-async def test_the_same_content_is_stored_once(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Equal bytes in a conversation are one blob with the first one's content and chunks."""
-    data = b"line\n" * 50_000
-    first = await put(database, cid, data)
-    second, chunks = await blob_of(data, attached=True)
-    async with database.session() as session:
-        assert await upload(session, cid, second, chunks) == first.content_id
-        assert await upload(session, cid, replace(second, attached=False), chunks)
-        found = await session.blobs.find(cid, first.id)
-    assert found is not None
-    assert replace(found, created_at=None) == replace(first, attached=True)
-    assert await counts(connection) == (1, 4, 0)
-    other = await conversation(database)
-    await put(database, other, data)
-    assert await counts(connection) == (2, 8, 0)
-
-
-async def test_concurrent_uploads_of_the_same_content_keep_one(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Of concurrent uploads of the same bytes, the chunks of one stay and all are readable."""
-    data = b"line\n" * 50_000
-    made = [await blob_of(data) for _ in range(8)]
-
-    async def add(blob: Blob, chunks: list[StoredChunk]) -> str:
-        async with database.session() as session:
-            return await upload(session, cid, blob, chunks)
-
-    contents = await asyncio.gather(*(add(blob, chunks) for blob, chunks in made))
-    assert len(set(contents)) == 1
-    assert await counts(connection) == (1, 4, 0)
-    assert await read(database, cid, made[0][0].id) == data
-
-
-async def test_find_all_returns_existing_blobs(database: PostgresDatabase, cid: str) -> None:
-    """The existing blobs are returned, also collected ones. [tool-output.collect]"""
-    made = [await put(database, cid, b"%d" % n) for n in range(4)]
-    await collect(database, cid, [made[1].id])
-    async with database.session() as session:
-        found = await session.blobs.find_all(
-            cid, [made[0].id, "blob_unknown", made[1].id, made[0].id]
-        )
-        assert await session.blobs.find_all(cid, []) == []
-    assert {blob.id: blob.collected_at is not None for blob in found} == {
-        made[0].id: False,
-        made[1].id: True,
-    }
-
-
-async def test_pages_are_ordered_newest_first(database: PostgresDatabase, cid: str) -> None:
-    """Every blob that was not collected is listed once, newest first. [api.lists]"""
-    made = [(await put(database, cid, b"%d" % n)).id for n in range(7)]
-    await put(database, await conversation(database), b"of another")
-    await collect(database, cid, [made[2]])
-    seen: list[str] = []
-    async with database.session() as session:
-        while page := await session.blobs.page(cid, 4, seen[-1] if seen else None):
-            seen += [blob.id for blob in page]
-        assert await session.blobs.page(cid, 4, "blob_unknown") == []
-    assert seen == [ref for ref in reversed(made) if ref != made[2]]
-
-
-async def test_a_collected_blob_leaves_a_tombstone(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """A collection deletes the bytes and marks the row; a second one changes nothing."""
-    blob = await put(database, cid, b"line\n" * 50_000)
-    other = await put(database, cid, b"stays")
-    await collect(database, cid, [blob.id])
-    assert await counts(connection) == (2, 1, 0)
-    async with database.session() as session:
-        first = await session.blobs.find(cid, blob.id)
-        assert first is not None and first.collected_at is not None
-        assert first.ref == blob.ref
-        assert not await session.blobs.holds_content(cid, blob.content_id)
-        assert await session.blobs.holds_content(cid, other.content_id)
-    await collect(database, cid, [blob.id, "blob_unknown"])
-    async with database.session() as session:
-        assert await session.blobs.find(cid, blob.id) == first
-    assert await read(database, cid, other.id) == b"stays"
-
-
-async def test_a_collected_blob_can_be_stored_again(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """The same bytes stored again are readable under the new content id."""
-    data = b"line\n" * 50_000
-    first = await put(database, cid, data, attached=True)
-    await collect(database, cid, [first.id])
-    again, chunks = await blob_of(data)
-    again = replace(again, object_key="default/x/y", tool_name="other")
-    async with database.session() as session:
-        assert await upload(session, cid, again, chunks) == again.content_id
-        found = await session.blobs.find(cid, again.id)
-    assert found is not None
-    assert replace(found, created_at=None) == replace(again, attached=True)
-    assert await read(database, cid, again.id) == data
-    assert await counts(connection) == (1, 4, 0)
 
 
 async def test_storing_waits_for_a_collection(
@@ -391,41 +231,6 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
     assert not await begin(new_id())
 
 
-async def test_deleting_a_conversation_deletes_its_blobs(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Blobs, tombstones, chunks and uploads are deleted and counted."""
-    other = await conversation(database)
-    for conversation_id in (cid, other):
-        await put(database, conversation_id, b"line\n" * 50_000)
-        gone = await put(database, conversation_id, b"gone")
-        await collect(database, conversation_id, [gone.id])
-        async with database.session() as session:
-            await session.blobs.begin_upload(TENANT, conversation_id, new_id())
-    async with database.transaction() as session:
-        removed = await session.conversations.remove(cid)
-    assert (removed["blobs"], removed["blob_chunks"], removed["blob_uploads"]) == (2, 4, 1)
-    assert await counts(connection) == (2, 4, 1)
-
-
-async def test_an_upload_becomes_a_blob(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Chunks are stored before the hash is known; the blob appears at the end."""
-    blob, chunks = await blob_of(b"line\n" * 50_000)
-    async with database.session() as session:
-        assert not await session.blobs.begin_upload("another", cid, blob.content_id)
-        assert await session.blobs.begin_upload(TENANT, cid, blob.content_id)
-        for first in range(0, len(chunks), 3):
-            await session.blobs.add_chunks(cid, blob.content_id, chunks[first : first + 3])
-        assert await session.blobs.find(cid, blob.id) is None
-        assert await session.blobs.holds_content(cid, blob.content_id)
-        assert await session.blobs.end_upload(cid, blob) == blob.content_id
-        assert await session.blobs.holds_content(cid, blob.content_id)
-    assert await read(database, cid, blob.id) == b"line\n" * 50_000
-    assert await counts(connection) == (1, 4, 0)
-
-
 async def test_an_upload_revives_a_collected_blob(
     database: PostgresDatabase, cid: str, connection: asyncpg.Connection
 ) -> None:
@@ -479,22 +284,6 @@ async def test_dropping_an_upload_deletes_concurrent_chunks(
         await waited_for(database_url)
     await late
     assert await counts(connection) == (0, 0, 0)
-
-
-async def test_the_chunk_of_a_line_is_found(database: PostgresDatabase, cid: str) -> None:
-    """The chunk of a line is the one with the newline before it."""
-    text = b"a" * (CHUNK_BYTES + 5) + b"\n" + b"b\n" * CHUNK_BYTES + b"c" * 3 * CHUNK_BYTES
-    blob = await put(database, cid, text)
-    empty = await put(database, cid, b"")
-    async with database.session() as session:
-        find = session.blobs.chunk_before_line
-        assert await find(cid, blob.content_id, 1) == (1, 0)
-        last = await find(cid, blob.content_id, CHUNK_BYTES + 1)
-        assert last == (3, CHUNK_BYTES + 1 - 3)
-        assert await find(cid, blob.content_id, CHUNK_BYTES + 2) == (6, CHUNK_BYTES + 1)
-        assert await find(cid, blob.content_id, 10**15) == (6, CHUNK_BYTES + 1)
-        assert await find(cid, empty.content_id, 1) is None
-        assert await find(cid, new_id(), 1) is None
 
 
 def expected_chunk(text: bytes, line: int) -> tuple[int, int] | None:
@@ -559,111 +348,6 @@ async def test_reads_use_their_indexes(
     assert "blobs_by_content" in await plan(statements.HOLDS_CONTENT)
 
 
-async def test_chunks_are_not_compressed_again(connection: asyncpg.Connection) -> None:
-    """PostgreSQL does not compress the compressed chunks again."""
-    storage = await connection.fetchval(
-        "SELECT attstorage FROM pg_attribute"
-        " WHERE attrelid = 'blob_chunks'::regclass AND attname = 'data'"
-    )
-    assert storage == b"e"
-
-
-async def test_uploads_without_a_message_are_collectable(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Blobs that were never attached are collectable, with an optional time limit."""
-    made = [await put(database, cid, b"%d" % n) for n in range(4)]
-    await connection.execute(
-        "UPDATE blobs SET created_at = $1 WHERE blob_id = ANY ($2)",
-        EARLIER - timedelta(hours=1),
-        [made[1].id, made[2].id],
-    )
-    async with database.session() as session:
-        await session.blobs.attach(cid, [made[2].id, "blob_unknown"])
-        await session.blobs.attach(cid, [])
-        found = await session.blobs.collectable(cid, None, compacted=False)
-        assert [blob.id for blob in found] == [made[n].id for n in (0, 1, 3)]
-        old = await session.blobs.collectable(cid, EARLIER, compacted=True)
-        assert [blob.id for blob in old] == [made[1].id]
-        await collect(database, cid, [made[1].id])
-        assert await session.blobs.collectable(cid, EARLIER, compacted=False) == []
-
-
-async def test_a_repeated_upload_has_a_new_age(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """A repeated upload of an unattached blob renews its age."""
-    await put(database, cid, b"unattached")
-    await put(database, cid, b"attached", attached=True)
-    await connection.execute("UPDATE blobs SET created_at = $1", EARLIER - timedelta(hours=1))
-    for data in (b"unattached", b"attached"):
-        await put(database, cid, data)
-    async with database.session() as session:
-        assert await session.blobs.collectable(cid, EARLIER, compacted=False) == []
-    ages = "SELECT created_at < $1 FROM blobs ORDER BY content_id"
-    assert [row[0] for row in await connection.fetch(ages, EARLIER)] == [False, True]
-
-
-COMPACTED = [
-    ([3], [], True),
-    ([2, 5], [], True),
-    ([3, 6], [], False),
-    ([1, 3], [], False),
-    ([3, 4], [4], False),
-    ([3], [4], True),
-    ([6], [], False),
-    ([], [], False),
-]
-"""Seqs of the messages with a blob, those kept of the hidden `[2, 6)`, whether the blob goes."""
-
-
-async def test_compacted_blobs_are_collectable(
-    database: PostgresDatabase, connection: asyncpg.Connection
-) -> None:
-    """A blob is collectable when it has messages and all of them are hidden."""
-    for seqs, kept, hidden in COMPACTED:
-        cid = await conversation(database)
-        blob = await put(database, cid, b"text", attached=True)
-        other = await put(database, cid, b"of others", attached=True)
-        for seq in range(1, 8):
-            refs = [other.id, *([blob.id] if seq in seqs else [])]
-            await add_message(connection, cid, seq, refs if seq in {1, *seqs} else None)
-        async with database.session() as session:
-            assert await session.blobs.collectable(cid, None, compacted=True) == []
-            await hide(connection, cid, 2, 6, kept)
-            assert await session.blobs.collectable(cid, None, compacted=False) == []
-            found = await session.blobs.collectable(cid, EARLIER, compacted=True)
-        assert [item.id for item in found] == ([blob.id] if hidden else []), (seqs, kept)
-
-
-async def test_due_conversations_are_listed(
-    database: PostgresDatabase, connection: asyncpg.Connection
-) -> None:
-    """Due are old uploads, unfinished uploads, and each new compaction."""
-    made = [await conversation(database) for _ in range(5)]
-    await put(database, made[0], b"unattached")
-    await put(database, made[1], b"attached", attached=True)
-    await hide(connection, made[3], 1, 2, [])
-    content = new_id()
-    async with database.session() as session:
-        await session.blobs.begin_upload(TENANT, made[2], content)
-        due = session.blobs.list_due
-        assert await due(EARLIER, 10) == [(TENANT, made[3])]
-        found = await due(LATER, 10)
-        assert sorted(found) == [(TENANT, made[n]) for n in (0, 2, 3)]
-        assert len(await due(LATER, 2)) == 2
-        assert await session.blobs.stale_uploads(made[2], LATER) == [content]
-        assert await session.blobs.stale_uploads(made[2], EARLIER) == []
-        assert await session.blobs.stale_uploads(made[0], LATER) == []
-
-        await session.blobs.drop_upload(made[2], content)
-        await session.blobs.mark_swept(made[3])
-        await collect(database, made[0])
-        assert await due(LATER, 10) == []
-        await hide(connection, made[3], 1, 3, [])
-        assert await due(LATER, 10) == [(TENANT, made[3])]
-
-
 APPEND = Statement(
     f"""
         WITH moved AS (
@@ -690,23 +374,6 @@ async def append(
             **append_parameters(stored, [[blob.id for blob, _ in stored]]),
         )
     return row is not None
-
-
-async def test_an_append_stores_its_blobs(
-    store: Store, database: PostgresDatabase, cid: str, connection: asyncpg.Connection
-) -> None:
-    """Blobs are stored with their messages in one statement, or not at all."""
-    stored = [await blob_of(b"%d\n" % n * 50_000) for n in range(3)]
-    assert not await append(store, cid, 7, stored)
-    assert await counts(connection) == (0, 0, 0)
-    assert await append(store, cid, 0, stored)
-    assert await append(store, cid, 1, [])
-    again = [await blob_of(b"%d\n" % n * 50_000) for n in (2, 1)]
-    assert await append(store, cid, 2, [*again, await blob_of(b"")])
-    assert await counts(connection) == (4, 6, 0)
-    assert await connection.fetchval("SELECT bool_and(attached) FROM blobs")
-    for n, (blob, _) in enumerate(stored):
-        assert await read(database, cid, blob.id) == b"%d\n" % n * 50_000
 
 
 async def test_an_append_restores_a_blob_that_is_being_collected(

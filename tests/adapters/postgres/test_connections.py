@@ -37,8 +37,6 @@ SLACK_SECONDS = 60.0
 PID = Statement("SELECT pg_backend_pid() AS pid")
 WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, 'm', '{}')")
 SLEEP = Statement("SELECT pg_sleep(CAST(:seconds AS double precision)), pg_backend_pid() AS pid")
-LONG_SLEEP = Statement("SELECT pg_sleep(CAST(:seconds AS double precision))", is_long=True)
-LIMIT = Statement("SELECT current_setting('statement_timeout') AS found")
 RUNNING = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
@@ -234,19 +232,6 @@ async def test_more_wait_than_there_are_connections(database_url: str) -> None:
         assert await held.first(PID)
 
 
-async def test_out_of_connections(server: Server, database_url: str) -> None:
-    """A server that takes no more connections is a 503, until it does again."""
-    name = f"limited_{database_url.partition('?')[0].rpartition('/')[2]}"
-    await execute(database_url, f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 0")
-    try:
-        async with store_of(database_url.replace("postgres@", f"{name}@")) as store:
-            await fails(pid_of(store), 0, "TooManyConnectionsError")
-            await execute(database_url, f"ALTER ROLE {name} CONNECTION LIMIT 1")
-            assert await pid_of(store)
-    finally:
-        await execute(database_url, f"DROP ROLE {name}")
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -311,17 +296,6 @@ async def test_a_forgotten_transaction_ends(database_url: str) -> None:
 
         await fails(forgetful(), 0.3)
         await in_transaction(store, WRITE, tenant="another")
-
-
-async def test_long_statements_may_take_longer(database_url: str) -> None:
-    """What grows with a conversation has its own limit, which nothing else inherits."""
-    async with store_of(database_url) as store:
-        async with store.session() as session:
-            await session.run(LONG_SLEEP, seconds=0.5)
-            limit = await session.first(LIMIT)
-            assert limit is not None and limit["found"] == "300ms"
-        await in_transaction(store, LONG_SLEEP, LONG_SLEEP, seconds=0.4)
-        await fails(in_transaction(store, SLEEP, seconds=1.0), QUICK.statement)
 
 
 async def test_a_caller_that_leaves(database_url: str) -> None:

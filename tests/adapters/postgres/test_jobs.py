@@ -110,19 +110,6 @@ async def test_jobs_come_first_and_then_the_oldest(
     assert "heads_due" in plan and "jobs_open" in plan
 
 
-async def test_workers_at_once_claim_different_work(database: PostgresDatabase) -> None:
-    """Each piece of work goes to one of many workers."""
-    made = [new_id() for _ in range(12)]
-    async with database.session() as session:
-        for number, each in enumerate(made):
-            await session.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
-            if number % 2:
-                await session.jobs.add(TENANT, each, new_id(), "compact", "{}")
-            await session.jobs.set_due(each)
-    found = await asyncio.gather(*(claims(database) for _ in range(4)))
-    assert sorted(each for part in found for each, _ in part) == sorted(made)
-
-
 async def test_a_claim_waits_for_nobody(
     database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
 ) -> None:

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncpg
-import click
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -27,12 +26,10 @@ from app.adapters.postgres.migrate import (
     migrate,
     newest_revision,
 )
-from app.cli.database import migrated
 from tests.commands import environment
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.one_server
-GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 REVISION = """
 from alembic import op
 
@@ -150,14 +147,6 @@ def test_a_child_process_may_migrate(url: str) -> None:
     assert is_current(url)
 
 
-def test_the_error_of_a_child_process_is_raised(url: str) -> None:
-    """A migration that fails in the child stops the process that waits for it."""
-    run(url, "CREATE TABLE conversations (id int)")
-    with pytest.raises(click.ClickException, match="rolled back"):
-        migrated(url, apart=True)
-    assert value(url, "SELECT to_regclass('messages')") is None
-
-
 def test_newer_schema_is_accepted(url: str, migrations: Path) -> None:
     """The previous release may start again beside a schema that is already newer."""
     migrate(url, migrations)
@@ -227,12 +216,6 @@ def test_a_waiting_process_blocks_nothing(url: str, migrations: Path) -> None:
     assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
 
 
-def test_database_that_does_not_answer() -> None:
-    """A database that is not there is one sentence."""
-    with pytest.raises(MigrationError, match="does not answer"):
-        is_current("postgresql://nobody@/none?host=/nowhere")
-
-
 def test_head_equals_that_of_alembic(url: str) -> None:
     """The real revisions are numbered as their files, and all of them run (rule 1)."""
     config = Config()
@@ -284,16 +267,6 @@ def test_the_schema_can_be_left_and_reached_again(url: str) -> None:
     alembic(url, "downgrade", "base")
     assert value(url, SHAPE) == EMPTY
     alembic(url, "upgrade", "head")
-    assert value(url, SHAPE) == made
-
-
-def test_the_sql_of_the_revisions_makes_the_same_schema(url: str) -> None:
-    """What `alembic upgrade --sql` prints can be run by hand in place of a migration."""
-    migrate(url)
-    made = value(url, SHAPE)
-    alembic(url, "downgrade", "base")
-    value(url, "DROP TABLE alembic_version")
-    run(url, alembic(url, "upgrade", "head", "--sql"))
     assert value(url, SHAPE) == made
 
 

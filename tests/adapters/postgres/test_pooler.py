@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from app.adapters.postgres.common.connections import PLANNING, Pooler, Statement, Store, Timeouts
 from app.adapters.postgres.database import PostgresDatabase
-from app.adapters.postgres.migrate import is_current
 from app.adapters.postgres.readiness import Readiness
 from app.composition import new_id
 from app.domain.common.errors import ServiceUnavailable
@@ -31,7 +30,6 @@ COUNT = Statement("SELECT count(*) AS n, CAST(:number AS bigint) AS number FROM 
 WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, :model, '{}')")
 READ = Statement("SELECT * FROM models WHERE tenant_id = CAST(:tenant AS text)")
 SETTING = Statement("SELECT current_setting(CAST(:name AS text)) AS found")
-LONG = Statement("SELECT pg_sleep(0)", is_long=True)
 OTHERS = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -99,15 +97,6 @@ async def test_transactions_are_whole(pooled_store: Store) -> None:
         assert await session.all(READ, tenant="t") == []
 
 
-async def test_a_longer_limit_stays_in_its_transaction(pooled_store: Store) -> None:
-    """Who has the server next does not inherit the limit of a long statement. [api.limits]"""
-    async with pooled_store.session() as session:
-        for _ in range(3):
-            await session.run(LONG)
-            row = await session.first(SETTING, name="statement_timeout")
-            assert row is not None and row["found"] == "5s"
-
-
 async def test_a_migration_meanwhile_costs_one_answer(
     pooled_store: Store, database_url: str
 ) -> None:
@@ -144,14 +133,6 @@ async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
         await session.jobs.notify()
         assert await session.jobs.claim(holder, 30) == Claim("t", conversation_id, None, holder, 1)
         assert await session.jobs.claim(new_id(), 30) is None
-
-
-async def test_the_schema_is_looked_at_through_the_pooler(
-    database_url: str, through: Pooled
-) -> None:
-    """A process without the direct URL starts where somebody else has migrated."""
-    for _ in range(3):
-        assert await asyncio.to_thread(is_current, through(database_url))
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:

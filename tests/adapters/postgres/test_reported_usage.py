@@ -17,11 +17,8 @@ from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION,
 from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.payload.build_reads import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
-from app.domain.common.messages import FormatName
-from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.view import WHOLE, Span
 from app.domain.models.calibration import Calibration, Tally
-from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import new_id
@@ -60,28 +57,6 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
     assert row["reported_sum"] == pytest.approx(in_turn.reported)
     assert row["counted_sum"] == pytest.approx(in_turn.counted)
     assert row["deviation_sum"] == pytest.approx(in_turn.deviation)
-
-
-async def test_reports_are_returned_as_they_were_stored(database: PostgresDatabase) -> None:
-    """The newest report is returned with all fields, unknown ones as None."""
-    conversation_id, usage = new_id(), TokenUsage(10**12, 2, 3, 4)
-    full = UsageReport(new_id(), "m", FormatName.GEMINI, 3, 7, usage, '{"a":"\\u0000"}', 99)
-    bare = UsageReport(new_id(), "m", FormatName.ANTHROPIC, None, 0, TokenUsage(), "{}")
-    async with database.session() as session:
-        assert not await session.usage.add(conversation_id, full)
-        assert await session.usage.newest(conversation_id) is None
-        await session.conversations.add(
-            "t", conversation_id, None, "tokenizer", StoredSettings(), "{}"
-        )
-        for report in (full, bare):
-            assert await session.usage.add(conversation_id, report)
-            found = await session.usage.newest(conversation_id)
-            assert found is not None and found.created_at is not None
-            names = ("report_id", "model", "format", "epoch", "through_seq", "usage", "usage_json")
-            for name in (*names, "estimated_tokens"):
-                assert getattr(found, name) == getattr(report, name)
-        assert await session.usage.newest_epoch(conversation_id, "openai_chat:m") is None
-        assert await session.usage.last_epoch(conversation_id, list(FormatName)) is None
 
 
 @pytest.mark.one_server  # it reads the plans of one server

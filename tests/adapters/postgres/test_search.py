@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.conversations import search
 from app.adapters.postgres.conversations.search import BLOCK
 from app.adapters.postgres.conversations.search_statements import (
     ADD,
@@ -24,7 +23,7 @@ from app.adapters.postgres.conversations.search_statements import (
     UNINDEXED,
 )
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.conversations.search.query import Query, query_from
+from app.domain.conversations.search.query import query_from
 from app.domain.conversations.search.recall import Postings
 from app.domain.conversations.search.words import MAX_LEXEMES, Term, lexemes
 from app.domain.conversations.settings import StoredSettings
@@ -103,22 +102,6 @@ async def test_blocks_are_searched_from_the_newest_on(
     assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
 
 
-async def test_keys_that_are_alike_do_no_harm(
-    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Conversations whose blocks have one key are told apart by their rows."""
-    monkeypatch.setattr(search, "_key", lambda cid, block: f"same{block}/")
-    mine, other = await talk(database), await talk(database)
-    async with database.session() as session:
-        for cid in (mine, other):
-            await session.search.add(cid, {seq: ("zebra",) for seq in (1, 5000, 9000)})
-    assert (await seqs(database, mine, Term("zebra", is_prefix=False), 9000)).seqs == (
-        9000,
-        5000,
-        1,
-    )
-
-
 async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatabase) -> None:
     """As many lexemes as a message may have, each as long as it may be, go into its row."""
     cid = await talk(database)
@@ -172,14 +155,3 @@ async def test_deleted_conversations_get_no_words(database: PostgresDatabase) ->
             "SELECT FROM message_words WHERE conversation_id = $1", UUID(cid)
         )
     assert rows == []
-
-
-async def test_a_page_without_matches_is_empty(database: PostgresDatabase) -> None:
-    """An unknown conversation has no messages to find. [transcript.visibility]"""
-    query = Query((Term("zebra", is_prefix=True),))
-    async with database.session() as session:
-        for order in ("asc", "desc"):
-            found = await session.search.find(
-                new_id(), query, after_seq=0, before_seq=10**5, order=order, limit=5
-            )
-            assert found == []

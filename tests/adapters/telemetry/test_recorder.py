@@ -22,14 +22,11 @@ from typing import Any
 import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-from app.adapters.postgres.common.connections import PoolState, Store
+from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.compaction.backlog import Backlog, Waiting
 from app.adapters.telemetry.metrics_server import serving_metrics
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
-from app.adapters.telemetry.spans import provider_of
-from app.adapters.telemetry.tracing import LoggedExporter as SpanCollector
 from app.api.http.dependencies import Services
 from app.domain.common.errors import Conflict, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
@@ -177,29 +174,6 @@ async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
     assert saved[("tool_output",)] > 0 and saved[("emergency",)] > 0
 
 
-async def test_the_work_of_a_worker(summarised: Settings) -> None:
-    """A job is counted as work asked for, and what waits is told while it waits."""
-    async with started(create_app(summarised)) as client:
-        path = await new_conversation(client, model="gpt-4o", policy=SMALL)
-        await append(client, path, *talk(24))
-        job = (await client.post(f"{path}/compact?wait=false", json={})).json()
-        before = await metrics_of(client)
-        assert before.value("open_jobs") == 1
-        age = before.value("queue_age_seconds")
-        assert age is not None and age >= 0
-    async with started(create_app(summarised, with_worker=True)) as client:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
-                await asyncio.sleep(0.02)
-            while (found := await metrics_of(client)).value(
-                "jobs_total", kind="asked", outcome="done"
-            ) != 1:
-                await asyncio.sleep(0.02)
-    assert found.value("open_jobs") == 0
-    assert found.value("job_duration_seconds_count", kind="asked") == 1
-    assert found.by("compactions_total", "trigger", "outcome")[("forced", "compacted")] == 1
-
-
 # --- silence ----------------------------------------------------------------------------------
 
 MARKER = "zq7marker"
@@ -327,31 +301,6 @@ async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM
     assert not any(trace_id in span.name for span in collector.spans)
 
 
-def test_the_names_are_those_of_the_conventions() -> None:
-    """The attributes of a model call are those of the installed semantic conventions."""
-    names = {text for key, text in vars(gen_ai_attributes).items() if key.startswith("GEN_AI_")}
-    source = Path("app/adapters/telemetry/spans.py").read_text(encoding="utf-8")
-    used = {part for part in source.split('"') if part.startswith("gen_ai.")}
-    assert len(used) == 7
-    assert used <= names
-
-
-@pytest.mark.parametrize(
-    ("model", "provider"),
-    [
-        ("gpt-4o-mini", "openai"),
-        ("openai/gpt-4o-mini", "openai"),
-        ("azure/our-deployment", "azure.ai.openai"),
-        ("bedrock/anthropic.claude", "aws.bedrock"),
-        ("vertex_ai/gemini-2.5-pro", "gcp.vertex_ai"),
-        ("somebody/new", "somebody"),
-    ],
-)
-def test_the_provider_of_a_model(model: str, provider: str) -> None:
-    """A provider has the conventions' name where they have one."""
-    assert provider_of(model) == provider
-
-
 async def test_the_span_of_a_job(summarised: Settings) -> None:
     """A worker's job begins a trace, which its compaction and its calls are part of."""
     with collecting() as (collector, address):
@@ -387,20 +336,6 @@ async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> Non
             await append(client, path, user("hello"))
     assert monotonic() - begun < PATIENCE_SECONDS
     assert [line["event"] for line in lines.told("traces_not_sent")] == ["traces_not_sent"]
-
-
-def test_what_is_said_of_a_collector(lines: Lines) -> None:
-    """That it fails is said once, and that it works again."""
-    with collecting() as (collector, address):
-        exporter = SpanCollector(f"{address}/v1/traces")
-        for code in (200, 400, 400, 200):
-            collector.status = code
-            exporter.export([])
-        exporter.shutdown()
-    assert [json.loads(text)["event"] for text in lines.texts] == [
-        "traces_not_sent",
-        "traces_sent_again",
-    ]
 
 
 def test_nothing_is_imported_for_traces() -> None:
@@ -576,35 +511,6 @@ async def test_the_port_of_a_worker(port: int) -> None:
     found = exposed(answer.text)
     assert found.value("appended_tokens_total") == 30
     assert found.by("service_info", "version") == {("1.2.3",): 1}
-
-
-async def test_a_port_that_is_taken(port: int, lines: Lines) -> None:
-    """A worker works on where its port is taken, and says so."""
-    with serving_metrics(Telemetry(), "127.0.0.1", port) as found:
-        assert found is None
-    (line,) = lines.told("metrics_not_served")
-    assert line["port"] == port
-
-
-async def test_metrics_that_cannot_be_told(lines: Lines) -> None:
-    """A worker says that in its log, in no words of the error, and answers 503. [operation.logs]"""
-    telemetry = Telemetry()
-
-    def broken() -> PoolState:
-        raise ValueError("secret words")
-
-    telemetry.watch(broken, _nothing_waits)
-    with serving_metrics(telemetry, "127.0.0.1", 0) as port:
-        async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{port}/metrics")
-    assert answer.status_code == 503
-    (line,) = lines.told("metrics_failed")
-    assert line["error"] == "ValueError"
-    assert "secret" not in "".join(lines.texts)
-
-
-async def _nothing_waits() -> Waiting:
-    return Waiting(0, 0, 0.0)
 
 
 def test_two_processes_add_up(database_url: str, fake_llm: FakeLLM, tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ async def test_context_history_command_returns_embed(client: httpx.AsyncClient) 
     path = await agent(client)
     await append(client, await thread(client, path), user("hello"), assistant("hi"))
     await client.post(f"{path}/snapshots", json={"description": "first"})
-    (listed,) = (await client.get(f"{path}/snapshots")).json()["data"]
+    (listed,) = (await client.get("/v1/snapshots")).json()["data"]
     shown = {"session_id", "timestamp", "description", "summary", "message_count"}
     assert shown <= listed.keys() and "messages" not in listed
     assert (listed["description"], listed["message_count"]) == ("first", 2)

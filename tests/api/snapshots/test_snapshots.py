@@ -330,13 +330,15 @@ async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) ->
         return [item["session_id"] for item in data]
 
     assert sorted(await listed("/v1/snapshots")) == sorted(made)
-    assert set(await listed(f"{agent}/snapshots")) == {made[0], made[1], made[3]}
-    assert set(await listed(f"{own}/snapshots")) == {made[0], made[3]}
+    assert set(await listed(f"/v1/snapshots?agent_id={id_of(agent)}")) == {
+        made[0],
+        made[1],
+        made[3],
+    }
+    assert set(await listed(f"/v1/snapshots?conversation_id={id_of(own)}")) == {made[0], made[3]}
     assert await listed(f"/v1/snapshots?agent_id={id_of(agent)}&conversation_id={id_of(other)}")
     assert await listed(f"/v1/snapshots?conversation_id={id_of(alone)}") == [made[2]]
     assert await listed("/v1/snapshots?agent_id=nobody") == []
-    for unknown in ("/v1/agents/nobody", f"/v1/conversations/{uuid4()}"):
-        assert_problem(await client.get(f"{unknown}/snapshots"), 404, "NOT_FOUND")
 
 
 async def test_list_sessions_ordered_by_timestamp_desc(
@@ -353,7 +355,7 @@ async def test_list_sessions_ordered_by_timestamp_desc(
     following: str | None = ""
     while following is not None:
         cursor = {"cursor": following} if following else {}
-        answered = (await client.get(f"{path}/snapshots", params={"limit": 2, **cursor})).json()
+        answered = (await client.get("/v1/snapshots", params={"limit": 2, **cursor})).json()
         found += [item["session_id"] for item in answered["data"]]
         following = answered["next_cursor"]
     assert found == made[::-1]

@@ -17,7 +17,6 @@ from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.job import Job
 from app.services.compaction.background import JobService
-from app.services.compaction.leases import Leases
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
@@ -155,25 +154,6 @@ async def test_without_automatic_compaction_nothing_is_due(
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_a_process_without_a_cache_makes_it_due_too(harness: Harness) -> None:
-    """The first append of a new process makes it due as any other does."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 740)
-    await another(harness).append(cid, user("why " * 20))
-    assert await is_due(harness, cid)
-    assert await kinds(harness, cid) == ["due"]
-
-
-async def test_an_append_uses_settings_changed_by_another_process(harness: Harness) -> None:
-    """An append uses the current policy, whatever this process has cached."""
-    cid = await harness.conversation(policy(5100, 100))
-    await fill(harness, cid, 740)
-    await another(harness).set_policy(cid, {"budget": {"context_window": 1100}})
-    await harness.append(cid, user("why " * 20))
-    assert await is_due(harness, cid)
-    assert await kinds(harness, cid) == ["due"]
-
-
 async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harness) -> None:
     """The replayed answer makes nothing due again. [log.message-id]"""
     cid = await harness.conversation(policy(1100, 100))
@@ -207,22 +187,6 @@ async def test_too_many_messages_make_it_due(harness: Harness) -> None:
     assert not await is_due(harness, cid)
     await harness.append(cid, user("again"))
     assert await is_due(harness, cid)
-
-
-@pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary", "chain"])
-async def test_too_many_short_messages_are_compacted_once(harness: Harness, strategy: str) -> None:
-    """A compaction by count needs no gain, and is not tried again at once."""
-    own = policy(20_000, 100, strategy=strategy, compaction={"max_messages": 1})
-    cid = await harness.conversation(own)
-    await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(14)))
-    await harness.work(cid)
-    state = (await harness.stored(cid)).state
-    assert state.hidden_messages > 0
-    calls = len(harness.gateway.calls)
-    is_crowded = state.head_seq - state.hidden_messages > 1
-    await harness.append(cid, user("one more"), says("yes"))
-    assert await is_due(harness, cid) is not is_crowded
-    assert len(harness.gateway.calls) == calls
 
 
 async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -> None:
@@ -319,37 +283,6 @@ async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
     assert "failed" not in await kinds(harness, cid)
 
 
-async def test_after_a_summary_that_frees_nothing_the_log_has_to_grow(harness: Harness) -> None:
-    """After a summary that was too long the model is called again after growth only.
-
-    [strategy.idempotent]
-    """
-    harness.gateway.replies = ["<summary>" + "🫠" * 100 + "</summary>"]
-    sizes = {"preserve_top": 3, "preserve_bottom": 3}
-    own = policy(1100, 100, sandwich=sizes, compaction={"min_gain": 0.0})
-    cid = await harness.conversation(own)
-    await harness.append(cid, *(user("why " * 100) for n in range(7)))
-    before = (await harness.stored(cid)).state.compaction_id
-    await harness.work(cid)
-    calls = len(harness.gateway.calls)
-    assert (await harness.stored(cid)).state.compaction_id == before is None
-    await harness.append(cid, user("why"))
-    assert not await is_due(harness, cid)
-    await harness.work(cid)
-    assert len(harness.gateway.calls) == calls
-
-
-async def test_a_deleted_conversation_is_not_compacted(harness: Harness) -> None:
-    """A conversation that was deleted is no error, and nothing of it is stored."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    await harness.conversations.remove(TENANT, cid)
-    await harness.work(cid)
-    await harness.work(new_id())
-    await harness.work(cid, new_id())
-    assert harness.gateway.calls == []
-
-
 async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harness: Harness) -> None:
     """The work ends and stores nothing. [log.delete-everything]"""
     cid = await harness.conversation(policy(1100, 100))
@@ -365,21 +298,6 @@ async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harnes
 
 
 # --- once -----------------------------------------------------------------------------------
-
-
-async def test_what_is_due_stays_due_while_another_compacts(harness: Harness) -> None:
-    """While another process compacts, nothing is done twice and the due mark stays."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    async with Leases(harness.database, new_id).held(cid) as is_mine:
-        assert is_mine
-        await harness.work(cid)
-        assert harness.gateway.calls == []
-        assert await is_due(harness, cid)
-        assert "started" not in await kinds(harness, cid)
-    await harness.work(cid)
-    assert (await harness.receipt(cid)).trigger == "background"
-    assert not await is_due(harness, cid)
 
 
 async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
@@ -477,25 +395,6 @@ async def test_no_model_is_called_during_a_pause(harness: Harness, database_url:
     assert len(harness.gateway.calls) == 1
 
 
-async def test_a_failed_build_pauses_compactions(harness: Harness, database_url: str) -> None:
-    """After a build whose compaction failed the next builds do not call the model.
-
-    [compaction.backs-off]
-    """
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    for _ in range(4):
-        build = await harness.build(cid)
-        assert build["degraded"] == ["summariser_unavailable"]
-        await harness.append(cid, user("so"))
-    assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).state.failures == 1
-    await end_pause(database_url, cid)
-    harness.gateway.replies = [GOOD]
-    assert (await harness.build(cid))["compaction"].compacted
-
-
 @pytest.mark.parametrize("way", ["background", "forced"])
 async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
     """A successful compaction resets the failures; a forced one may run at any time."""
@@ -512,23 +411,6 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
     state = (await harness.stored(cid)).state
     assert (state.failures, state.is_resting, state.is_due) == (0, False, False)
     assert state.compaction_id is not None
-
-
-async def test_a_policy_with_a_forbidden_model_pauses_compactions(
-    harness: Harness, database_url: str
-) -> None:
-    """A model that is no longer allowed pauses compactions like one that fails."""
-    own = policy(1100, 100, compaction={"model": "someone/else"})
-    cid = await harness.conversation()
-    statement = "UPDATE conversations SET policy = $2 WHERE conversation_id = $1"
-    await execute(database_url, statement, cid, json.dumps(own))
-    await fill(harness, cid, 955)
-    await harness.work(cid)
-    assert (await harness.stored(cid)).state.is_resting
-    build = await harness.build(cid)
-    assert build["degraded"] == ["summariser_unavailable"]
-    assert harness.gateway.calls == []
-    assert "failed" in await kinds(harness, cid)
 
 
 # --- inside the build -----------------------------------------------------------------------
@@ -549,24 +431,6 @@ async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harne
     assert await kinds(harness, cid) == ["started", "compacted"]
     await harness.undo(cid)
     assert (await harness.build(cid))["compaction"] is None, "it rests after the undo"
-
-
-async def test_a_build_that_could_not_compact_tries_again_by_a_new_policy(
-    harness: Harness,
-) -> None:
-    """A fruitless attempt is not repeated until its plan key changes."""
-    cid = await harness.conversation(policy(1100, 100, compaction={"min_gain": 0.95}))
-    await fill(harness, cid, 955)
-    for _ in range(2):
-        build = await harness.build(cid)
-        check(build, exact=True)
-        assert (build["pressure"], build["compaction"]) == ("compact", None)
-        assert build["degraded"] == []
-    assert harness.gateway.calls == []
-    await harness.set_policy(cid, {"compaction": {"min_gain": 0.1}})
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["compaction"].compacted
 
 
 async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
@@ -624,36 +488,6 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     assert len(harness.gateway.calls) == calls
 
 
-async def test_a_job_that_does_nothing_has_a_reason(harness: Harness) -> None:
-    """It is done, not failed. [compaction.forced]"""
-    cid = await harness.conversation(policy(20_000, strategy="full_history"))
-    await harness.talk(cid, 10)
-    job = await start(harness, cid)
-    await harness.work(cid, job.job_id)
-    done = await jobs_of(harness).get(TENANT, job.job_id)
-    result = json.loads(done.result or "")
-    assert (done.status, result["compacted"]) == ("done", False)
-    assert result["reason"] == "full_history never compacts"
-
-
-async def test_a_failed_job_has_its_error(harness: Harness) -> None:
-    """The error is that of the request; the state is unchanged; calls are bounded."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    job = await start(harness, cid)
-    for _ in range(3):
-        await harness.work(cid, job.job_id)
-    failed = await jobs_of(harness).get(TENANT, job.job_id)
-    assert (failed.status, failed.result) == ("failed", None)
-    problem = json.loads(failed.error or "")
-    assert (problem["code"], problem["reason"]) == ("SERVICE_UNAVAILABLE", "provider_error")
-    assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).state.compaction_id is None
-    state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_due) == (0, False), "a caller's own failure rests nothing"
-
-
 async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> None:
     """A job found running, because its worker was killed, is run again [compaction.jobs]."""
     cid = await harness.conversation(policy(20_000))
@@ -689,18 +523,3 @@ async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
     done = await jobs_of(harness).get(TENANT, job.job_id)
     assert done.status == "done"
     assert not json.loads(done.result or "")["compacted"]
-
-
-async def test_a_job_is_deleted_with_its_conversation(harness: Harness) -> None:
-    """A job is deleted with its conversation; working on it does nothing.
-
-    [log.delete-everything]
-    """
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    job = await start(harness, cid)
-    await harness.conversations.remove(TENANT, cid)
-    await harness.work(cid, job.job_id)
-    with pytest.raises(NotFound):
-        await jobs_of(harness).get(TENANT, job.job_id)
-    assert harness.gateway.calls == []

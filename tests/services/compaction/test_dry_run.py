@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.messages import Message, Role, Text
 from app.domain.compaction.results import DryRunResult
-from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.services.compaction.planned_calls import CALL_BYTES
 from app.services.compaction.runs import CompactRequest
-from app.services.compaction.summaries.model_summary import ModelAccess
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.services.compaction.summariser import Summariser
-from tests.services.compaction.test_summariser import KnownModels, QuarterTokenizer, model
 from tests.services.fakes import (
     MODELS,
     SUMMARISER,
@@ -101,14 +95,6 @@ async def test_summaries_beyond_the_limit_are_left_out(harness: Harness) -> None
     assert cut.summary_tokens == whole.summary_tokens
 
 
-async def test_a_dry_run_without_a_gain_shows_nothing(harness: Harness) -> None:
-    """Where the compaction would do nothing the dry run gives the same reason."""
-    cid = await harness.conversation(policy(20_000))
-    shown = await dry_run(harness, cid)
-    made = await harness.compact(cid)
-    assert (shown.reason, shown.summaries, shown.calls) == (made.reason, (), ())
-
-
 # --- with a model ----------------------------------------------------------------------------
 
 
@@ -172,24 +158,6 @@ async def test_prompts_with_earlier_answers_name_them(
     assert len(sent) <= shown.planned_calls
 
 
-@pytest.mark.parametrize("window", [2_000, 4_000, 8_000])
-@pytest.mark.parametrize("directives", [(), ("ids",)], ids=["plain", "retaining"])
-async def test_planned_calls_fit_a_small_window(window: int, directives: tuple[str, ...]) -> None:
-    """Placeholders leave room for the next chunk, and every message is in a prompt."""
-    settings = SummariserSettings("small", (), (), 5.0)
-    models = KnownModels(model("small", window))
-    access = ModelAccess(ScriptedGateway(), models, QuarterTokenizer(), settings)
-    summariser, notes = Summariser(access).noting(1 << 20)
-    run = SummariserRun(TENANT, access.now() + 60, min_chars=1 << 20)
-    messages = [Message(Role.USER, (Text(f"<{number}> " + "why " * 90),)) for number in range(60)]
-    request = SummaryRequest(retain_directives=directives)
-    await summariser.summarise(messages, None, request, "small", 4_000, run)
-    assert len(notes.calls) == notes.count == run.calls >= 1
-    assert all(call.input_tokens + call.max_output_tokens <= window for call in notes.calls)
-    prompts = "".join(message["content"] for call in notes.calls for message in call.messages)
-    assert all(f"<{number}> why" in prompts for number in range(60))
-
-
 async def test_the_cost_is_the_most_that_the_calls_can_take(database: PostgresDatabase) -> None:
     """Prompts at the price of input, the longest answers at the price of output."""
     harness = with_model(database, PRICED)
@@ -218,18 +186,3 @@ async def test_prompts_beyond_the_limit_are_counted_and_left_out(
     for name in ("planned_calls", "input_tokens", "output_tokens", "cost_usd"):
         assert getattr(one, name) == getattr(whole, name)
     assert not (await dry_run(harness, cid, 0)).calls
-
-
-async def test_text_that_looks_like_a_placeholder_names_no_call(
-    database: PostgresDatabase,
-) -> None:
-    """A conversation with the words of a placeholder depends on no call but earlier ones."""
-    harness = with_model(database)
-    cid = await harness.conversation(policy(6_000, strategy="retain_summary"))
-    await harness.append(
-        cid, {"role": "user", "content": "[the answer of call 9] [the answer of call 0]"}
-    )
-    await harness.talk(cid, 60)
-    shown = await dry_run(harness, cid)
-    assert shown.calls[0].depends_on == ()
-    assert "[the answer of call 9]" in str(shown.calls[0].messages)

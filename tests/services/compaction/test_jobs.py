@@ -78,32 +78,6 @@ async def forget_leases(url: str, holder: str | None = None) -> None:
     )
 
 
-async def test_one_lease_at_a_time(
-    watched: Watched, database: PostgresDatabase, conversation_id: str
-) -> None:
-    """While one holds the lease another does not; afterwards it does."""
-    one, two = Leases(watched, new_id), Leases(database, new_id)
-    async with one.held(conversation_id) as is_mine:
-        assert is_mine
-        assert watched.open_sessions == 0
-        async with two.held(conversation_id) as is_mine_too:
-            assert not is_mine_too
-    async with two.held(conversation_id) as is_mine:
-        assert is_mine
-
-
-async def test_an_error_releases_the_lease(watched: Watched, conversation_id: str) -> None:
-    """An error of the block is raised as it is, and the lease is released."""
-    leases = Leases(watched, new_id)
-    for error in (KeyError("mine"), TimeoutError("mine too")):
-        with pytest.raises(type(error)) as caught:
-            async with leases.held(conversation_id):
-                raise error
-        assert caught.value is error
-    async with leases.held(conversation_id) as is_mine:
-        assert is_mine
-
-
 async def test_cancelling_releases_the_lease(watched: Watched, conversation_id: str) -> None:
     """Cancelled work leaves no lease."""
     leases, inside = Leases(watched, new_id), asyncio.Event()
@@ -200,22 +174,6 @@ async def test_a_forced_compaction_waits_for_the_lease(
     assert done.is_set()
 
 
-async def test_waiting_for_a_lease_times_out(watched: Watched, conversation_id: str) -> None:
-    """A caller that waits too long gets an error with `retry_after`."""
-    leases = Leases(watched, new_id)
-    async with leases.held(conversation_id):
-        with pytest.raises(ServiceUnavailable) as caught:
-            async with leases.wait(conversation_id, 0.1):
-                raise AssertionError("nobody gets here")
-    assert caught.value.facts["retry_after"] > 0
-
-
-async def test_an_unknown_conversation_can_be_leased(watched: Watched) -> None:
-    """A lease on an unknown conversation is granted at once."""
-    async with asyncio.timeout(PATIENCE_SECONDS), Leases(watched, new_id).wait(new_id(), 600):
-        pass
-
-
 async def claimed(leases: Leases) -> Claim:
     """Claim waiting work, of which there is some."""
     claim = await leases.claim()
@@ -237,59 +195,6 @@ async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> Non
         assert await leases.claim() is None
     async with leases.held(conversation_id) as is_mine:
         assert is_mine
-
-
-async def test_cancelled_work_is_free_at_once(watched: Watched, conversation_id: str) -> None:
-    """Work that a stopping worker cancels is claimed by another, as its first attempt."""
-    leases, inside = Leases(watched, new_id), asyncio.Event()
-    async with watched.session() as session:
-        await session.jobs.set_due(conversation_id)
-
-    async def work() -> None:
-        async with leases.renewed(await claimed(leases)):
-            inside.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await inside.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await claimed(leases)).attempts == 1
-
-
-async def test_failed_work_is_claimed_again_later(
-    watched: Watched, conversation_id: str, database_url: str
-) -> None:
-    """Attempts are counted, and no lease is held until the retry."""
-    leases = Leases(watched, new_id)
-    async with watched.session() as session:
-        await session.jobs.set_due(conversation_id)
-    with pytest.raises(KeyError):
-        async with leases.renewed(claim := await claimed(leases)):
-            raise KeyError
-    assert await leases.claim() is None, "the lease is still held"
-    await leases.retry_later(claim, 60)
-    assert await leases.claim() is None, "the retry is not due"
-    await execute(database_url, "UPDATE compaction_leases SET retry_at = now()")
-    claim = await claimed(leases)
-    assert claim.attempts == 2
-    await leases.retry_later(claim, 60)
-    async with leases.held(conversation_id) as is_mine:
-        assert is_mine
-    assert (await claimed(leases)).attempts == 1, "another compaction ended well"
-
-
-async def test_a_started_job_can_be_read_and_claimed(
-    watched: Watched, conversation_id: str
-) -> None:
-    """A job is stored, its tenant can read it, and a worker can claim it."""
-    jobs = JobService(watched, new_id)
-    job = await jobs.start(TENANT, conversation_id, "compact", '{"dry_run": false}')
-    assert (job.status, job.kind) == ("queued", "compact")
-    assert await jobs.get(TENANT, job.job_id) == job
-    claim = await claimed(Leases(watched, new_id))
-    assert (claim.conversation_id, claim.job_id) == (conversation_id, job.job_id)
 
 
 async def test_unknown_conversations_and_jobs_are_not_found(

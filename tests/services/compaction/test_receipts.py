@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.messages import FormatName
 from app.services.compaction.receipts import Receipt
 from tests.services.fakes import (
@@ -35,7 +34,6 @@ from tests.services.fakes import (
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 
 
 @pytest.fixture
@@ -85,28 +83,6 @@ async def tools(harness: Harness, cid: str, groups: int) -> None:
 
 
 # --- reading --------------------------------------------------------------------------------
-
-
-async def test_receipts_are_listed_newest_first(harness: Harness) -> None:
-    """All receipts are listed in pages, each with parent and status. [compaction.undo]"""
-    cid = await harness.conversation(policy(20_000))
-    assert await page(harness, cid) == []
-    made = []
-    for _ in range(5):
-        await harness.talk(cid, 8)
-        made.append((await harness.compact(cid)).compaction_id)
-    await harness.undo(cid)
-    found = await page(harness, cid)
-    ids = [receipt.compaction.compaction_id for receipt in found]
-    assert ids == made[::-1]
-    assert statuses(found) == ["undone", "active", "superseded", "superseded", "superseded"]
-    for later, earlier in pairwise(found):
-        assert later.compaction.parent_id == earlier.compaction.compaction_id
-    assert found[-1].compaction.parent_id is None
-    first, second = await page(harness, cid, 2), await page(harness, cid, 2, ids[1])
-    third = await page(harness, cid, 2, ids[3])
-    assert [*first, *second, *third] == found
-    assert await page(harness, cid, 2, ids[4]) == []
 
 
 async def test_a_receipt_is_complete(harness: Harness) -> None:
@@ -288,20 +264,6 @@ async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.compaction_id == first
 
 
-async def test_undo_shows_what_was_appended_since(harness: Harness) -> None:
-    """Messages appended after the compaction stay, and none is lost in between."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    await harness.compact(cid)
-    await harness.append(cid, user("since then"), says("yes"))
-    await harness.undo(cid)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert len(build.messages) == 22
-    assert build.messages[-2]["content"] == "since then"
-    assert (await harness.stored(cid)).state.hidden_messages == 0
-
-
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
     """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
@@ -442,19 +404,6 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
     assert (await harness.receipt(cid)).view.unhidden_seqs == (8,)
 
 
-async def test_a_changed_strategy_during_a_compaction(harness: Harness) -> None:
-    """A summary of the former strategy is not shown by the new one."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    running = await _during(harness, cid)
-    await harness.set_policy(cid, {"strategy": "chain"})
-    harness.gateway.release.set()
-    await asyncio.wait({running})
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert not build["summary_used"]
-
-
 async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -> None:
     """Builds beside an undo show the view before or after it, never a mixture [compaction.undo]."""
     cid = await harness.conversation(policy(20_000))
@@ -487,34 +436,6 @@ async def test_two_processes_see_one_undo(harness: Harness) -> None:
     await harness.undo(cid)
     assert (await harness.build(cid)).text == whole.text
     assert (await harness.build(cid, None, other)).text == whole.text
-
-
-async def test_the_state_follows_the_view(harness: Harness) -> None:
-    """`/state` follows the view: the parent after an undo, null at the end."""
-    harness.gateway.replies = [f"<summary>so far {n}</summary>" for n in range(3)]
-    cid = await harness.conversation(policy(20_000))
-    states = [await harness.receipts.state(TENANT, cid)]
-    for _ in range(2):
-        await harness.talk(cid, 8)
-        await harness.compact(cid)
-        states.append(await harness.receipts.state(TENANT, cid))
-    assert [state and own_text(state.summary) for state in states] == [None, "so far 0", "so far 1"]
-    for expected in (states[1], states[0]):
-        await harness.undo(cid)
-        assert await harness.receipts.state(TENANT, cid) == expected
-
-
-async def test_receipts_of_a_deleted_conversation_are_gone(harness: Harness) -> None:
-    """Deletion removes receipts, and a new conversation of the id has none."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    made = await harness.compact(cid)
-    removed = await harness.conversations.remove(TENANT, cid)
-    assert removed["compactions"] == 1
-    await harness.conversation(policy(20_000), conversation_id=cid)
-    assert await page(harness, cid) == []
-    with pytest.raises(NotFound):
-        await harness.receipts.get(TENANT, cid, made.compaction_id or "")
 
 
 async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None:

@@ -133,34 +133,6 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     assert await harness.bodies(cid) == log
 
 
-async def test_an_earlier_retain_is_carried_on(harness: Harness) -> None:
-    """The next compaction reads retain and summary; an empty retain keeps the old one."""
-    harness.gateway.replies = [
-        BOTH,
-        "<retain></retain><summary>more was said</summary>",
-        "<retain>the goal is coffee</retain><summary>all was said</summary>",
-    ]
-    own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
-    cid = await harness.conversation(own)
-    seen = []
-    for _ in range(3):
-        await harness.talk(cid, 4)
-        assert (await harness.compact(cid)).compacted
-        seen.append(texts((await both(harness, cid))[0])[:2])
-    assert [retain.split(": ")[1] for retain, _ in seen] == [
-        "the goal is tea]",
-        "the goal is tea]",
-        "the goal is coffee]",
-    ]
-    assert [own_text(summary.removeprefix(SUMMARY_PREFIX)) for _, summary in seen] == [
-        "what was said",
-        "more was said",
-        "all was said",
-    ]
-    assert "the goal is tea" in prompts(harness)[1] and "what was said" in prompts(harness)[1]
-    assert "the goal is tea" in prompts(harness)[2] and "more was said" in prompts(harness)[2]
-
-
 async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
     """A retain section is made on request only; an earlier one goes into the summary."""
     harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
@@ -286,35 +258,6 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
     await both(harness, cid)
 
 
-async def test_a_model_that_fails_at_the_first_chunk_changes_nothing(harness: Harness) -> None:
-    """Nothing was summarised, so nothing is applied. [compaction.failure-keeps-state]"""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(tree(3, 2))
-    await number(harness, cid, 1, 12)
-    before = await harness.build(cid)
-    with pytest.raises(ServiceUnavailable):
-        await harness.compact(cid)
-    assert (await harness.build(cid)).text == before.text
-    assert (await harness.stored(cid)).state.compaction_id is None
-
-
-async def test_a_tree_that_cannot_merge_stays_as_it_is(harness: Harness) -> None:
-    """A failed merge is repeated next time; the summaries of chunks are applied. [strategy.tree]"""
-    harness.gateway.replies = [*(f"<summary>node {n}</summary>" for n in range(2)), DOWN]
-    cid = await harness.conversation(tree(2, 2))
-    await number(harness, cid, 1, 5)
-    assert (await harness.compact(cid)).summary_range == (1, 5)
-    stored = await harness.receipt(cid)
-    made_texts = [(made.level, own_text(made.text)) for made in stored.made]
-    assert made_texts == [(1, "node 0"), (1, "node 1")]
-    harness.gateway.replies = ["<summary>later</summary>"]
-    await number(harness, cid, 6, 2)
-    await harness.compact(cid)
-    levels = [(made.level, made.span) for made in (await harness.receipt(cid)).made]
-    assert (2, Span(1, 5)) in levels
-    await both(harness, cid)
-
-
 # --- chain ----------------------------------------------------------------------------------
 
 
@@ -350,34 +293,6 @@ async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
     assert await harness.bodies(cid) == log
 
 
-async def test_a_due_chain_clears_in_the_background(harness: Harness) -> None:
-    """A due compaction of much tool output costs no model call [strategy.chain]."""
-    cid = await harness.conversation(chain(3100), tools=TOOLS)
-    await work(harness, cid, 8, words=150)
-    await harness.work(cid)
-    stored = await harness.receipt(cid)
-    assert (stored.trigger, stored.strategies_run) == ("background", ("clear_tool_results",))
-    assert harness.gateway.calls == []
-    assert stored.after_tokens <= 1500
-    await both(harness, cid)
-
-
-async def test_a_chain_clears_and_summarises(harness: Harness) -> None:
-    """A forced chain clears and summarises, and reports what ran [strategy.chain]."""
-    cid = await harness.conversation(chain(6100), tools=TOOLS)
-    await work(harness, cid, 4)
-    await harness.talk(cid, 6)
-    await work(harness, cid, 4)
-    made = await harness.compact(cid)
-    assert made.strategies_run == ("clear_tool_results", "summarize")
-    assert made.summary_range is not None
-    for build in await both(harness, cid):
-        assert f"{SUMMARY_PREFIX}what was said" in build.contents
-        assert "[tool output trimmed; ref=" in build.contents
-    assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
-    assert made.after_msg_count == len((await harness.build(cid)).messages)
-
-
 @pytest.mark.parametrize("strategy", COMPACTING)
 @pytest.mark.parametrize("reply", [DOWN, "nothing of use"])
 async def test_every_strategy_names_a_failing_model_in_a_build(
@@ -393,20 +308,6 @@ async def test_every_strategy_names_a_failing_model_in_a_build(
     assert "summariser_unavailable" in build["degraded"]
     assert harness.gateway.calls
     assert await harness.bodies(cid) == log
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_a_forced_compaction_drops_nothing_where_the_model_fails(
-    harness: Harness, strategy: str
-) -> None:
-    """The caller gets the error, and the view stays."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
-    await fill(harness, cid, 900)
-    before = await harness.stored(cid)
-    with pytest.raises(ServiceUnavailable):
-        await harness.compact(cid)
-    assert (await harness.stored(cid)).state == before.state
 
 
 async def test_a_background_chain_names_the_summary_it_lacks(
@@ -428,60 +329,6 @@ async def test_a_background_chain_names_the_summary_it_lacks(
     assert len(harness.gateway.calls) == 3
 
 
-@pytest.mark.parametrize("steps", [["truncate"], ["truncate", "summarize"]])
-async def test_a_chain_that_truncates_first_lacks_no_summary(
-    harness: Harness, steps: list[str]
-) -> None:
-    """A policy that truncates before any summary lacks none."""
-    cid = await harness.conversation(chain(1100, chain=steps))
-    await fill(harness, cid, 955)
-    build = await harness.build(cid)
-    assert build["compaction"].strategies_run == ("truncate",)
-    assert build["degraded"] == []
-
-
-async def test_a_tree_that_ends_early_is_degraded(harness: Harness) -> None:
-    """A tree whose model fails on the way keeps its summaries and is degraded."""
-    harness.gateway.replies = ["<summary>a part</summary>", DOWN]
-    cid = await harness.conversation(tree(10, 2, 2100))
-    await fill(harness, cid, 1850)
-    made = await harness.compact(cid, target_tokens=600)
-    assert made.compacted and "summariser_unavailable" in made.degraded
-
-
-async def test_a_chain_whose_model_fails_in_a_build_truncates(harness: Harness) -> None:
-    """In a build the next step replaces the summary, and the answer names it."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(chain(1100))
-    await fill(harness, cid, 955)
-    log = await harness.bodies(cid)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    made = build["compaction"]
-    assert made.compacted
-    assert made.strategies_run == ("truncate",)
-    assert (made.model, made.summary_range) == (None, None)
-    assert build["degraded"] == list(made.degraded) == ["summariser_unavailable"]
-    assert not build["summary_used"]
-    hidden = len(log) - (len(build.messages) - 1)
-    assert f"[{hidden} earlier messages were left out to fit the window.]" in build.contents
-    assert len(harness.gateway.calls) == 1
-    stored = await harness.receipt(cid)
-    assert (stored.trigger, stored.made, stored.calls) == ("proactive", (), 1)
-    assert stored.degraded == ("summariser_unavailable",)
-    assert (await harness.events_of(cid))[-1][1]["degraded"] == ["summariser_unavailable"]
-    await both(harness, cid)
-    assert len(harness.gateway.calls) == 1
-    assert await harness.bodies(cid) == log
-    harness.gateway.replies = ["<summary>everything so far</summary>"]
-    await harness.append(cid, user("and?"), says("so " * 30), user("go on"))
-    made = await harness.compact(cid)
-    assert made.summary_range is not None and made.summary_range[0] == 1
-    assert "why why" in prompts(harness)[-1], "what was left out in a hurry is summarised later"
-    for build in await both(harness, cid):
-        assert "were left out" not in build.contents
-
-
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_a_forced_compaction_without_a_model_changes_nothing(
     harness: Harness, strategy: str
@@ -501,19 +348,6 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
     assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
     type_, data = (await harness.events_of(cid))[-1]
     assert (type_, data["reason"]) == ("failed", "provider_error")
-
-
-@pytest.mark.parametrize("strategy", ["sandwich", "retain_summary", "tree_summary"])
-async def test_a_build_whose_model_fails_answers(harness: Harness, strategy: str) -> None:
-    """Without a model the payload is made by other steps, each named."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
-    await fill(harness, cid, 1100)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["degraded"][0] == "summariser_unavailable"
-    assert build["compaction"] is None
-    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 # --- options of one call --------------------------------------------------------------------
@@ -570,72 +404,6 @@ async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> N
     await both(harness, cid)
 
 
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("share", [None, 0.7])
-async def test_a_dry_run_predicts_the_compaction(
-    harness: Harness, strategy: str, share: float | None
-) -> None:
-    """A preview has the range, steps and counts of the compaction; tokens at most.
-
-    On a fresh log and over a summary, with a model that says little.
-
-    [compaction.forced]
-    """
-    own = tree(6, 3, 6100) | {"strategy": strategy}
-    cid = await harness.conversation(own, tools=TOOLS)
-    for _ in range(3):
-        await work(harness, cid, 8, words=90)
-        await harness.talk(cid, 8)
-        used = (await harness.build(cid))["tokens_used"]
-        target = int(share * used) if share is not None else None
-        calls = len(harness.gateway.calls)
-        state = (await harness.stored(cid)).state
-        shown = await harness.compact(cid, target_tokens=target, dry_run=True)
-        assert (shown.compacted, shown.reason) == (False, "dry run")
-        assert len(harness.gateway.calls) == calls
-        assert (await harness.stored(cid)).state == state
-        made = await harness.compact(cid, target_tokens=target)
-        assert made.compacted
-        assert (shown.summary_range, shown.strategies_run) == (
-            made.summary_range,
-            made.strategies_run,
-        )
-        assert (shown.before_tokens, shown.before_msg_count) == (
-            made.before_tokens,
-            made.before_msg_count,
-        )
-        assert shown.after_msg_count == made.after_msg_count
-        assert made.after_tokens <= shown.after_tokens
-
-
-async def test_a_dry_run_counts_the_summary_that_stays(harness: Harness) -> None:
-    """Where only results are cleared, the preview counts the summary that is there."""
-    cid = await harness.conversation(chain(4100), tools=TOOLS)
-    await harness.talk(cid, 8)
-    assert (await harness.compact(cid)).summary_range is not None
-    await work(harness, cid, 8, words=150)
-    shown = await harness.compact(cid, target_tokens=1800, dry_run=True)
-    made = await harness.compact(cid, target_tokens=1800)
-    assert made.strategies_run == shown.strategies_run == ("clear_tool_results",)
-    assert (shown.after_tokens, shown.after_msg_count) == (made.after_tokens, made.after_msg_count)
-    assert shown.summary_range == made.summary_range
-    assert shown.summary_tokens == made.summary_tokens > 0
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_instructions_are_for_one_call(harness: Harness, strategy: str) -> None:
-    """A call's instructions reach the model in that call only. [compaction.per-call]"""
-    cid = await harness.conversation(policy(20_000, strategy=strategy))
-    await harness.talk(cid, 10)
-    await harness.compact(cid, instructions="Keep the numbers.")
-    assert all("Keep the numbers." in text for text in prompts(harness))
-    first = len(harness.gateway.calls)
-    await harness.talk(cid, 10)
-    await harness.compact(cid)
-    assert first < len(harness.gateway.calls)
-    assert not any("Keep the numbers." in text for text in prompts(harness)[first:])
-
-
 # --- the state ------------------------------------------------------------------------------
 
 
@@ -667,20 +435,6 @@ async def test_changing_the_strategy_drops_the_state(
 
 
 @pytest.mark.parametrize("strategy", COMPACTING)
-async def test_compacting_again_at_once_does_nothing(harness: Harness, strategy: str) -> None:
-    """Right after a compaction of any strategy nothing is left to do. [strategy.target]"""
-    cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
-    await work(harness, cid, 6)
-    await harness.talk(cid, 10)
-    assert (await harness.compact(cid)).compacted
-    calls = len(harness.gateway.calls)
-    again = await harness.compact(cid)
-    assert not again.compacted
-    assert again.reason
-    assert len(harness.gateway.calls) == calls
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
 async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
     """`preserve_user_messages` keeps what users said inside the compacted range."""
     own = policy(20_000, strategy=strategy, preserve_user_messages=True)
@@ -696,25 +450,6 @@ async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy:
 
 
 # --- any log, anything that may happen to it ------------------------------------------------
-
-
-async def test_a_sliding_window_shows_nothing_that_is_hidden(harness: Harness) -> None:
-    """The last messages are those that the view shows, also if they are not in one range.
-
-    [strategy.sliding-window]
-    """
-    own = policy(20_000, strategy="sliding_window", sliding_window={"keep_last_n": 20})
-    cid = await harness.conversation(own)
-    for number in range(20):
-        await harness.append(cid, user(f"question {number}"), says(f"answer {number}"))
-    await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    shown = sum(message["role"] == "assistant" for message in (await harness.build(cid)).messages)
-    (seq, *_) = await harness.pin(cid, 4, turn=True)
-    await harness.unpin(cid, seq, turn=True)
-    await harness.set_policy(cid, {"sliding_window": {"keep_last_n": 2 * shown + 1}})
-    build = await harness.build(cid, ASKS[CHAT])
-    assert len(build.messages) <= 2 * shown + 2  # with the note
-    assert (await harness.build(cid, ASKS[CHAT], harness.cold())).text == build.text
 
 
 GATEWAYS = st.sampled_from([None, "<summary>what was said</summary>", "<summary>s</summary>", DOWN])

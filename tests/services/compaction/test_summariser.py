@@ -26,7 +26,7 @@ from app.domain.compaction.summaries.transcript_limits import SourceText, cut_mi
 from app.domain.compaction.summaries.transcript_text import transcript_groups
 from app.domain.models.limits import ModelInfo
 from app.services.compaction.summaries.chunking import take_chunk
-from app.services.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.services.compaction.summaries.extractive import ledger_of
 from app.services.compaction.summaries.model_summary import (
     MAX_FAILED_CALLS,
     ModelAccess,
@@ -38,7 +38,6 @@ from app.services.compaction.summariser import Summariser
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
 
-SCOPE = SummaryScope(lambda text: len(text) // 4)
 
 SIZES = st.integers(64, 500)
 """Limits in tokens."""
@@ -133,17 +132,6 @@ def numbered(count: int, size: int = 400) -> list[Message]:
 
 async def no_sleep(_: float) -> None:
     """Pass no time."""
-
-
-class Sleeper:
-    """Passes no time, and records the pauses."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        """Remember the pause."""
-        self.pauses.append(seconds)
 
 
 def summariser(
@@ -272,25 +260,11 @@ async def test_a_summary_comes_from_one_call() -> None:
     assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
 
 
-async def test_an_unknown_price_is_not_zero() -> None:
-    """A receipt without a price has null rather than zero. [compaction.receipt]"""
-    assert (await run(ScriptedGateway(GOOD))).summary_run.cost_usd is None
-
-
 async def test_retain_is_returned_when_requested() -> None:
     """Retain and summary come apart. [summary.retain]"""
     gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
     made = await run(gateway, summary_request=SummaryRequest(retain_prompt="keep refs"))
     assert (made.text, made.retain) == ("short", "ref=7")
-
-
-async def test_a_trailing_call_is_not_sent() -> None:
-    """The last assistant message keeps its text and loses its call. [summary.open-call]"""
-    call = ToolCall("c", "shell", '{"cmd": "rm"}')
-    gateway = ScriptedGateway(GOOD)
-    await run(gateway, messages=[*numbered(1), Message(Role.ASSISTANT, (Text("wait a bit"), call))])
-    assert "wait a bit" in gateway.texts[0]
-    assert "shell" not in gateway.texts[0]
 
 
 async def test_secrets_are_masked_before_they_leave() -> None:
@@ -340,14 +314,6 @@ async def test_instructions_are_not_masked() -> None:
     assert f"the key {MASK}" in gateway.texts[0]
 
 
-async def test_masking_can_be_turned_off() -> None:
-    """Without patterns everything goes out as it is. [summary.secrets-masked]"""
-    gateway = ScriptedGateway(GOOD)
-    messages = [Message(Role.USER, (Text("AKIAIOSFODNN7EXAMPLE"),)), *numbered(1)]
-    await run(gateway, messages=messages, settings=replace(SETTINGS, secret_patterns=()))
-    assert "AKIAIOSFODNN7EXAMPLE" in gateway.texts[0]
-
-
 async def test_images_and_reasoning_are_described() -> None:
     """Neither an image's data nor private reasoning reaches the summariser's model."""
     gateway = ScriptedGateway(GOOD)
@@ -358,25 +324,7 @@ async def test_images_and_reasoning_are_described() -> None:
     assert "[image, image/png, 6 bytes, not shown]" in gateway.texts[0]
 
 
-async def test_nothing_to_summarise_is_refused() -> None:
-    """No messages, or none to summarise, is an error. [stateless.errors]"""
-    for messages, kept in (([], frozenset[int]()), (numbered(2), frozenset({0, 1}))):
-        with pytest.raises(ValidationError, match="Conversation has no messages"):
-            await run(ScriptedGateway(GOOD), messages=messages, verbatim_indices=kept)
-
-
 # --- what stays beside the summary ----------------------------------------------------------
-
-
-async def test_kept_messages_are_shown_and_marked() -> None:
-    """A pinned message is in the prompt, marked as kept. [pins.verbatim]"""
-    gateway = ScriptedGateway(GOOD)
-    await run(gateway, verbatim_indices=frozenset({1}))
-    assert gateway.texts[0].count("User (kept word for word):\n<1>xxx") == 1
-    assert gateway.texts[0].count("User:\n<") == 3
-    assert "do not repeat it" in gateway.texts[0]
-    await run(gateway)
-    assert "kept word for word" not in gateway.texts[1]
 
 
 async def test_kept_messages_are_not_extracted() -> None:
@@ -386,27 +334,6 @@ async def test_kept_messages_are_not_extracted() -> None:
     )
     assert "Item 0 must stay." in made.text
     assert "Item 1 must stay." not in made.text
-
-
-async def test_an_earlier_retain_is_carried_on() -> None:
-    """The prompt has the earlier retain section, and an empty answer keeps it."""
-    gateway = ScriptedGateway("<retain></retain><summary>short</summary>")
-    made = await run(
-        gateway, summary_request=SummaryRequest(retain_prompt="keep refs"), retained="ref=7"
-    )
-    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
-    assert "word for word" in gateway.texts[0]
-    assert made.retain == "ref=7"
-
-
-async def test_a_retain_no_longer_wanted_goes_into_the_summary() -> None:
-    """With the retain section turned off the earlier one goes into the summary. [summary.retain]"""
-    gateway = ScriptedGateway(GOOD)
-    made = await run(gateway, retained="ref=7")
-    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[0]
-    assert "belongs into your summary" in gateway.texts[0]
-    assert made.retain is None
-    assert "ref=7" in (await run(gateway, by=None, retained="- ref=7")).text
 
 
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
@@ -512,16 +439,6 @@ async def test_the_checklist_is_masked() -> None:
     assert demand in text
 
 
-async def test_more_than_half_of_a_summary_is_never_kept() -> None:
-    """Of too many demands the newest are kept, and the model is told less room."""
-    texts = [f"From now on never touch file{number}.py." for number in range(60)]
-    gateway = ScriptedGateway(GOOD)
-    text = await kept(gateway, [Message(Role.USER, (Text("\n".join(texts)),))], max_tokens=200)
-    held = [number for number in range(60) if texts[number] in text]
-    assert held == list(range(60 - len(held), 60)) and 5 < len(held) < 20
-    assert len(text) // 4 <= 200 + len(Closing(1, 9).text) // 4
-
-
 async def test_a_request_can_be_made_without_calling_a_model() -> None:
     """What `next_call` returns is what the first call sends. [compaction.dry-run]"""
     gateway = ScriptedGateway(GOOD)
@@ -537,42 +454,6 @@ async def test_a_request_can_be_made_without_calling_a_model() -> None:
 
 
 # --- several summaries into one -------------------------------------------------------------
-
-
-async def test_summaries_are_merged_into_one() -> None:
-    """The prompt has the summaries, oldest first, and requests no retain section.
-
-    [strategy.tree]
-    """
-    gateway = ScriptedGateway(GOOD)
-    subject = summariser(gateway)
-    summary_run = subject.start_run("tenant")
-    summary_request = SummaryRequest(retain_prompt="keep refs", directives=("keep prices",))
-    merged = await subject.merge(
-        ["first " * 20, "second " * 20], summary_request, "main", 300, summary_run, SCOPE
-    )
-    assert merged.text == "short"
-    assert (summary_run.calls, summary_run.model) == (1, "main")
-    (shown,) = gateway.texts
-    assert "summaries of consecutive parts" in shown
-    assert shown.index("Part 1:\nfirst") < shown.index("Part 2:\nsecond")
-    assert "- keep prices" in shown
-    assert "<retain>" not in shown
-
-
-async def test_digests_are_merged_without_a_model() -> None:
-    """A merged digest has the items of each. [strategy.tree]"""
-    subject = summariser(ScriptedGateway(""))
-    summary_run = subject.start_run("tenant")
-    parts = [
-        (await run(ScriptedGateway(""), messages=[message], by=None)).text for message in stated(2)
-    ]
-    merged = await subject.merge(parts, SummaryRequest(), None, 300, summary_run, SCOPE)
-    text = merged.text
-    assert text.count("## Constraints") == 1
-    assert "Item 0 must stay." in text
-    assert "Item 1 must stay." in text
-    assert (summary_run.calls, summary_run.model) == (0, "extractive")
 
 
 # --- chunks ---------------------------------------------------------------------------------
@@ -592,14 +473,6 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
     assert all(len("".join(m["content"] for m in c.messages)) // 4 < 1_700 for c in gateway.calls)
 
 
-async def test_retain_is_carried_through_a_merge() -> None:
-    """The retain section of an early chunk is in the later calls. [summary.retain]"""
-    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    summary_request = SummaryRequest(retain_prompt="keep refs")
-    await run(gateway, model("main", 2_000), messages=numbered(30), summary_request=summary_request)
-    assert "<earlier_retain>\nref=7\n</earlier_retain>" in gateway.texts[1]
-
-
 async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
     """Its ends are kept, and a note says how much is missing."""
     huge = Message(Role.USER, (Text("BEGIN " + "x" * 100_000 + " END"),))
@@ -611,122 +484,7 @@ async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
     assert "characters left out …]" in text
 
 
-async def test_a_separate_input_limit_bounds_the_chunks() -> None:
-    """The summariser's own input limit is respected [models.limit-semantics]."""
-    gateway = ScriptedGateway(GOOD)
-    await run(gateway, model("main", 100_000, max_input=1_500), messages=numbered(30))
-    assert all(len("".join(m["content"] for m in c.messages)) // 4 <= 1_500 for c in gateway.calls)
-
-
-async def test_an_unknown_window_is_taken_from_the_settings() -> None:
-    """32 000 unless configured otherwise. [summary.retries]"""
-    gateway = ScriptedGateway(GOOD)
-    await run(gateway, messages=numbered(30), settings=replace(SETTINGS, context_window=2_000))
-    assert len(gateway.calls) > 2
-
-
-async def test_a_window_smaller_than_known_is_met_by_smaller_chunks() -> None:
-    """After an overflow error the same model gets half as much. [summary.bounded-input]"""
-    gateway = ScriptedGateway(down("context_window"), GOOD)
-    made = await run(gateway, messages=numbered(200))
-    assert made.summary_run.model == "main"
-    assert len(gateway.texts[1]) < len(gateway.texts[0]) * 0.6
-
-
 # --- failure --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "no tags",
-        "<summary></summary>",
-        f"<summary>{'x' * 10_000}</summary>",
-        Completion("<summary>cut", "length", 1, 1, False),
-        Completion(GOOD, "tool_calls", 1, 1, True),
-    ],
-)
-async def test_a_bad_answer_is_requested_once_more(bad: str | Completion) -> None:
-    """One stricter retry, then SERVICE_UNAVAILABLE."""
-    gateway = ScriptedGateway(bad, GOOD)
-    assert (await run(gateway)).text == "short"
-    assert "could not be used" not in gateway.texts[0]
-    assert "could not be used" in gateway.texts[1]
-    gateway = ScriptedGateway(bad)
-    with pytest.raises(ServiceUnavailable) as failure:
-        await run(gateway)
-    assert failure.value.facts["reason"] == "bad_answer"
-    assert gateway.models == ["main", "main"]
-
-
-async def test_fallback_models_take_over_in_order() -> None:
-    """A failing provider is tried again after a pause, then the next model answers."""
-    sleep = Sleeper()
-    gateway = ScriptedGateway(*[down("provider_error")] * 2, down("timeout"), GOOD)
-    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
-    summary_run = subject.start_run("tenant")
-    made = await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
-    assert made.text == "short"
-    assert gateway.models == ["main", "main", "spare", "last"]
-    assert (summary_run.model, summary_run.calls, summary_run.failures) == ("last", 4, 3)
-    (pause,) = sleep.pauses
-    assert 0.5 <= pause <= 1.0
-
-
-async def test_pauses_grow() -> None:
-    """Each pause is about twice the one before, never the same for all callers."""
-    sleep = Sleeper()
-    settings = replace(SETTINGS, attempts=4, fallback_models=())
-    gateway = ScriptedGateway(down("provider_error"))
-    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep))
-    with pytest.raises(ServiceUnavailable):
-        await subject.summarise(
-            numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
-        )
-    assert len(gateway.calls) == 4
-    for pause, minimum in zip(sleep.pauses, (0.5, 1.0, 2.0), strict=True):
-        assert minimum <= pause <= minimum + 0.5
-
-
-@pytest.mark.parametrize(("asked", "models"), [(3, ["main", "main"]), (90, ["main", "spare"])])
-async def test_a_short_retry_after_is_honoured(asked: int, models: list[str]) -> None:
-    """A short pause is waited for; after a long one the next model is called. [summary.retries]"""
-    sleep = Sleeper()
-    gateway = ScriptedGateway(down("rate_limited", retry_after=asked), GOOD)
-    subject = Summariser(ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, sleep))
-    await subject.summarise(
-        numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
-    )
-    assert gateway.models == models
-    assert sleep.pauses == ([3.0] if asked == 3 else [])
-
-
-@pytest.mark.parametrize("reason", ["timeout", "refused", "authentication"])
-async def test_permanent_errors_are_not_retried(reason: str) -> None:
-    """No second try on the same model after a timeout, a refusal or a bad key."""
-    gateway = ScriptedGateway(down(reason))
-    with pytest.raises(ServiceUnavailable) as failure:
-        await run(gateway)
-    assert failure.value.facts["reason"] == reason
-    assert gateway.models == ["main", "spare", "last"]
-
-
-async def test_without_fallbacks_the_failure_is_raised() -> None:
-    """SERVICE_UNAVAILABLE, and nothing is returned that could change a state. [stateless.errors]"""
-    gateway = ScriptedGateway(down("timeout"))
-    with pytest.raises(ServiceUnavailable):
-        await run(gateway, settings=replace(SETTINGS, fallback_models=()))
-    assert len(gateway.calls) == 1
-
-
-async def test_instructions_that_fill_the_window_are_refused() -> None:
-    """A window too small for the prompt fails over, then fails."""
-    gateway = ScriptedGateway(GOOD)
-    tiny = model("main", 300)
-    assert (await run(gateway, tiny)).summary_run.model == "spare"
-    with pytest.raises(ServiceUnavailable) as failure:
-        await run(gateway, tiny, settings=replace(SETTINGS, fallback_models=()))
-    assert failure.value.facts["reason"] == "context_window"
 
 
 @given(
@@ -755,31 +513,6 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
         asyncio.run(compaction())
     assert summary_run.calls == len(gateway.calls)
     assert summary_run.failures <= MAX_FAILED_CALLS
-
-
-async def test_six_failures_end_all_calls_of_a_compaction() -> None:
-    """Failures of one page count for the next; then no call is made at all. [summary.retries]"""
-    gateway = ScriptedGateway("no tags", GOOD, "no tags", GOOD, *[down("provider_error")] * 9)
-    subject = summariser(gateway, settings=replace(SETTINGS, attempts=9))
-    summary_run = subject.start_run("tenant")
-    for _ in range(2):
-        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
-    for reason in ("provider_error", "too_many_failures"):
-        with pytest.raises(ServiceUnavailable) as failure:
-            await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
-        assert failure.value.facts["reason"] == reason
-    assert summary_run.failures == MAX_FAILED_CALLS
-    assert summary_run.calls == len(gateway.calls) == 8
-
-
-async def test_a_failed_model_is_not_called_again() -> None:
-    """A model that failed at one page is not called for the next."""
-    gateway = ScriptedGateway(down("timeout"), GOOD)
-    subject = summariser(gateway)
-    summary_run = subject.start_run("tenant")
-    for _ in range(2):
-        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
-    assert gateway.models == ["main", "spare", "spare"]
 
 
 class SlowGateway(ScriptedGateway):
@@ -815,30 +548,6 @@ async def test_a_deadline_ends_the_whole_run() -> None:
     assert (len(gateway.calls), summary_run.calls, summary_run.failures) == (3, 3, 0)
 
 
-async def test_no_pause_goes_beyond_the_deadline() -> None:
-    """There is no pause that would end after the deadline."""
-    sleep = Sleeper()
-    gateway = ScriptedGateway(down("rate_limited", retry_after=15))
-    settings = replace(SETTINGS, deadline_seconds=10.0, fallback_models=())
-    subject = Summariser(
-        ModelAccess(gateway, KnownModels(), QuarterTokenizer(), settings, sleep, lambda: 0.0)
-    )
-    with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(
-            numbered(4), None, SummaryRequest(), "main", 300, subject.start_run("t")
-        )
-    assert failure.value.facts["reason"] == "rate_limited"
-    assert (len(gateway.calls), sleep.pauses) == (1, [])
-
-
-async def test_an_open_circuit_uses_the_fallback_at_once() -> None:
-    """A call that was not made counts neither as a call nor as a failure. [compaction.backs-off]"""
-    gateway = ScriptedGateway(down("circuit_open", retry_after=30), GOOD)
-    made = await run(gateway)
-    assert gateway.models == ["main", "spare"]
-    assert (made.summary_run.calls, made.summary_run.failures) == (1, 0)
-
-
 async def test_no_other_model_is_called_after_the_spend_guard() -> None:
     """The spend guard ends the run, whichever models are left. [summary.spend-guard]"""
     gateway = ScriptedGateway(down("spend_guard", retry_after=1200), GOOD)
@@ -846,25 +555,6 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
         await run(gateway)
     assert failure.value.facts["retry_after"] == 1200
     assert gateway.models == ["main"]
-
-
-async def test_other_work_goes_on_during_a_model_call() -> None:
-    """Waiting for a model blocks nothing. [compaction.never-blocks]"""
-    released = asyncio.Event()
-
-    class Waiting(ScriptedGateway):
-        """Answers once it is released."""
-
-        async def complete(self, call: ModelCall) -> Completion:
-            await released.wait()
-            return await super().complete(call)
-
-    task = asyncio.create_task(run(Waiting(GOOD)))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not task.done()
-    released.set()
-    assert (await task).text == "short"
 
 
 # --- cutting --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.models.circuit_breaker import FAILURES, CircuitBreaker
+from app.adapters.models.circuit_breaker import CircuitBreaker
 from app.adapters.models.litellm_gateway import LiteLLMGateway
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import Message, Role, Text, ToolCall
@@ -22,7 +22,7 @@ from app.domain.compaction.summaries.answer import SummaryResult
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.main import create_app
-from app.services.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
+from app.services.compaction.summaries.model_summary import ModelAccess
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.services.compaction.summariser import Summariser
 from app.settings import Settings
@@ -154,30 +154,6 @@ async def test_each_failure_ends_as_service_unavailable(
     assert (bench.run.calls, bench.run.failures) == (calls, calls)
 
 
-@pytest.mark.parametrize(
-    "behaviour",
-    [
-        fake.status(429, "Rate limit reached"),
-        fake.status(500),
-        fake.connection_reset(),
-        fake.truncated_body(),
-        fake.empty(),
-        fake.no_tags(),
-        fake.cut_off(),
-        fake.too_long(),
-        fake.tool_call(),
-    ],
-)
-async def test_a_temporary_failure_is_retried(
-    fake_llm: FakeLLM, bench: Bench, behaviour: fake.Behaviour
-) -> None:
-    """After one failure the second call gives the summary [summary.accepted-answers]."""
-    fake_llm.script(behaviour)
-    made = await bench.summarise()
-    assert made.text == "The user wants tea. Decided: green tea."
-    assert fake_llm.calls == 2
-
-
 async def test_a_slow_model_costs_its_timeout(fake_llm: FakeLLM, bench: Bench) -> None:
     """A call ends at its own timeout, a run at its deadline."""
     await bench.summarise()  # what a first call has to load does not count
@@ -190,30 +166,6 @@ async def test_a_slow_model_costs_its_timeout(fake_llm: FakeLLM, bench: Bench) -
     assert await bench.reason(**changes) == "timeout"
     assert fake_llm.calls == 3
     released.set()
-
-
-@pytest.mark.parametrize(
-    "behaviour",
-    [
-        fake.status(429, "Rate limit reached"),
-        fake.status(500),
-        fake.connection_reset(),
-        fake.no_tags(),
-        fake.context_too_long(),
-        fake.status(401),
-    ],
-)
-async def test_failing_calls_are_bounded(
-    fake_llm: FakeLLM, bench: Bench, behaviour: fake.Behaviour
-) -> None:
-    """Six failing calls end the run, however many pages, models and attempts. [summary.retries]"""
-    fake_llm.always(behaviour)
-    fallbacks = tuple(f"openai/spare-{number}" for number in range(9))
-    for _ in range(5):
-        await bench.reason(attempts=9, fallback_models=fallbacks)
-    assert fake_llm.calls <= MAX_FAILED_CALLS
-    assert bench.run is not None
-    assert bench.run.calls == fake_llm.calls
 
 
 async def test_the_fallback_answers_for_a_model_that_is_down(
@@ -294,20 +246,6 @@ async def test_the_service_spends_no_more_than_it_may(
     assert answers[2].json()["reason"] == "spend_guard"
     assert 0 < int(answers[2].headers["Retry-After"]) <= 3600
     assert fake_llm.calls == 2
-
-
-async def test_the_service_stops_calling_a_broken_model(
-    with_model: Settings, fake_llm: FakeLLM
-) -> None:
-    """Calls that the circuit breaker refuses are not counted as spent."""
-    fake_llm.always(fake.status(401, "bad key"))
-    settings = with_model.model_copy(update={"summarizer_calls_per_hour": FAILURES})
-    async with started(create_app(settings)) as client:
-        answers = [await compress(client) for _ in range(FAILURES + 2)]
-    assert {answer.status_code for answer in answers} == {503}
-    reasons = [answer.json()["reason"] for answer in answers]
-    assert reasons == ["authentication"] * FAILURES + ["circuit_open"] * 2
-    assert fake_llm.calls == FAILURES
 
 
 async def test_secret_settings_reach_the_summariser(

@@ -71,29 +71,6 @@ async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
     assert build.count() == build["tokens_used"]
 
 
-async def test_the_first_build_uses_the_exact_window(harness: Harness) -> None:
-    """Before the first build the window ends exactly at its length [window.cut]."""
-    cid = await agents_conversation(harness)
-    for age in (DAY + 60, DAY, DAY - 1, 60):
-        await harness.append(cid, {**user(f"{age}"), "timestamp": at(harness, age)})
-    assert await shown(harness, cid) == [f"{DAY - 1}", "60"]
-
-
-async def test_a_window_moves_by_steps(harness: Harness) -> None:
-    """A busy conversation keeps its prefix for a 24th of the window [window.moves-in-steps]."""
-    cid = await agents_conversation(harness, 2400)
-    epochs = []
-    for number in range(120):
-        await harness.append(cid, user(f"{number}"))
-        build = await harness.build(cid)
-        epochs.append(build["epoch"])
-        oldest = int(build.messages[0]["content"])
-        assert (number - oldest) * 60 < 2400, "nothing is shown that is too old"
-        assert number < 40 or (number - oldest) * 60 >= 2400 - 200, "nor is much left out"
-        harness.clock.pass_seconds(60)
-    assert epochs[-1] <= 1 + 120 * 60 / 100
-
-
 async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> None:
     """No result is without its call, in any format [window.whole-groups]."""
     cid = await agents_conversation(harness, 3600)
@@ -105,27 +82,6 @@ async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> No
         texts = await shown(harness, cid, format)
         assert any("done" in text for text in texts)
         assert not any("two" in text for text in texts)
-
-
-@pytest.mark.parametrize("cleared", [True, False])
-async def test_results_of_a_group_outside_the_window_stay_outside(
-    harness: Harness, cleared: bool
-) -> None:
-    """A result that arrives after its call left the window is not shown."""
-    cid = await agents_conversation(harness, 3600)
-    await harness.append(cid, user("look"), asks("c1", "c2"))
-    if cleared:
-        await harness.conversations.clear(TENANT, cid)
-    else:
-        harness.clock.pass_seconds(7200)
-        await harness.context.budget(TENANT, cid)
-    await harness.append(cid, result("c1", "one"))
-    with pytest.raises(ValidationError, match="no messages in its active window"):
-        await harness.build(cid)
-    await harness.append(cid, result("c2", "two"), says("done"), user("next"))
-    assert await shown(harness, cid, CHAT) == ["[Earlier messages are not shown.]", "done", "next"]
-    build = await harness.build(cid)
-    assert build.count() == build["tokens_used"]
 
 
 async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> None:
@@ -140,36 +96,6 @@ async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> No
         await harness.append(each, user("after"))
         assert await shown(harness, each) == ["after"]
         assert len(await harness.bodies(each)) == 2, "the log is whole"
-
-
-async def test_a_conversation_is_cleared_alone(harness: Harness) -> None:
-    """The agent's other conversations stay as they are; the latest clear counts [window.clear]."""
-    agent = await harness.agent(None)
-    cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
-    for number in range(3):
-        for each in (cid, other):
-            await harness.append(each, user(f"{number}"))
-        assert (await harness.conversations.clear(TENANT, cid)).cleared_seq == number + 1
-    await harness.append(cid, user("4"))
-    assert await shown(harness, cid) == ["4"]
-    assert await shown(harness, other) == ["0", "1", "2"]
-    assert [kind for kind, _ in await harness.events_of(cid)] == ["cleared"] * 3
-
-
-async def test_messages_stamped_before_a_clear_are_not_shown(harness: Harness) -> None:
-    """A message with a timestamp before the clear is not shown, even if it is received later."""
-    agent = await harness.agent(None)
-    harness.clock.pass_seconds(3600)
-    await harness.agents.clear(TENANT, agent)
-    cid = await harness.conversation(agent_id=agent)
-    await harness.append(
-        cid,
-        {**user("too old"), "timestamp": at(harness, 60)},
-        user("now"),
-        {**user("old as well"), "timestamp": at(harness, 30)},
-        {**user("ahead"), "timestamp": at(harness, -3600)},
-    )
-    assert await shown(harness, cid) == ["now", "ahead"]
 
 
 async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:
@@ -232,92 +158,6 @@ async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness
     assert await harness.receipts.state(TENANT, cid) is None
 
 
-async def test_a_longer_window_shows_older_messages_again(harness: Harness) -> None:
-    """A window can be made longer and shorter at any time [agents.settings]."""
-    agent = await harness.agent(3600)
-    cid = await harness.conversation(agent_id=agent)
-    for number in range(4):
-        await harness.append(cid, user(f"{number}"))
-        harness.clock.pass_seconds(1801)
-    for seconds, first in ((3600, "3"), (5500, "1"), (None, "0"), (3600, "3")):
-        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=seconds)
-        await harness.agents.change(TENANT, agent, patch)
-        assert (await shown(harness, cid))[0] == first
-
-
-async def test_a_new_process_has_the_same_window(harness: Harness) -> None:
-    """Window and clear survive a restart. [window.clear, log.durable]"""
-    cid = await agents_conversation(harness, 3600)
-    await harness.append(cid, user("old"))
-    harness.clock.pass_seconds(4000)
-    await harness.append(cid, user("cleared"))
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("here"))
-    warm = await harness.build(cid)
-    again = Harness(harness.database, clock=harness.clock, service_policy=PLAIN)
-    assert (await again.build(cid)).text == warm.text
-
-
-async def test_restored_ranges_are_shown_until_their_time_is_over(harness: Harness) -> None:
-    """They are shown at their positions for the length of a window, or until a clear."""
-    cid = await agents_conversation(harness, 3600)
-    for number in range(4):
-        await harness.append(cid, user(f"{number}"), says(f"yes {number}"))
-    harness.clock.pass_seconds(4000)
-    await harness.append(cid, user("now"))
-    assert await shown(harness, cid) == ["now"]
-    await rejoin(harness, cid, Span(3, 7))
-    build = await harness.build(cid)
-    assert [item["content"] for item in build.messages] == ["1", "yes 1", "2", "yes 2", "now"]
-    assert build["cache_break_reason"] == "restored"
-    assert build.count() == build["tokens_used"]
-    before = await harness.stored(cid)
-    assert (await rejoin(harness, cid, Span(3, 7))).state == before.state, "nothing is left to do"
-    cold = await harness.build(cid, service=harness.cold())
-    assert cold.text == build.text
-    harness.clock.pass_seconds(1000)
-    await harness.append(cid, user("later"))
-    harness.clock.pass_seconds(2600)
-    assert await shown(harness, cid) == ["later"]
-
-
-async def test_a_compaction_of_restored_ranges(harness: Harness) -> None:
-    """It summarises only messages in the window, and its undo shows them again.
-
-    [window.restored]
-    """
-    cid = await agents_conversation(harness, 3600)
-    await harness.talk(cid, 8, words=60)
-    harness.clock.pass_seconds(4000)
-    await harness.append(cid, user("secret"))
-    await harness.conversations.clear(TENANT, cid)
-    await harness.talk(cid, 8, words=60)
-    await rejoin(harness, cid, Span(1, 9))
-    before = await shown(harness, cid)
-    assert len(before) == 24 and "secret" not in before
-    made = await harness.compact(cid)
-    assert made.compacted and made.before_msg_count == 24
-    receipt = await harness.receipt(cid)
-    _, page = await harness.receipts.expand(TENANT, cid, receipt.compaction_id, 0, 1000)
-    hidden = [message.seq for message in page]
-    assert 17 not in hidden and set(hidden) < {*range(1, 9), *range(18, 34)}
-    build = await harness.build(cid)
-    assert build.count() == build["tokens_used"] and "secret" not in build.contents
-    await harness.undo(cid)
-    assert await shown(harness, cid) == before
-
-
-async def test_a_warm_build_after_a_clear_that_was_restored(harness: Harness) -> None:
-    """A build reads the window again even if its spans are the same as before [window.restored]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("1"), says("2"))
-    await harness.build(cid)
-    await harness.append(cid, user("3"), says("4"))
-    await harness.conversations.clear(TENANT, cid)
-    await rejoin(harness, cid, Span(1, 5))
-    assert await shown(harness, cid) == ["1", "2", "3", "4"]
-
-
 @pytest.mark.parametrize("edge", ["first", "last"])
 @pytest.mark.parametrize("then", ["settled", "undone"])
 async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
@@ -363,80 +203,6 @@ async def used(harness: Harness, conversation_id: str) -> int:
     return reading.budget.used_tokens
 
 
-async def test_a_result_of_a_late_group_is_outside(harness: Harness) -> None:
-    """It is outside with its group, also after younger messages [window.whole-groups]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("before"))
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("in"), {**asks("c1"), "timestamp": at(harness, 1)})
-    assert await shown(harness, cid) == ["in"]
-    answer = await harness.append(cid, result("c1", "one " * 50))
-    build = await harness.build(cid)
-    assert [item["content"] for item in build.messages] == ["in"]
-    assert answer.budget is not None
-    assert answer.budget.used_tokens == build["tokens_used"] == await used(harness, cid)
-
-
-async def test_a_window_with_a_late_group_alone_is_empty(harness: Harness) -> None:
-    """A build of it fails; no payload is empty [window.cut]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("before"))
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, {**asks("c1"), "timestamp": at(harness, 1)})
-    assert await used(harness, cid) == 0
-    await harness.append(cid, result("c1", "one"))
-    with pytest.raises(ValidationError, match="in its active window"):
-        await harness.build(cid)
-
-
-async def test_a_result_of_a_restored_call_is_shown(harness: Harness) -> None:
-    """The call that is open at the end of the log was restored, so its result is shown."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("look"), asks("c1"))
-    await harness.conversations.clear(TENANT, cid)
-    await rejoin(harness, cid, Span(1, 3))
-    await harness.build(cid)
-    await harness.append(cid, result("c1", "found"))
-    build = await harness.build(cid)
-    assert build.messages[-1]["content"] == "found"
-    assert build["tokens_used"] == await used(harness, cid) == build.count()
-
-
-async def test_a_group_is_restored_whole(harness: Harness) -> None:
-    """Results that were appended after the snapshot are restored with their call.
-
-    [snapshots.restore-source]
-    """
-    cid = await harness.conversation()
-    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1", "one"))
-    await harness.append(cid, result("c2", "two"), says("done"))
-    await harness.conversations.clear(TENANT, cid)
-    await rejoin(harness, cid, Span(1, 4))
-    texts = await shown(harness, cid)
-    assert texts[0] == "look" and texts[2:] == ["one", "two"]
-
-
-async def test_messages_restored_inside_a_hidden_range_are_shown(harness: Harness) -> None:
-    """A compaction hides only messages that were in the window when it ran [window.restored]."""
-    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
-    await harness.talk(cid, 4, words=60)
-    await harness.append(cid, user("between"), says("them"))
-    await harness.conversations.clear(TENANT, cid)
-    await harness.talk(cid, 6, words=60)
-    await rejoin(harness, cid, Span(1, 5))
-    assert (await harness.compact(cid)).compacted
-    await rejoin(harness, cid, Span(9, 11))
-    build = await harness.build(cid)
-    texts = [item["content"] for item in build.messages]
-    assert texts.index("between") + 1 == texts.index("them")
-    assert build["tokens_used"] == await used(harness, cid) == build.count()
-    cold = await harness.build(cid, service=harness.cold())
-    assert cold.text == build.text
-    assert (await harness.compact(cid)).compacted
-    build = await harness.build(cid)
-    assert build.count() == build["tokens_used"]
-
-
 async def test_a_clear_resets_the_named_agent_tools(database: PostgresDatabase) -> None:
     """The budget counts the agent tools that the window names; restored results name them again."""
     harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
@@ -451,22 +217,6 @@ async def test_a_clear_resets_the_named_agent_tools(database: PostgresDatabase) 
     await rejoin(harness, cid, Span(1, 5))
     build = await harness.build(cid)
     assert build["tokens_used"] == await used(harness, cid) > full
-
-
-async def test_a_sliding_window_counts_messages_of_the_active_window(harness: Harness) -> None:
-    """Messages in gaps are not counted [strategy.sliding-window]."""
-    cid = await harness.conversation(
-        {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
-    )
-    await harness.append(cid, user("before"))
-    await harness.conversations.clear(TENANT, cid)
-    late = {"timestamp": at(harness, 60)}
-    for number in range(6):
-        await harness.append(cid, user(f"{number} " + "why " * 40), says("because " * 40))
-        await harness.append(cid, {**user("late " * 90), **late})
-    build = await harness.build(cid)
-    assert len(build.messages) == 4 and "late" not in build.contents
-    assert build["tokens_used"] == await used(harness, cid)
 
 
 async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:

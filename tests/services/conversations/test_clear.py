@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -243,21 +242,6 @@ async def _entries(harness: Harness, cid: str) -> Any:
         return await session.log.entries(cid, 1, 10_000)
 
 
-async def test_the_budget_is_a_share_of_the_policys_context_window(harness: Harness) -> None:
-    """By default it is a quarter of it, for any context window of a request."""
-    own = policy(100_000, tool_output={"max_line_length": 10_000})
-    cid = await harness.conversation(own, SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    small = RequestSettings(CHAT, MODEL, max_context_tokens=60_000)
-    await use(harness, cid, *range(9), words=1_300)
-    assert cleared(await harness.build(cid, small)) == 0
-    await use(harness, cid, 9, words=1_300)
-    assert shown(await harness.build(cid, small)) == list(range(5, 10))
-    for build in await both(harness, cid):
-        assert shown(build) == list(range(5, 10))
-    assert await triggers(harness, cid) == ["tool_output"]
-
-
 @pytest.mark.parametrize(
     "leaves",
     [
@@ -287,58 +271,6 @@ async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, 
     for build in await both(harness, cid):
         assert cleared(build) == 0
     assert await triggers(harness, cid) == []
-
-
-async def test_results_are_cleared_to_fit_without_the_rule(harness: Harness) -> None:
-    """The chain clears nothing then; a build that is too large does."""
-    own = limited(strategy="chain", tool_output={"enabled": False})
-    cid = await harness.conversation(own, SECTIONS, TOOLS)
-    await harness.talk(cid, 5)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(9))
-    made = await harness.compact(cid)
-    assert made.strategies_run == ("summarize",)
-    assert cleared(await harness.build(cid)) == 0
-    ends = {"preserve_top": 1, "preserve_bottom": 20}
-    await harness.set_policy(cid, {"strategy": "sandwich", "sandwich": ends})
-    for build in await both(harness, cid, max_context_tokens=2_000):
-        assert cleared(build) > 0
-        assert "tool_results_cleared" in build["degraded"]
-
-
-async def test_a_clearing_comes_before_a_compaction(harness: Harness) -> None:
-    """Only tokens that clearing does not free are summarised [budget.levels]."""
-    cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(19))
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["compaction"] is None
-    assert await triggers(harness, cid) == ["tool_output"]
-    await harness.talk(cid, 60)
-    await use(harness, cid, *range(20, 25))
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["compaction"].compacted
-    assert build["cache_break_reason"] == "compaction"
-    assert await triggers(harness, cid) == ["proactive", "tool_output", "tool_output"]
-    for again in await both(harness, cid):
-        assert again["compaction"] is None
-
-
-async def test_a_background_compaction_measures_after_the_clearing(harness: Harness) -> None:
-    """A compaction that was due before the clearing may not be due any more [compaction.due]."""
-    cid = await harness.conversation(limited(window=4_000), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(15))
-    assert (await harness.stored(cid)).state.is_due
-    await harness.build(cid)
-    assert (await harness.stored(cid)).state.is_due, "a clearing leaves the mark to the worker"
-    await harness.work(cid)
-    state = (await harness.stored(cid)).state
-    assert not state.is_due
-    assert await triggers(harness, cid) == ["tool_output"]
-    assert harness.gateway.calls == []
 
 
 async def test_a_clearing_does_not_reset_failures(harness: Harness) -> None:
@@ -379,64 +311,6 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     assert reading is not None
     receipt = await harness.receipt(cid)
     assert reading.budget.used_tokens == receipt.after_tokens
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_no_step_clears_an_excluded_result(harness: Harness, strategy: str) -> None:
-    """Neither the chain nor truncation does; it is summarised or dropped with its group."""
-    keep = {"exclude_tools": ["keep"]}
-    ends = {"preserve_top": 1, "preserve_bottom": 20}
-    own = limited(20_000, strategy=strategy, sandwich=ends, tool_output=keep)
-    cid = await harness.conversation(own, SECTIONS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(0, 8, 2))
-    await use(harness, cid, *range(1, 8, 2), name="keep")
-    trimmed = 0
-    for window in (2_400, 1_800, 1_200):
-        for build in await both(harness, cid, max_context_tokens=window):
-            trimmed += _whole_or_gone(build)
-    assert trimmed > 0 or strategy == "tree_summary"
-    for _ in range(2):
-        await harness.compact(cid, target_tokens=1_400)
-        for build in await both(harness, cid):
-            _whole_or_gone(build)
-        await harness.append(cid, user("and the rest"))
-        await use(harness, cid, *range(8, 11), name="keep")
-        await use(harness, cid, *range(11, 16))
-    view = (await harness.receipt(cid)).view
-    assert all(view.shows(seq) for seq in (await harness.stored(cid)).state.kept_seqs)
-
-
-def _whole_or_gone(build: Build) -> int:
-    """Assert that no call of the excluded tool has a placeholder, and count the others'."""
-    tool_of: dict[str, str] = {}
-    count = 0
-    for call_id, name, text in _results(build):
-        tool_of[call_id] = name
-        if PLACEHOLDER in text:
-            assert name != "keep", call_id
-            count += 1
-    return count
-
-
-def _results(build: Build) -> list[tuple[str, str, str]]:
-    """Return call id, tool and text of every result of a payload."""
-    names: dict[str, str] = {}
-    found = []
-    for message in build.messages:
-        for call in message.get("tool_calls") or ():
-            names[call["id"]] = call["function"]["name"]
-        if message["role"] == "tool":
-            call_id = message["tool_call_id"]
-            found.append((call_id, names[call_id], json.dumps(message["content"])))
-        content = message["content"]
-        for block in content if isinstance(content, list) else ():
-            if block["type"] == "tool_use":
-                names[block["id"]] = block["name"]
-            if block["type"] == "tool_result":
-                call_id = block["tool_use_id"]
-                found.append((call_id, names[call_id], json.dumps(block["content"])))
-    return found
 
 
 async def test_an_exclusion_applies_to_later_clearings(harness: Harness) -> None:
@@ -540,108 +414,7 @@ async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -
     assert build["compaction"] is None
 
 
-async def test_two_builds_after_an_undo_decide_alike(harness: Harness) -> None:
-    """Near `compact_trigger` the first build clears, or the second is the same bytes.
-
-    The pressure is that of the payload as it is sent, with the usage note and the tools that this
-    names. [compaction.undo-suspends, payload.deterministic]
-    """
-    cids, clearings = [], []
-    for spare in range(40, 400, 40):
-        own = limited(10_000, 0, 4_000, agent_tools="auto", budget={"notice_at": 0.8})
-        cid = await harness.conversation(own, SECTIONS, TOOLS)
-        await harness.append(cid, user("read it all"))
-        await use(harness, cid, *range(6))
-        reading = await harness.context.budget(TENANT, cid)
-        assert reading is not None
-        due = int(0.95 * reading.budget.effective_window) - reading.budget.used_tokens
-        await harness.append(cid, says("well " * (due - spare)), user("Go on."))
-        await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 1_000}})
-        await harness.build(cid)
-        await harness.undo(cid)
-        cids.append(cid)
-    for cid in cids:
-        first = await harness.build(cid)
-        check(first, exact=True)
-        for process in (harness.context, harness.cold()):
-            again = await harness.build(cid, None, process)
-            assert (again.text, again["epoch"]) == (first.text, first["epoch"])
-        clearings.append(len(await triggers(harness, cid)))
-    assert {1, 2} <= set(clearings)
-
-
-async def test_undo_restores_the_clearing_before(harness: Harness) -> None:
-    """Below a second clearing is the first, with its exclusions and later pins."""
-    own = limited(window=4_000, tool_output={"exclude_tools": ["keep"]})
-    cid = await harness.conversation(own, tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, 0, name="keep")
-    await use(harness, cid, *range(1, 6))
-    first = await both(harness, cid)
-    state = (await harness.stored(cid)).state
-    await use(harness, cid, *range(6, 9))
-    await both(harness, cid)
-    await harness.undo(cid)
-    undone = (await harness.stored(cid)).state
-    assert (undone.hidden_tokens, undone.kept_seqs) == (state.hidden_tokens, state.kept_seqs)
-    for build, before in zip(await both(harness, cid), first, strict=True):
-        assert shown(build)[:3] == shown(before)[:3] == [0, 4, 5]
-
-
 # --- sliding windows, reduced lanes ---------------------------------------------------------
-
-
-async def test_a_sliding_window_clears_only_its_own_results(harness: Harness) -> None:
-    """Only outputs in the window count; the log before it is not read."""
-    slides = {"keep_last_n": 15}
-    own = limited(1_400, strategy="sliding_window", sliding_window=slides)
-    cid = await harness.conversation(own, tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(20), words=3)
-    await harness.build(cid)
-    await use(harness, cid, *range(20, 24))
-    assert cleared(await harness.build(cid)) == 0
-    sentences = Sentences(harness)
-    await use(harness, cid, 24)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert shown(build)[-2:] == [23, 24]
-    assert cleared(build) > 0
-    assert build["cache_break_reason"] == "tool_results_cleared"
-    assert all(start > 30 for start, _ in sentences.ranges)
-    receipt = await harness.receipt(cid)
-    assert receipt.before_msg_count <= 16
-    assert receipt.before_tokens - receipt.after_tokens == (
-        (await harness.stored(cid)).state.hidden_tokens
-    )
-    for again in await both(harness, cid):
-        assert shown(again)[-2:] == [23, 24]
-
-
-async def test_a_clearing_by_a_smaller_context_window_applies_to_all_builds(
-    harness: Harness,
-) -> None:
-    """The reduction for the small window is not stored, the clearing is."""
-    cid = await harness.conversation(limited(least=300), SECTIONS, TOOLS)
-    await harness.talk(cid, 40)
-    await use(harness, cid, 0, 1)
-    small = RequestSettings(CHAT, MODEL, max_context_tokens=2_000)
-    reduced = await harness.build(cid, small)
-    assert "extractive_summary" in reduced["degraded"]
-    await use(harness, cid, 2, 3, 4)
-    build = await harness.build(cid, small)
-    check(build, exact=True)
-    assert shown(build) == [2, 3, 4]
-    assert await triggers(harness, cid) == ["tool_output"]
-    state = (await harness.stored(cid)).state
-    assert state.hidden_span is None, "nothing is hidden for anybody else"
-    reading = await harness.context.budget(TENANT, cid)
-    assert reading is not None
-    for own in await both(harness, cid):
-        assert shown(own) == [2, 3, 4]
-        assert "answer 20 because" in own.contents
-        assert own["degraded"] == []
-        assert own["tokens_used"] <= reading.budget.used_tokens
 
 
 # --- at once, and never by halves -----------------------------------------------------------
@@ -707,40 +480,6 @@ async def test_no_clearing_during_a_compaction(harness: Harness) -> None:
 
 
 # --- what it costs --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("excludes", [[], ["keep"]])
-async def test_clearing_costs_no_query_below_the_budget(
-    harness: Harness, excludes: list[str]
-) -> None:
-    """A warm build is one select, with excluded tools as well."""
-    own = limited(5_000, tool_output={"exclude_tools": excludes})
-    cid = await harness.conversation(own, tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await harness.build(cid)
-    sentences = Sentences(harness)
-    for number in range(6):
-        await use(harness, cid, number)
-        sentences.clear()
-        await harness.build(cid)
-        assert sentences == {"contexts.read_build_input": 1}
-
-
-async def test_tool_names_are_read_once(harness: Harness) -> None:
-    """Over the budget with excluded results only the tools of new results are read."""
-    cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6), name="keep")
-    await harness.build(cid)
-    sentences = Sentences(harness)
-    await use(harness, cid, 6)
-    sentences.clear()
-    await harness.build(cid)
-    assert sentences == {"contexts.read_build_input": 1, "log.tool_names": 1}
-    sentences.clear()
-    await harness.build(cid)
-    assert sentences == {"contexts.read_build_input": 1}
-    assert await triggers(harness, cid) == []
 
 
 # --- any log --------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
 from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
-from tests.conftest import execute
 from tests.services.fakes import Clock
 
 POLICY = {"sandwich": {"preserve_top": 3}}
@@ -85,17 +84,6 @@ async def test_policies_override_the_services(
     }
     alone = await conversations.create("t", NewConversation())
     assert alone.policy["sandwich"]["preserve_top"] == 3
-
-
-async def test_an_id_is_generated_only_if_none_is_given(conversations: ConversationService) -> None:
-    """An id is made only where the caller gives none. [log.client-ids]"""
-    made = await conversations.create("t", NewConversation())
-    assert made.resource.conversation_id.endswith("000000000001")
-    own_id = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-    made = await conversations.create("t", NewConversation(own_id))
-    assert made.resource.conversation_id == own_id
-    with pytest.raises(Conflict):
-        await conversations.create("t", NewConversation(own_id))
 
 
 async def test_another_key_is_found_once(
@@ -167,20 +155,6 @@ async def test_a_refused_change_stores_nothing(conversations: ConversationServic
     assert (await conversations.get("t", conversation_id)) == made
 
 
-async def test_a_removal_returns_the_deleted_rows(
-    conversations: ConversationService, agents: AgentService
-) -> None:
-    """They are counted for every table [log.delete-everything]."""
-    await agents.create("t", NewAgent("A", "a"))
-    for _ in range(2):
-        await conversations.create("t", NewConversation(agent_id="a"))
-    deleted = await agents.remove("t", "a")
-    assert (deleted["agents"], deleted["conversations"], deleted["heads"]) == (1, 2, 2)
-    assert deleted["messages"] == 0
-    with pytest.raises(NotFound):
-        await agents.remove("t", "a")
-
-
 # --- versions -------------------------------------------------------------------------------
 
 SECTIONS, TOOLS = SettingsList.SECTIONS, SettingsList.TOOLS
@@ -226,18 +200,6 @@ async def test_every_version_stays_readable(owner: Owner) -> None:
         await service.get_list("other", owner_id, SECTIONS, 1)
 
 
-async def test_the_same_list_is_the_same_version(owner: Owner) -> None:
-    """Setting an equal list changes neither the version nor the time."""
-    service, owner_id = owner
-    first = await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])
-    before = await service.get("t", owner_id)
-    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}]) == first
-    assert await service.set_list("t", owner_id, TOOLS, [{"name": "a"}], 1) == first
-    assert await service.get("t", owner_id) == before
-    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "b"}])).version == 2
-    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 3
-
-
 async def test_one_of_several_editors_succeeds(owner: Owner) -> None:
     """Of several that expect the same version exactly one is stored."""
     service, owner_id = owner
@@ -252,75 +214,6 @@ async def test_one_of_several_editors_succeeds(owner: Owner) -> None:
     assert all(error.facts["version"] == 2 for error in lost)
     assert await service.get_list("t", owner_id, SECTIONS) == won
     assert won.version == 2
-
-
-async def test_editors_without_an_expected_version(owner: Owner) -> None:
-    """Each stores a version, and none is lost."""
-    service, owner_id = owner
-    made = await asyncio.gather(
-        *(service.set_list("t", owner_id, TOOLS, [{"name": f"t{n}"}]) for n in range(6))
-    )
-    assert sorted(item.version for item in made) == list(range(1, 7))
-    for item in made:
-        assert await service.get_list("t", owner_id, TOOLS, item.version) == item
-
-
-async def test_creations_with_lists_are_version_one(
-    conversations: ConversationService, agents: AgentService
-) -> None:
-    """A list of the creation is the first version; an omitted list has none."""
-    own = OwnSettings(sections=[section("x")])
-    made = await conversations.create("t", NewConversation(settings=own))
-    assert made.resource.versions.sections == 1
-    assert made.resource.versions.tools == 0
-    conversation_id = made.resource.conversation_id
-    await conversations.set_list("t", conversation_id, SECTIONS, [])
-    found = await conversations.get_list("t", conversation_id, SECTIONS, 1)
-    assert json_text.loads(found.body) == [section("x")]
-    shown = await agents.create(
-        "t", NewAgent("A", "a", settings=OwnSettings(tools=[{"name": "t"}]))
-    )
-    assert (shown.resource.versions.sections, shown.resource.versions.tools) == (0, 1)
-    await agents.set_list("t", "a", TOOLS, [])
-    assert json_text.loads((await agents.get_list("t", "a", TOOLS, 1)).body) == [{"name": "t"}]
-
-
-async def test_other_changes_make_no_version(owner: Owner) -> None:
-    """A patch of model, policy or metadata makes no version. [policy.versioned-lists]"""
-    service, owner_id = owner
-    await service.set_list("t", owner_id, SECTIONS, [section("x")])
-    patch = Patch(frozenset({"model", "metadata"}), model="m", metadata={"a": 1})
-    await service.change("t", owner_id, patch)
-    assert (await service.get_list("t", owner_id, SECTIONS)).version == 1
-
-
-async def test_lists_of_an_earlier_release_are_not_lost(owner: Owner, database_url: str) -> None:
-    """A list that was stored before there were versions is version 0 once it is replaced."""
-    service, owner_id = owner
-    for table in ("agents", "conversations"):
-        await execute(database_url, f'UPDATE {table} SET tools = \'[{{"name":"old"}}]\'')
-    newest = await service.get_list("t", owner_id, TOOLS)
-    assert newest.version == 0
-    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
-    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "new"}])).version == 1
-    assert await service.get_list("t", owner_id, TOOLS, 0) == newest
-
-
-async def test_removals_count_versions(
-    conversations: ConversationService, agents: AgentService, database_url: str
-) -> None:
-    """Versions are deleted with their agent or conversation, and counted."""
-    own = OwnSettings(sections=[section("x")], tools=[{"name": "t"}])
-    await agents.create("t", NewAgent("A", "a", settings=own))
-    made = await conversations.create("t", NewConversation(agent_id="a", settings=own))
-    conversation_id = made.resource.conversation_id
-    await agents.set_list("t", "a", TOOLS, [])
-    deleted = await agents.remove("t", "a")
-    assert (deleted["agent_versions"], deleted["conversation_versions"]) == (3, 2)
-    await agents.create("t", NewAgent("A", "a"))
-    await conversations.create("t", NewConversation(conversation_id))
-    for table in ("agent_versions", "conversation_versions"):
-        assert (await execute(database_url, f"SELECT count(*) FROM {table}"))[0][0] == 0
 
 
 class FailingChange:

@@ -125,19 +125,6 @@ def seqs_of(told: Sequence[Event]) -> list[int]:
     ]
 
 
-async def test_without_an_id_a_stream_starts_now(harness: Harness, events: EventService) -> None:
-    """`ready` has the start of the stream; earlier events are not sent."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("before"))
-    await add_event(harness, cid)
-    reader = Reader(events, cid, cursor=None)
-    await reader.read()
-    assert (reader.told, reader.cursor) == ([], Cursor(1, 1))
-    await harness.append(cid, user("after"))
-    await reader.read()
-    assert reader.seqs == [2]
-
-
 OPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 4)),
@@ -241,25 +228,6 @@ async def test_a_stream_follows_writers(harness: Harness) -> None:
         for writer in range(writers):
             own = [number for number in reader.numbers if number // each == writer]
             assert own == sorted(own), "a writer's events are in its order"
-
-
-async def test_streams_are_woken(harness: Harness, events: EventService) -> None:
-    """Streams of this process and of another receive an event soon."""
-    cid, other = await harness.conversation(), await harness.conversation()
-    second = events_of(harness.database)
-    readers = [Reader(events, cid), Reader(second, cid), Reader(events, other)]
-    async with asyncio.TaskGroup() as group:
-        for reader in readers:
-            group.create_task(reader.read(2, follow=True))
-        await harness.append(cid, user("a"))
-        await harness.append(other, user("b"))
-        async with asyncio.timeout(SECONDS):
-            while not all(reader.told for reader in readers):
-                await asyncio.sleep(0)
-        await add_event(harness, other, 7)
-        await add_event(harness, cid, 8)
-    assert [reader.numbers for reader in readers] == [[8], [8], [7]]
-    assert [reader.seqs for reader in readers] == [[1], [1], [1]]
 
 
 async def test_a_deleted_conversation_ends_its_streams(
@@ -397,36 +365,3 @@ async def test_streams_resume_after_the_database_was_unavailable(
         await finisher.read()
     assert (follower.seqs, follower.numbers) == ([1, 2], [1])
     assert (finisher.seqs, finisher.numbers) == ([1, 2], [1])
-
-
-async def test_a_failing_poll_is_logged_once_and_polling_continues(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After any error streams are woken once the database answers."""
-    cid = await harness.conversation()
-    failing = FailingLooks(harness.database, 3)
-    reader = Reader(events_of(failing), cid)
-    reading = asyncio.create_task(reader.read(1, follow=True))
-    async with asyncio.timeout(SECONDS):
-        while failing.left:
-            await asyncio.sleep(0)
-        await harness.append(cid, user("a"))
-        await reading
-    assert reader.seqs == [1]
-    assert [record.message for record in caplog.records] == ["event_watch_failed"]
-
-
-class FailingLooks:
-    """The database, whose first sessions of the watch fail in a way nobody foresaw."""
-
-    def __init__(self, database: WatchedDatabase, fails: int) -> None:
-        self._database = database
-        self.left = fails
-
-    def session(self) -> Any:
-        """Fail if the poll opens the session."""
-        task = asyncio.current_task()
-        if self.left and task is not None and task.get_name() == "event-watch":
-            self.left -= 1
-            raise ZeroDivisionError
-        return self._database.session()

@@ -14,20 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
+from app.domain.common.errors import Conflict, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
 from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import Append
 from app.services.tool_output.stored_results import Content
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
     TENANT,
     Harness,
     WatchedDatabase,
     asks,
-    new_id,
     result,
     says,
     user,
@@ -103,74 +100,6 @@ def _blocks(messages: list[Any]) -> list[Any]:
         found += content if isinstance(content, list) else [content]
         found += [rest] if rest else []
     return found
-
-
-THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
-CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
-OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
-
-
-async def test_items_of_the_model_are_one_message(harness: Harness) -> None:
-    """Consecutive items of a Responses model are one row with the id of the first item."""
-    cid = await harness.conversation()
-    batch: list[Any] = [
-        {"role": "user", "content": "hi"},
-        THOUGHT,
-        CALL,
-        OUTPUT,
-        {**CALL, "call_id": "c2"},
-    ]
-    answer = await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
-    assert [message.role for message in answer.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert [message.id for message in answer.messages][1::2] == ["rs_1", "fc_1"]
-    stored = await bodies(harness, cid)
-    assert stored == [batch[0], {"role": "assistant", "output": [THOUGHT, CALL]}, *batch[3:]]
-    again = await harness.append(cid, THOUGHT, CALL, format=FormatName.OPENAI_RESPONSES)
-    assert [message.seq for message in again.messages] == [2]
-    other = await harness.conversation()
-    copied = await harness.append(other, *stored, format=FormatName.OPENAI_RESPONSES)
-    assert [message.seq for message in copied.messages] == [1, 2, 3, 4]
-    assert await bodies(harness, other) == stored
-
-
-async def test_an_invalid_item_is_refused_with_its_pointer(harness: Harness) -> None:
-    """The pointer is that of the item in the request, not of the message made of it."""
-    cid = await harness.conversation()
-    wrong = {**CALL, "arguments": 5}
-    cases: list[tuple[list[Any], str]] = [
-        ([user("hi"), THOUGHT, wrong], "/messages/2/arguments"),
-        ([user("hi"), wrong], "/messages/1/arguments"),
-        ([{"role": "assistant", "output": [THOUGHT, wrong]}], "/messages/0/output/1/arguments"),
-        ([THOUGHT, {**OUTPUT, "output_ref": 7}], "/messages/1/output_ref"),
-    ]
-    for batch, pointer in cases:
-        with pytest.raises(ValidationError) as refusal:
-            await harness.append(cid, *batch, format=FormatName.OPENAI_RESPONSES)
-        assert [problem.pointer for problem in refusal.value.problems] == [pointer]
-
-
-async def test_gemini_responses_answer_calls_without_ids(harness: Harness) -> None:
-    """Calls and responses without ids pair by name and order. [log.pairing, log.any-format]"""
-    cid = await harness.conversation()
-    calls = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
-    answers = [
-        {"functionResponse": {"name": "f", "response": {"output": said}}} for said in ("a", "b")
-    ]
-    contents: list[Any] = [
-        {"role": "user", "parts": [{"text": "hi"}]},
-        {"role": "model", "parts": calls},
-        {"role": "user", "parts": [*answers, {"text": "go on"}]},
-    ]
-    answer = await harness.append(cid, *contents, format=FormatName.GEMINI)
-    assert [message.role for message in answer.messages][2:] == ["tool", "tool", "user"]
-    assert (await harness.stored(cid)).state.open_calls == ()
-    with pytest.raises(UnpairedToolResult):
-        await harness.append(cid, {"role": "user", "parts": [answers[0]]}, format=FormatName.GEMINI)
 
 
 @pytest.mark.parametrize("batches", [[3], [1, 1, 1], [1, 2], [2, 1]])
@@ -362,25 +291,6 @@ async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness
     assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]
 
 
-async def test_a_sliding_windows_budget_counts_what_it_shows(harness: Harness) -> None:
-    """With a sliding window the budget counts the last N messages [strategy.sliding-window]."""
-    own = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 4}}
-    cid = await harness.conversation(own)
-    for number in range(5):
-        answer = await harness.append(cid, user(f"question {number}"), says("so " * number))
-        build = await harness.build(cid)
-        assert answer.budget == build["budget"]
-
-
-async def test_without_a_known_context_window_there_is_no_pressure(harness: Harness) -> None:
-    """The append itself succeeds."""
-    harness.resolver.default_model = "nobody/knows"
-    cid = await harness.conversation()
-    answer = await harness.append(cid, user("hi"))
-    assert (answer.pressure, answer.budget, answer.notice) == (None, None, None)
-    assert await harness.context.budget(TENANT, cid) is None
-
-
 @pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5"])
 async def test_a_conversation_keeps_its_counter(harness: Harness, counter: str) -> None:
     """It counts its appends and its builds [tokens.counters]."""
@@ -389,45 +299,3 @@ async def test_a_conversation_keeps_its_counter(harness: Harness, counter: str) 
     expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
     assert [message.token_count for message in answer.messages] == expected
     assert (await harness.build(cid))["tokens_used"] == sum(expected)
-
-
-async def test_batches_are_bounded(harness: Harness) -> None:
-    """A batch holds 1 to 1000 messages; an unknown conversation is not found."""
-    cid = await harness.conversation()
-    for count in (0, 1001):
-        with pytest.raises(ValidationError):
-            await harness.append(cid, *[user("x")] * count)
-    assert len((await harness.append(cid, *[user("x")] * 1000)).messages) == 1000
-    for tenant, unknown in ((TENANT, new_id()), ("another", cid)):
-        with pytest.raises(NotFound):
-            await harness.log.append(tenant, unknown, Append([user("x")]))
-        with pytest.raises(NotFound):
-            await harness.log.page(tenant, unknown, after_seq=0, before_seq=9, order="asc", limit=1)
-
-
-async def test_large_messages_are_counted_in_a_thread(harness: Harness) -> None:
-    """A message of a megabyte is counted and stored as others are [tokens.what-counts]."""
-    cid = await harness.conversation()
-    answer = await harness.append(cid, user(" " * 1_000_000), user("word " * 20_000))
-    assert answer.messages[0].token_count < 100_000
-    assert answer.messages[1].token_count > 20_000
-    assert (await bodies(harness, cid))[0]["content"] == " " * 1_000_000
-
-
-async def test_results_of_one_anthropic_message_are_separate_messages(
-    harness: Harness,
-) -> None:
-    """A wire message with several results becomes several messages in one batch."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("hi"), asks("a", "b"))
-    blocks = [
-        {"type": "tool_result", "tool_use_id": "b", "content": "two"},
-        {"type": "tool_result", "tool_use_id": "a", "content": "one"},
-        {"type": "text", "text": "go on"},
-    ]
-    answer = await harness.append(cid, {"role": "user", "content": blocks}, format=ANTHROPIC)
-    assert [message.role for message in answer.messages] == ["tool", "tool", "user"]
-    assert (await harness.stored(cid)).state.open_calls == ()
-    build = await harness.build(cid)
-    assert [item["role"] for item in build.messages[-3:]] == ["tool", "tool", "user"]
-    assert build["format"] == CHAT

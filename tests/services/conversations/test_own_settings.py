@@ -10,21 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import Conflict, Problem, ValidationError
+from app.domain.common.errors import Conflict
 from app.domain.common.ids import AgentId
 from app.domain.common.policy import DEFAULT_POLICY
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
 from app.services.conversations.own_settings import (
     ListVersion,
-    OwnSettings,
     Patch,
     effective_policy,
-    newest_version,
-    sections_json,
-    tools_json,
-    with_policy_pointers,
-    with_version,
     without_empty_objects,
 )
 
@@ -82,34 +76,6 @@ def test_a_patch_changes_only_its_fields() -> None:
     assert Patch(frozenset({"model"})).applied(agent(settings)).model is None
 
 
-def test_creations_store_no_nulls() -> None:
-    """A null leaf of a creation equals an omitted one."""
-    own = OwnSettings(policy={"budget": {"context_window": None, "notice_at": 0.5}})
-    assert own.stored().policy == '{"budget":{"notice_at":0.5}}'
-
-
-def test_names_are_unique() -> None:
-    """A name that occurs twice in a list is refused with the pointer of the second.
-
-    [policy.versioned-lists]
-    """
-    section = {"name": "a", "content": ""}
-    with pytest.raises(ValidationError) as caught:
-        sections_json([section, section])
-    assert caught.value.problems[0].pointer == "/sections/1/name"
-    with pytest.raises(ValidationError) as caught:
-        tools_json([{"name": "a"}, {"function": {"name": "a"}}])
-    assert caught.value.problems[0].pointer == "/tools/1/name"
-
-
-def test_policy_pointers_start_at_the_request_body() -> None:
-    """What is wrong in a policy is pointed at from the whole body. [api.limits]"""
-    error = with_policy_pointers(
-        ValidationError("no", problems=(Problem("/budget/notice_at", "no"),))
-    )
-    assert error.problems == (Problem("/policy/budget/notice_at", "no"),)
-
-
 bodies = st.sampled_from(["[]", "[1]", "[2]"])
 
 
@@ -131,21 +97,3 @@ def test_a_list_is_replaced_as_a_new_version(
     after = newest.replaced(SettingsList.TOOLS, new, expected)
     assert after.body == new
     assert after.version == version + (new != body)
-
-
-@pytest.mark.parametrize("kind", SettingsList)
-def test_each_list_has_its_own_versions(kind: SettingsList) -> None:
-    """A change of one list does not change the other [policy.versioned-lists]."""
-    layer = agent(StoredSettings("m", "{}", "[1]", "[2]"))
-    changed = with_version(layer, kind, ListVersion("[9]", 8))
-    (other,) = set(SettingsList) - {kind}
-    assert newest_version(changed, kind) == ListVersion("[9]", 8)
-    assert newest_version(changed, other) == newest_version(layer, other)
-    assert changed.settings.model == "m"
-
-
-def test_a_list_of_an_earlier_release_is_version_zero() -> None:
-    """It is distinguished from an empty list [policy.versioned-lists]."""
-    assert ListVersion("[1]", 0).is_unversioned
-    assert not ListVersion("[]", 0).is_unversioned
-    assert not ListVersion("[1]", 1).is_unversioned

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import NotFound, ValidationError
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
     ANTHROPIC,
@@ -31,10 +31,9 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 SMALL = {
     CHAT: RequestSettings(CHAT, MODEL, None, 900),
     ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE, None, 900),
@@ -180,33 +179,6 @@ async def test_the_next_compaction_may_hide_an_unpinned_message(
     assert (kinds.count("pinned"), kinds.count("unpinned")) == (1, 1)
 
 
-async def test_part_of_a_pinned_turn_can_be_unpinned(harness: Harness) -> None:
-    """One call group is unpinned, and the others stay pinned [pins.whole-group]."""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    await harness.pin(cid, seqs["question"], turn=True)
-    assert await harness.unpin(cid, seqs["second"]) == [
-        seqs[n] for n in ("calls", "second", "first")
-    ]
-    await harness.compact(cid)
-    for build in await both(harness, cid):
-        assert "ferries" not in build.contents
-        assert "the harbour" in build.contents and "nine and ten" in build.contents
-
-
-async def test_pinning_again_changes_nothing(harness: Harness) -> None:
-    """It starts no epoch, and the view stays the same."""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    await harness.compact(cid)
-    first = await harness.pin(cid, seqs["calls"])
-    version = (await harness.stored(cid)).state.view_version
-    before = await harness.build(cid)
-    assert await harness.pin(cid, seqs["first"]) == first
-    assert (await harness.stored(cid)).state.view_version == version
-    assert (await harness.build(cid)).text == before.text
-
-
 # --- results that come later ----------------------------------------------------------------
 
 
@@ -235,41 +207,6 @@ async def test_results_after_the_pin_are_pinned(harness: Harness, strategy: str)
         assert "late late" in build.contents
 
 
-async def test_late_results_of_a_pinned_group_are_not_cleared(harness: Harness) -> None:
-    """A chain that only clears leaves out the whole pinned group, and counts it."""
-    cid = await harness.conversation(policy(4100, 100, strategy="chain"), tools=TOOLS)
-    await harness.append(cid, user("read"), asks("a", "b"), result("a", "early " * 200))
-    await harness.pin(cid, 2)
-    await harness.append(cid, result("b", "late " * 200))
-    for number in range(9):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 120))
-    made = await harness.compact(cid, target_tokens=2200)
-    assert made.strategies_run == ("clear_tool_results",)
-    for build in await both(harness, cid):
-        assert "early early" in build.contents and "late late" in build.contents
-        assert "r0 r0" not in build.contents
-    assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
-    reading = await harness.context.budget(TENANT, cid)
-    assert reading is not None
-    assert reading.budget.used_tokens == made.after_tokens
-
-
-async def test_builds_do_not_clear_late_results_of_a_pinned_group(harness: Harness) -> None:
-    """The steps without a model leave out the whole pinned group as well [pins.whole-group]."""
-    harness.gateway.replies = [DOWN]
-    own = policy(3000, 100, sandwich={"preserve_top": 2, "preserve_bottom": 45})
-    cid = await harness.conversation(own, tools=TOOLS)
-    await harness.append(cid, user("read"), asks("a", "b"), result("a", "early " * 100))
-    await harness.pin(cid, 2)
-    await harness.append(cid, result("b", "late " * 100))
-    for number in range(20):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 60))
-    for build in await both(harness, cid):
-        assert "tool_results_cleared" in build["degraded"]
-        assert "early early" in build.contents and "late late" in build.contents
-        assert "r0 r0" not in build.contents
-
-
 # --- wherever something is left out ---------------------------------------------------------
 
 
@@ -295,79 +232,6 @@ async def test_pins_in_a_sliding_window(harness: Harness) -> None:
     assert "ferries at nine" in later.contents
 
 
-async def test_pins_are_not_cleared_by_a_chain(harness: Harness) -> None:
-    """Results around a pinned one become placeholders [pins.whole-group]."""
-    cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
-    await harness.append(cid, user("read"))
-    for number in range(9):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 120))
-    await harness.pin(cid, 7)
-    made = await harness.compact(cid, target_tokens=1700)
-    assert made.strategies_run == ("clear_tool_results",)
-    for build in await both(harness, cid):
-        assert "r2 r2" in build.contents
-        assert "r1 r1" not in build.contents and "r3 r3" not in build.contents
-    assert made.after_tokens >= (await harness.build(cid))["tokens_used"]
-
-
-async def test_a_cleared_result_is_shown_again_once_pinned(harness: Harness) -> None:
-    """The counts agree with it [pins.whole-group]."""
-    cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
-    await harness.append(cid, user("read"))
-    for number in range(9):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 120))
-    await harness.compact(cid, target_tokens=1700)
-    before = (await harness.context.budget(TENANT, cid)).budget.used_tokens  # type: ignore[union-attr]
-    assert await harness.pin(cid, 4) == [4, 5]
-    for ask in ASKS.values():
-        assert "r1 r1" in (await harness.build(cid, ask)).contents
-    chat, _ = await both(harness, cid)
-    assert "r0 r0" not in chat.contents
-    after = (await harness.context.budget(TENANT, cid)).budget.used_tokens  # type: ignore[union-attr]
-    assert after > before + 100
-    assert after >= chat["tokens_used"]
-    assert (await harness.stored(cid)).state.kept_seqs == (5,)
-
-
-async def test_a_pin_on_a_visible_message_starts_no_epoch(harness: Harness) -> None:
-    """It may be between cleared results [pins.verbatim, epochs.extend]."""
-    cid = await harness.conversation(policy(3100, 100, strategy="chain"), tools=TOOLS)
-    await harness.append(cid, user("read"))
-    for number in range(9):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 120))
-    await harness.compact(cid, target_tokens=1700)
-    before = await both(harness, cid)
-    await harness.pin(cid, 1)
-    after = await both(harness, cid)
-    assert [build["epoch"] for build in after] == [build["epoch"] for build in before]
-    assert [build.text for build in after] == [build.text for build in before]
-    await harness.talk(cid, 2)
-    assert (await harness.build(cid))["epoch"] == before[0]["epoch"]
-
-
-async def test_pins_survive_truncation(harness: Harness) -> None:
-    """Pins stay however often the turns are halved, and keep no other messages.
-
-    [pins.whole-group]
-    """
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    await harness.pin(cid, seqs["calls"])
-    for _ in range(20):
-        try:
-            made, built = await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-        except ContextOverflow:
-            break
-        build = Build(built)
-        check(build, exact=True)
-        assert made.after_tokens < made.before_tokens
-        assert "ferries at nine" in build.contents and "ships at ten" in build.contents
-    else:
-        raise AssertionError("there is always something left to cut")
-    chat, _ = await both(harness, cid)
-    assert "question 7 why" in chat.contents and "answer 7" not in chat.contents
-
-
 async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
     """A request with its own context window shows the pins, also later ones [pins.verbatim]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
@@ -385,45 +249,6 @@ async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
     later = await harness.build(cid, SMALL[CHAT])
     assert later["epoch"] == first["epoch"], "the pins cost one epoch, not one each build"
     assert (await harness.stored(cid)).state.compaction_id is None
-
-
-async def test_a_pin_between_cleared_results_of_a_smaller_window_starts_one_epoch(
-    harness: Harness,
-) -> None:
-    """Later builds of that context window extend it."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(3000, 100, strategy="full_history"), tools=TOOLS)
-    await harness.set_policy(cid, {"strategy": "sandwich", "sandwich": {"preserve_bottom": 40}})
-    await harness.append(cid, user("read"))
-    for number in range(20):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 70))
-    before = await harness.build(cid)
-    assert "tool_results_cleared" in before["degraded"]
-    await harness.pin(cid, 1)
-    first = await harness.build(cid)
-    assert first["epoch"] <= before["epoch"] + 1
-    for _ in range(3):
-        await harness.append(cid, says("so"))
-        later = await harness.build(cid)
-        check(later, exact=True)
-        assert later["epoch"] == first["epoch"]
-
-
-async def test_a_pin_in_a_full_context_window(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts around the pins. [pins.verbatim, budget.levels]"""
-    cid = await harness.conversation(policy(1100, 100))
-    await harness.append(cid, user("remember: green tea"), says("noted"))
-    await harness.pin(cid, 1)
-    own = {"sandwich": {"preserve_top": 0}}
-    await harness.set_policy(cid, own)
-    for _ in range(3):
-        used = 955
-        while (await harness.context.budget(TENANT, cid)).budget.used_tokens < used:  # type: ignore[union-attr]
-            await harness.append(cid, user("why " * 4), says("so " * 4))
-        build = await harness.build(cid)
-        check(build, exact=True)
-        assert build["compaction"].compacted
-        assert "green tea" in build.contents and "noted" not in build.contents
 
 
 # --- the limit ------------------------------------------------------------------------------
@@ -452,28 +277,6 @@ async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy:
         await harness.pin(cid, 5, turn=True)
     await harness.unpin(cid, 2)
     assert await harness.pin(cid, 5) == [5]
-
-
-async def test_a_refused_pin_changes_nothing(harness: Harness) -> None:
-    """A hidden turn that is too large to pin stays hidden, in the same epoch [pins.whole-group]."""
-    cid = await harness.conversation(policy(1100, 100))
-    await harness.append(cid, user("read"), says("word " * 520), user("and"), says("then"))
-    await harness.talk(cid, 2)
-    await harness.set_policy(cid, {"sandwich": {"preserve_top": 0, "preserve_bottom": 2}})
-    assert (await harness.compact(cid)).compacted
-    before, state = await harness.build(cid), (await harness.stored(cid)).state
-    with pytest.raises(ValidationError):
-        await harness.pin(cid, 1, turn=True)
-    assert (await harness.stored(cid)).state == state
-    assert (await harness.build(cid)).text == before.text
-
-
-async def test_without_a_known_context_window_pins_have_no_limit(harness: Harness) -> None:
-    """Where nobody knows the window pins are taken as they are. [budget.unknown-model]"""
-    harness.resolver.default_model = None
-    cid = await harness.conversation()
-    await harness.append(cid, user("hi"))
-    assert await harness.pin(cid, 1) == [1]
 
 
 async def test_pins_of_unknown_messages(harness: Harness) -> None:
@@ -510,16 +313,3 @@ async def test_concurrent_pins(harness: Harness) -> None:
     state = (await harness.stored(cid)).state
     assert set(range(1, 20, 3)) <= set(state.kept_seqs)
     assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)
-
-
-async def test_a_deletion_removes_pins(harness: Harness) -> None:
-    """A new conversation with the same id has no pins [log.delete-everything]."""
-    cid = await harness.conversation(policy(20_000))
-    await fill(harness, cid, 100)
-    await harness.pin(cid, 1)
-    removed = await harness.conversations.remove(TENANT, cid)
-    assert removed["pins"] == 1
-    await harness.conversation(policy(20_000), conversation_id=cid)
-    await fill(harness, cid, 100)
-    async with harness.database.session() as session:
-        assert await session.contexts.pinned(cid) == []

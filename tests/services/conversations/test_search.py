@@ -13,19 +13,17 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.domain.common.messages import FormatName
+from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.compaction.runs import CompactRequest
 from app.services.conversations import recall, search
 from app.services.conversations.search import SearchService
 from app.worker import Worker
-from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, new_id, result, says, user
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
 POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
-GEMINI = FormatName.GEMINI
 
 
 @pytest.fixture
@@ -92,31 +90,6 @@ async def test_a_compacted_sentence_is_found(
     assert await seqs(service, with_sentence, "staging") == [9, 51]
 
 
-async def test_a_cleared_sentence_is_found(
-    harness: Harness, service: SearchService, with_sentence: str
-) -> None:
-    """A clear changes neither the log nor its index [search.finds-compacted]."""
-    await harness.conversations.clear(TENANT, with_sentence)
-    await harness.append(with_sentence, user("a new start"))
-    assert PLANTED not in (await harness.build(with_sentence)).contents
-    assert await seqs(service, with_sentence, "staging port") == [9]
-    (found, *_) = await recalled(service, with_sentence, "on which port does the database listen?")
-    assert (found.seq, found.role, found.excerpt) == (9, "user", PLANTED)
-
-
-async def test_results_and_calls_are_found(harness: Harness, service: SearchService) -> None:
-    """A call is found by its tool, a result by its preview, with the name of its tool."""
-    cid = await harness.conversation()
-    output = "".join(f"line {number}\n" for number in range(20_000))
-    await harness.append(cid, user("go"), asks("a"), result("a", output), says("done"))
-    assert await seqs(service, cid, "read_file") == [2, 3]
-    assert await seqs(service, cid, "17 line") == [3]
-    assert await seqs(service, cid, "line 19999") == []
-    (found, *_) = await recalled(service, cid, "line 17")
-    assert (found.seq, found.role, found.tool_name) == (3, "tool", "read_file")
-    assert found.output_ref is not None and found.output_ref.byte_size == len(output)
-
-
 async def test_other_conversations_are_not_found(harness: Harness, service: SearchService) -> None:
     """A search finds only messages of its own conversation."""
     mine, other = await harness.conversation(), await harness.conversation()
@@ -176,18 +149,6 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
     assert await words_of(harness, cid) == 7
 
 
-async def test_every_format_is_searched(harness: Harness, service: SearchService) -> None:
-    """Messages of every format are found [log.any-format, search.finds-compacted]."""
-    cid = await harness.conversation()
-    await harness.append(cid, {"role": "user", "parts": [{"text": "zebra"}]}, format=GEMINI)
-    part = {"type": "input_text", "text": "zebra"}
-    item = {"type": "message", "role": "user", "content": [part]}
-    await harness.append(cid, item, format=FormatName.OPENAI_RESPONSES)
-    block = {"role": "user", "content": [{"type": "text", "text": "zebra"}]}
-    await harness.append(cid, block, format=FormatName.ANTHROPIC)
-    assert await seqs(service, cid, "zebra") == [1, 2, 3]
-
-
 # --- pages ------------------------------------------------------------------------------------
 
 
@@ -214,13 +175,6 @@ async def test_pages_in_both_orders(
             assert found == (expected if order == "asc" else expected[::-1])
     assert await seqs(service, cid, query, after_seq=4, before_seq=10) == [6, 8]
     assert await seqs(service, cid, query, after_seq=9, before_seq=10) == []
-
-
-async def test_a_query_without_words_is_refused(service: SearchService, with_sentence: str) -> None:
-    """The error has its pointer [search.words, errors.problem-json]."""
-    with pytest.raises(ValidationError) as refused:
-        await seqs(service, with_sentence, "-staging")
-    assert refused.value.problems[0].pointer == "/query/q"
 
 
 # --- indexing ---------------------------------------------------------------------------------
@@ -306,18 +260,6 @@ async def test_concurrent_searches_agree(
     assert await words_of(harness, with_sentence) == 70
 
 
-async def test_batches_are_bounded_by_bytes(
-    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Large messages are indexed one at a time, and all are indexed [search.words]."""
-    monkeypatch.setattr(search, "BATCH_BYTES", 10)
-    cid = await harness.conversation()
-    await harness.append(cid, *(user(f"number {'é' * 100} {number}") for number in range(7)))
-    async with harness.database.session() as session:
-        assert len(await session.search.unindexed(cid, 7, 500, 10)) == 1
-    assert await seqs(service, cid, "number") == [*range(1, 8)]
-
-
 async def test_a_deletion_leaves_no_words(
     harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
@@ -330,16 +272,6 @@ async def test_a_deletion_leaves_no_words(
     async with harness.database.session() as session:
         await session.search.add(with_sentence, {item.message.seq: ("late",) for item in batch})
     assert await words_of(harness, with_sentence) == 0
-
-
-async def test_a_search_without_a_database_is_unavailable(
-    service: SearchService, harness: Harness
-) -> None:
-    """The caller may retry it [operation.database-away]."""
-    await harness.database.store.close()
-    harness.database.store._url = "postgresql://localhost:1/nowhere"
-    with pytest.raises(ServiceUnavailable):
-        await seqs(service, new_id(), "x")
 
 
 # --- recall -----------------------------------------------------------------------------------
@@ -371,32 +303,6 @@ async def test_recall_shows_the_best_first_in_pages(
     assert len(seqs_of) == len(set(seqs_of)) == MAX_RANKED
     assert await recalled(service, cid, "the elephant") == ()
     assert await recalled(service, cid, "?!") == ()
-
-
-async def test_recall_shows_both_sides(harness: Harness, service: SearchService) -> None:
-    """The messages around a match are shown, unless they are on the page themselves."""
-    cid = await harness.conversation()
-    sides = [user("where?"), says("the zebra is in Lisbon"), user("I see")]
-    await harness.append(cid, *(message for _ in range(MAX_RECALLED) for message in sides))
-    for item in await recalled(service, cid, "zebra"):
-        assert (item.role, item.excerpt) == ("assistant", "the zebra is in Lisbon")
-        beside = [found and (found.role, found.excerpt) for found in (item.before, item.after)]
-        assert beside == [("user", "where?"), ("user", "I see")]
-    found = await recalled(service, cid, "zebra where see")
-    shown = {item.seq for item in found}
-    assert all((item.before is None) is (item.seq - 1 in shown) for item in found if item.seq > 1)
-
-
-async def test_recall_finds_old_messages_with_common_words(
-    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Postings are bounded, but a message with all words is found at any age [agent-tools.mcp]."""
-    monkeypatch.setattr(recall, "MAX_POSTINGS", 5)
-    cid = await harness.conversation()
-    words = ("red", "green", "blue")
-    others = [user(f"{words[number % 3]} {words[(number + 1) % 3]}") for number in range(60)]
-    await harness.append(cid, user("red green blue"), *others)
-    assert (await recalled(service, cid, "red, green and blue"))[0].seq == 1
 
 
 async def test_recall_finds_messages_of_a_time(
@@ -433,10 +339,3 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
         (found, *others) = await recalled(service, cid, question)
         assert found.seq == 1
         assert not any("5433" in item.excerpt for item in others)
-
-
-async def test_recall_of_an_empty_conversation(harness: Harness, service: SearchService) -> None:
-    """It finds nothing, and no query fails [search.recall]."""
-    cid = await harness.conversation()
-    assert await recalled(service, cid, "anything") == ()
-    assert await seqs(service, cid, "anything") == []

@@ -83,11 +83,6 @@ async def visibilities_of(harness: Harness, conversation_id: str) -> list[Visibi
     return [item.visibility for item in await read(harness, conversation_id)]
 
 
-async def states(harness: Harness, conversation_id: str) -> list[State]:
-    """Return the state of each message of a conversation."""
-    return [mark.state for mark in await visibilities_of(harness, conversation_id)]
-
-
 # --- visibilities and builds ----------------------------------------------------------------------
 
 
@@ -227,37 +222,6 @@ async def check(story: Story) -> None:
     assert all(
         conversation.state.window.holds(seq) for seq, mark in found.items() if mark.restored_at
     )
-
-
-async def test_a_read_moves_the_window(harness: Harness) -> None:
-    """A page has the current window, also without a build since [transcript.pages]."""
-    cid = await harness.conversation(agent_id=await harness.agent(3600))
-    await harness.append(cid, user("old"), says("yes"))
-    harness.clock.pass_seconds(3600)
-    await harness.append(cid, user("new"))
-    assert await states(harness, cid) == [State.OUTSIDE, State.OUTSIDE, State.VERBATIM]
-    assert (await harness.build(cid)).messages[0]["content"] == "new"
-
-
-async def test_a_compaction_of_another_strategy_is_no_cause(harness: Harness) -> None:
-    """After a change of the strategy the next build starts from the log."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 6)
-    assert (await harness.compact(cid)).compacted
-    assert State.SUMMARISED in await states(harness, cid)
-    await harness.set_policy(cid, {"strategy": "full_history"})
-    assert set(await states(harness, cid)) == {State.VERBATIM}
-
-
-async def test_later_results_of_a_pinned_group_are_pinned(harness: Harness) -> None:
-    """A pin covers its call group with later results, and nothing else."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("look"), asks("c1", "c2"), result("c1"))
-    await harness.pin(cid, 2)
-    await harness.append(cid, result("c2"), says("done"), user("next"), asks("c3"), result("c3"))
-    assert [item.pinned for item in await read(harness, cid)] == [
-        seq in (2, 3, 4) for seq in range(1, 9)
-    ]
 
 
 async def test_long_chains_of_compactions(

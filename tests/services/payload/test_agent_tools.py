@@ -17,7 +17,6 @@ READ_LINES, GREP, READ_BYTES, *_ = AGENT_TOOL_NAMES
 FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
 WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}
-OWN = {"type": "function", "function": {"name": READ_LINES, "description": "mine"}}
 
 
 def tools_of(build: Build) -> list[str]:
@@ -62,76 +61,6 @@ async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -
             assert later.stable[: len(first.stable)] == first.stable
 
 
-async def test_a_second_kind_of_note_adds_its_tool_once(harness: Harness) -> None:
-    """What newly comes to be named starts one epoch, with what is named by then."""
-    cid = await with_long_result(harness)
-    first = await harness.build(cid)
-    await harness.set_policy(cid, {"tool_output": {"view": "reference"}})
-    await harness.append(cid, asks("b"), result("b", LONG + "!"))
-    second = await harness.build(cid)
-    assert second["epoch"] == first["epoch"] + 1
-    assert tools_of(second) == [READ_LINES, GREP, READ_BYTES]
-    assert 'Use the \\"read_result\\" tool' in second.contents
-    third = await harness.build(cid)
-    assert third["epoch"] == second["epoch"]
-
-
-@FORMATS
-async def test_none_adds_no_tool_and_names_none(harness: Harness, format: Any) -> None:
-    """With `none` the note keeps the ref and the size, and names no absent tool."""
-    cid = await with_long_result(harness, agent_tools="none")
-    build = await harness.build(cid, ASKS[format])
-    assert tools_of(build) == []
-    assert not any(name in build.contents for name in AGENT_TOOL_NAMES)
-    assert 'ref=\\"blob_' in build.contents
-    check(build, exact=format is CHAT)
-    await harness.set_policy(cid, {"agent_tools": "auto"})
-    named = await harness.build(cid, ASKS[format])
-    assert tools_of(named) == [READ_LINES, GREP]
-    assert READ_LINES in named.contents
-
-
-async def test_a_list_adds_what_it_lists(harness: Harness) -> None:
-    """A list overrides what is mentioned, and a note naming others is worded without."""
-    cid = await with_long_result(harness, agent_tools=[READ_BYTES])
-    build = await harness.build(cid)
-    assert tools_of(build) == [READ_BYTES]
-    assert READ_LINES not in build.contents
-    await harness.set_policy(cid, {"agent_tools": [READ_LINES, GREP]})
-    assert READ_LINES in (await harness.build(cid)).contents
-
-
-async def test_the_callers_own_definition_replaces_the_services(harness: Harness) -> None:
-    """The caller's tool of that name is neither replaced nor doubled."""
-    cid = await harness.conversation(WINDOW | {"agent_tools": "auto"}, tools=[OWN])
-    await harness.append(cid, user("go"), asks("a"), result("a", LONG))
-    build = await harness.build(cid)
-    assert tools_of(build) == [READ_LINES, GREP]
-    assert build.payload["tools"][0]["function"]["description"] == "mine"
-    await harness.set_policy(cid, {"agent_tools": "none"})
-    plain = await harness.build(cid)
-    assert tools_of(plain) == [READ_LINES]
-    assert "ref=" in plain.contents
-
-
-@FORMATS
-async def test_a_placeholder_brings_its_tool(harness: Harness, format: Any) -> None:
-    """What a placeholder names is there, and the text is exactly the documented one."""
-    policy = {"tool_output": {"context_budget_tokens": 300, "offload_threshold_bytes": 10**6}}
-    cid = await harness.conversation(WINDOW | policy)
-    for number in range(4):
-        call_id = f"c{number}"
-        await harness.append(cid, user("go"), asks(call_id), result(call_id, "word " * 200))
-    build = await harness.build(cid, ASKS[format])
-    assert tools_of(build) == [READ_LINES, "compact_context"]
-    assert "; 1,000 bytes; read with tool_output_cache]" in build.contents
-    await harness.set_policy(cid, {"agent_tools": "none"})
-    plain = await harness.build(cid, ASKS[format])
-    assert "; 1,000 bytes]" in plain.contents
-    assert READ_LINES not in plain.contents
-    check(plain, exact=format is CHAT)
-
-
 @FORMATS
 async def test_tools_stay_after_an_automatic_compaction(harness: Harness, format: Any) -> None:
     """The tools of placeholders and of the usage note stay without either. [agent-tools.stay]"""
@@ -170,13 +99,3 @@ async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harne
     assert tools_of(await harness.build(cid)) == ["compact_context", "recall"]
     await harness.set_policy(cid, {"compaction": {"auto": False}})
     assert tools_of(await harness.build(cid)) == ["recall"]
-
-
-async def test_no_more_tools_than_a_provider_takes(harness: Harness) -> None:
-    """Beside 128 tools of the caller nothing is added, and so nothing is named."""
-    tools = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(128)]
-    cid = await harness.conversation(WINDOW, tools=tools)
-    await harness.append(cid, user("go"), asks("a"), result("a", LONG))
-    build = await harness.build(cid)
-    assert len(tools_of(build)) == 128
-    assert READ_LINES not in build.contents

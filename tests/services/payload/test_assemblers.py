@@ -23,7 +23,6 @@ from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
     CLAUDE,
-    MODEL,
     TENANT,
     Harness,
     asks,
@@ -138,17 +137,6 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
     assert noted >= 2
 
 
-async def test_a_note_names_no_tool_that_is_absent(harness: Harness) -> None:
-    """Without the tool the note has only the usage."""
-    policy = small(1_000, agent_tools="none", strategy="sliding_window")
-    conversation_id = await harness.conversation(policy)
-    await harness.append(conversation_id, user("why " * 420))
-    answer = await built(harness, conversation_id)
-    assert answer["notice"]
-    assert "% used.]" in said(answer)
-    assert "compact_context" not in said(answer)
-
-
 # --- deltas ---------------------------------------------------------------------------------
 
 
@@ -212,21 +200,6 @@ async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -
     assert not other["delta"]
 
 
-async def test_a_requested_window_of_the_same_size_is_separate(harness: Harness) -> None:
-    """A request's window as large as the model's own shows all, before and after."""
-    conversation_id = await harness.conversation()
-    await harness.append(conversation_id, user("one"), says("two"))
-    own = RequestSettings(CHAT, MODEL, max_context_tokens=128_000)
-    first = await built(harness, conversation_id, own)
-    second = await built(harness, conversation_id)
-    await harness.append(conversation_id, user("three"))
-    third = await built(harness, conversation_id)
-    fourth = await built(harness, conversation_id, own)
-    for answer, count in ((first, 2), (second, 2), (third, 3), (fourth, 3)):
-        assert len(answer["payload"]["messages"]) == count
-    assert third["epoch"] == second["epoch"]
-
-
 async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
     """Breakpoints follow the items that stay in an epoch, in replayed builds too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
@@ -250,62 +223,7 @@ async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -
         assert orjson.loads(orjson.dumps(again["payload"])) == full["payload"]
 
 
-async def test_a_payload_of_another_stream_is_no_base_of_a_delta(harness: Harness) -> None:
-    """Each stream numbers its own epochs; a build id identifies the stream."""
-    conversation_id = await harness.conversation()
-    await harness.append(conversation_id, user("one"))
-    chat = await built(harness, conversation_id)
-    other = RequestSettings(CHAT, "gpt-4.1")
-    first = await built(harness, conversation_id, other)
-    known = KnownPayload(chat["epoch"], chat["through_seq"], chat["build_id"])
-    assert first["epoch"] == chat["epoch"]
-    assert not (await built(harness, conversation_id, other, known))["delta"]
-    assert (await built(harness, conversation_id, known=known))["delta"]
-
-
-async def test_a_history_begins_with_the_user_behind_a_system_text(harness: Harness) -> None:
-    """An opening as system text is no turn: a note precedes the first assistant message."""
-    conversation_id = await harness.conversation({"dynamic_position": "before_window"}, [PAD])
-    await harness.append(conversation_id, says("Welcome"), user("Hello"))
-    for format, key in ((CHAT, "messages"), (RESPONSES, "input")):
-        answer = await built(harness, conversation_id, RequestSettings(format, MODELS[format]))
-        roles = [item["role"] for item in answer["payload"][key]]
-        assert next(role for role in roles if role not in ("system", "developer")) == "user"
-
-
 # --- tools held back ------------------------------------------------------------------------
-
-
-async def test_tools_beyond_their_share_are_deferred(harness: Harness) -> None:
-    """`mcp` tools are deferred first, then `skill`, never `builtin`, with `tool_search`."""
-    tools = [tool("build_in", "builtin"), tool("dance", "skill")]
-    tools += [tool(f"server_tool_{n}") for n in range(20)]
-    conversation_id = await harness.conversation(small(), tools=tools)
-    await harness.append(conversation_id, user("Hello"))
-    answer = await built(harness, conversation_id)
-    shown = tool_names(answer)
-    assert answer["deferred_tools"] == 22 - len(set(shown) - {"tool_search"}) > 0
-    assert {"build_in", "dance", "tool_search"} <= set(shown)
-    held = answer["deferred_tools"]
-    note = f"[{held} tools deferred to save context. Use tool_search to find them.]"
-    assert note in orjson.dumps(answer["tail"]).decode()
-    assert answer["budget"]["tool_descriptions"] <= 0.1 * 7_500 + 120
-    assert faults(CHAT, answer["payload"]) == []
-
-
-async def test_recently_called_tools_are_deferred_last(harness: Harness) -> None:
-    """The least recently used are deferred first, by the calls in the log. [tools.deferral]"""
-    tools = [tool(f"tool_{n}") for n in range(20)]
-    conversation_id = await harness.conversation(small(), tools=tools)
-    function = {"name": "tool_19", "arguments": "{}"}
-    call = {"id": "c", "type": "function", "function": function}
-    await harness.append(
-        conversation_id,
-        user("Hello"),
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        result("c"),
-    )
-    assert "tool_19" in tool_names(await built(harness, conversation_id))
 
 
 async def test_a_promoted_tool_is_shown(harness: Harness) -> None:
@@ -361,15 +279,6 @@ async def test_native_tool_search_keeps_the_prefix(harness: Harness) -> None:
     assert faults(ANTHROPIC, second["payload"]) == []
     grown = second["budget"]["tool_descriptions"] - first["budget"]["tool_descriptions"]
     assert grown > 40
-
-
-async def test_without_a_tool_search_nothing_is_deferred(harness: Harness) -> None:
-    """A model that cannot search gets every tool [tools.deferral-failure]."""
-    tools = [tool(f"tool_{n}") for n in range(20)]
-    conversation_id = await harness.conversation(small(agent_tools="none"), tools=tools)
-    await harness.append(conversation_id, user("Hello"))
-    answer = await built(harness, conversation_id)
-    assert (len(tool_names(answer)), answer["deferred_tools"]) == (20, 0)
 
 
 async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness) -> None:

@@ -181,17 +181,6 @@ async def test_an_epoch_lasts_while_only_the_log_grows(
     assert builds[-1]["through_seq"] == 1 + 5 * 8
 
 
-async def test_the_first_build_of_a_stream_has_no_break_reason(harness: Harness) -> None:
-    """A first epoch has no reason, even when it needs a stub tool or a reduction."""
-    cid = await harness.conversation(policy(600, 100))
-    await harness.append(cid, user("go " * 300), asks("a"), result("a", "out " * 900))
-    build = await harness.build(cid, ASKS[ANTHROPIC])
-    check(build, exact=False)
-    assert build["cache_break_reason"] is None
-    assert build["epoch"] == 1
-    assert build.payload["tools"]
-
-
 async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
     """Sections, tools, policy, window and model each start an epoch with a reason."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
@@ -354,16 +343,6 @@ async def test_a_build_that_may_not_compact_overflows(
     assert overflow.value.facts["budget"].used_tokens > 1000
 
 
-async def test_sections_alone_can_overflow(harness: Harness) -> None:
-    """A system prompt larger than the window is refused with the budget. [budget.overflow]"""
-    cid = await harness.conversation(policy(300, 100), [{"name": "a", "content": "word " * 400}])
-    await harness.append(cid, user("hi"))
-    with pytest.raises(ContextOverflow) as overflow:
-        await harness.build(cid)
-    budget = overflow.value.facts["budget"]
-    assert budget.system_prompt > budget.effective_window
-
-
 async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
     """Where user text may not be shortened, what cannot fit is refused. [budget.overflow]"""
     cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
@@ -379,72 +358,7 @@ async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> Non
     assert "short again" in build.contents
 
 
-@pytest.mark.parametrize("turns", [0, 8])
-async def test_a_huge_answer_leaves_the_newest_user_message(harness: Harness, turns: int) -> None:
-    """When the last messages alone do not fit, the last resort is the user's own words."""
-    own = policy(700, 100, messages={"offload_oversized": False})
-    cid = await harness.conversation(own)
-    if turns:
-        await harness.talk(cid, turns, words=2)
-    await harness.append(cid, user("what now?"), says("word " * 1500))
-    for ask in ASKS.values():
-        build = await harness.build(cid, ask)
-        check(build, exact=ask.format is CHAT)
-        assert "what now?" in build.contents
-        assert "emergency_cut" in build["degraded"]
-    assert (await harness.stored(cid)).state.hidden_span is None
-
-
-async def test_many_results_are_replaced_by_placeholders(harness: Harness) -> None:
-    """One turn of large results: the old ones are trimmed, named in `degraded`."""
-    own = policy(3000, 100, sandwich={"preserve_top": 1, "preserve_bottom": 20})
-    cid = await harness.conversation(own, tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    for number in range(8):
-        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", f"r{number} " * 200))
-    for format, ask in ASKS.items():
-        build = await harness.build(cid, ask)
-        check(build, exact=format is CHAT)
-        assert "tool_results_cleared" in build["degraded"]
-        assert "[tool output trimmed; ref=" in build.contents
-        assert "read it all" in build.contents
-        assert "r7 r7" in build.contents
-
-
-async def test_images_in_results_reach_every_format(harness: Harness) -> None:
-    """An image a tool returned is sent: beside its result, or in a message after it."""
-    cid = await harness.conversation(policy(50_000), tools=TOOLS)
-    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    content = [{"type": "text", "text": "see"}, image]
-    await harness.append(cid, user("look"), asks("a"), result("a", content), user("and?"))
-    for format, ask in ASKS.items():
-        build = await harness.build(cid, ask)
-        check(build, exact=format is CHAT)
-        assert "https://example.org/a.png" in build.contents
-        cold = await harness.build(cid, ask, harness.cold())
-        assert cold.text == build.text
-
-
 # --- failure --------------------------------------------------------------------------------
-
-
-async def test_a_build_survives_the_models_failure(harness: Harness) -> None:
-    """A build that can go on without the model answers, and names the step."""
-    harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["degraded"] == ["summariser_unavailable"]
-    assert build["compaction"] is None
-    state = (await harness.stored(cid)).state
-    assert (state.hidden_span, state.view_version) == (None, 0)
-    await fill(harness, cid, 1100)
-    over = await harness.build(cid)
-    check(over, exact=True)
-    assert over["degraded"][0] == "summariser_unavailable"
-    assert len(over["degraded"]) > 1
-    assert (await harness.stored(cid)).state.hidden_span is None
 
 
 async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
@@ -465,49 +379,6 @@ async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
 
 
 # --- state ----------------------------------------------------------------------------------
-
-
-async def test_another_strategy_clears_the_state(harness: Harness) -> None:
-    """A summary another strategy made is dropped; everything is shown again."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    assert (await harness.build(cid))["summary_used"]
-    await harness.set_policy(cid, {"strategy": "full_history", "budget": {"context_window": 5000}})
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert not build["summary_used"]
-    assert build["cache_break_reason"] is not None
-    state = (await harness.stored(cid)).state
-    assert (state.hidden_span, state.compaction_id, state.hidden_tokens) == (None, None, 0)
-    assert len(build.messages) == state.head_seq
-    assert await harness.receipts.state(TENANT, cid) is None
-    await harness.set_policy(cid, {"strategy": "sandwich"})
-    assert not (await harness.build(cid))["summary_used"]
-
-
-async def test_growth_alone_costs_no_model_call(harness: Harness) -> None:
-    """After a compaction the summary and a growing gap are shown until pressure returns."""
-    harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    first = await harness.build(cid)
-    for _ in range(4):
-        await harness.append(cid, user("why " * 12), says("so " * 12))
-        later = await harness.build(cid)
-        assert later["epoch"] == first["epoch"]
-        assert is_extension(later, first)
-        check(later, exact=True)
-    assert len(harness.gateway.calls) == 1
-    while (await harness.context.budget(TENANT, cid)).budget.used_tokens < 955:  # type: ignore[union-attr]
-        await harness.append(cid, user("why " * 4), says("so " * 4))
-    extended = await harness.build(cid)
-    check(extended, exact=True)
-    assert extended["cache_break_reason"] == "compaction"
-    start, end = extended["compaction"].summary_range
-    before_start, before_end = first["compaction"].summary_range
-    assert start == before_start
-    assert end > before_end
-    assert len(harness.gateway.calls) == 2
 
 
 async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: Harness) -> None:
@@ -537,47 +408,6 @@ async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: H
     cold = await harness.build(cid, small, harness.cold())
     assert cold.text == third.text
     assert harness.gateway.calls == []
-
-
-@pytest.mark.parametrize("strategy", ["sandwich", "tree_summary"])
-async def test_a_summary_that_a_smaller_window_cannot_hold(harness: Harness, strategy: str) -> None:
-    """The active summaries are summarised again for this window; the conversation keeps them."""
-    cid = await harness.conversation(policy(50_000, 100, strategy=strategy))
-    for number in range(200):
-        await harness.append(
-            cid, user(f"From now on, call host{number} by oak-{number}."), says("Ok")
-        )
-    assert (await harness.compact(cid)).compacted
-    assert (await harness.build(cid))["budget"].summary > 800
-    small = RequestSettings(max_context_tokens=900)
-    first = await harness.build(cid, small)
-    check(first, exact=True)
-    assert first["summary_used"]
-    assert "extractive_summary" in first["degraded"]
-    assert b"call host" in first.text and first["budget"].summary < 400
-    assert (await harness.build(cid, small, harness.cold())).text == first.text
-    assert (await harness.build(cid))["budget"].summary > 800
-
-
-async def test_a_sliding_window_shows_the_last_messages(harness: Harness) -> None:
-    """The last N messages are shown after a note where they start with an assistant."""
-    own = policy(50_000, 100, strategy="sliding_window", sliding_window={"keep_last_n": 4})
-    cid = await harness.conversation(own)
-    await harness.talk(cid, 6)
-    build = await harness.build(cid)
-    assert [item["content"][:10] for item in build.messages] == [
-        "question 4",
-        "answer 4 b",
-        "question 5",
-        "answer 5 b",
-    ]
-    await harness.append(cid, user("next"))
-    moved = await harness.build(cid)
-    assert moved["cache_break_reason"] == "window_moved"
-    assert moved.messages[0]["content"] == "[Earlier messages are not shown.]"
-    check(moved, exact=True)
-    cold = await harness.build(cid, None, harness.cold())
-    assert cold.text == moved.text
 
 
 # --- at once --------------------------------------------------------------------------------
@@ -698,17 +528,6 @@ async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Har
     check(build, exact=True)
 
 
-async def test_builds_without_a_payload_cache_are_the_same(harness: Harness) -> None:
-    """A process with an empty payload cache returns the same bytes. [neutral.same-bytes]"""
-    poor = Harness(harness.database, window_bytes=0)
-    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
-    for number in range(3):
-        await harness.append(cid, user(f"{number}"), asks("a"), result("a"))
-        for ask in ASKS.values():
-            rich_build = await harness.build(cid, ask)
-            assert (await poor.build(cid, ask)).text == rich_build.text
-
-
 async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
     """After a deletion the same id shows no earlier message, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
@@ -739,18 +558,6 @@ async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Ha
     harness.database.after_read = delete
     with pytest.raises(NotFound):
         await harness.build(cid)
-
-
-async def test_a_batch_appended_in_one_go_is_built_as_one_by_one(harness: Harness) -> None:
-    """How the log was cut into batches makes no difference to a payload. [neutral.same-bytes]"""
-    batch = [user("hi"), asks("a"), result("a", "x"), says("so"), user("bye")]
-    one, two = await harness.conversation(policy(9000)), await harness.conversation(policy(9000))
-    await harness.append(one, *batch)
-    for message in batch:
-        await harness.append(two, message)
-        await harness.build(two, ASKS[ANTHROPIC])
-    for ask in ASKS.values():
-        assert (await harness.build(one, ask)).messages == (await harness.build(two, ask)).messages
 
 
 async def test_idempotent_appends_are_built_once(harness: Harness) -> None:

@@ -10,7 +10,7 @@ from app.domain.common.errors import ContextOverflow, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.domain.payload.builders import faults
-from tests.services.fakes import CHAT, Harness, result, says, user
+from tests.services.fakes import CHAT, Harness, says, user
 from tests.services.payload.builders import MODELS, RESPONSES, built
 
 WINDOW, OUTPUT = 8_000, 500
@@ -57,42 +57,6 @@ async def test_tools_beyond_the_window_are_deferred(harness: Harness, format: Fo
         later = await built(harness, cid, ask, service=service)
         assert (later["epoch"], names(later)) == (first["epoch"], names(first))
         assert later["degraded"] == [DEFERRED]
-
-
-async def test_tools_with_a_little_room_stay(harness: Harness) -> None:
-    """As long as a tenth of the window is left for messages, no builtin tool is deferred."""
-    cid = await harness.conversation(POLICY, tools=tools(12))
-    await harness.append(cid, user("Hello"))
-    answer = await built(harness, cid)
-    assert answer["budget"]["tool_descriptions"] > 0.25 * WINDOW
-    assert (len(names(answer)), answer["degraded"]) == (12, [])
-
-
-async def test_called_and_found_tools_stay(harness: Harness) -> None:
-    """The tools that were called, and those that a search found, are defined."""
-    cid = await harness.conversation(POLICY, tools=tools(60))
-    function = {"name": "tool_31", "arguments": "{}"}
-    call = {"id": "c", "type": "function", "function": function}
-    called = {"role": "assistant", "content": None, "tool_calls": [call]}
-    await harness.append(cid, user("Hello"), called, result("c"))
-    assert "tool_31" in names(await built(harness, cid))
-    async with harness.database.session() as session:
-        await session.log.promote(cid, ["tool_7", "tool_8"])
-    answer = await built(harness, cid)
-    assert {"tool_7", "tool_8"} <= set(names(answer))
-    assert (answer["cache_break_reason"], answer["degraded"]) == ("tools_changed", [DEFERRED])
-
-
-async def test_more_found_tools_than_the_window_takes(harness: Harness) -> None:
-    """A search that promotes everything leaves a payload that fits."""
-    cid = await harness.conversation(POLICY, tools=tools(60))
-    await harness.append(cid, user("Hello"))
-    async with harness.database.session() as session:
-        await session.log.promote(cid, [f"tool_{number}" for number in range(60)])
-    answer = await built(harness, cid)
-    assert "tool_59" in names(answer) and "tool_0" not in names(answer)
-    assert answer["tokens_used"] <= WINDOW - OUTPUT
-    assert faults(CHAT, answer["payload"]) == []
 
 
 async def test_too_many_tools_for_the_provider(harness: Harness) -> None:

@@ -6,22 +6,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import ContextOverflow, NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import ContextOverflow, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
-    ANTHROPIC,
     CHAT,
-    MODEL,
     SUMMARISER,
     TENANT,
     Build,
@@ -30,7 +26,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    new_id,
     own_text,
     result,
     says,
@@ -249,26 +244,6 @@ async def test_an_overflow_changes_nothing(harness: Harness) -> None:
     assert await harness.receipts.page(TENANT, cid, 10, None) == []
 
 
-async def test_a_cut_that_saves_no_tokens_is_not_made(harness: Harness) -> None:
-    """A note larger than the messages it replaces saves nothing. [compaction.emergency]"""
-    cid = await harness.conversation(policy(20_000))
-    await harness.append(cid, user("a"), says("b"), user("c"))
-    state = (await harness.stored(cid)).state
-    with pytest.raises(ContextOverflow):
-        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    assert (await harness.stored(cid)).state == state
-
-
-@pytest.mark.parametrize("strategy", ["sandwich", "chain"])
-async def test_a_long_log_that_was_never_built(harness: Harness, strategy: str) -> None:
-    """It is halved, and what is still too large reduced by steps that need no model."""
-    cid = await harness.conversation(policy(1100, 100, strategy=strategy))
-    await fill(harness, cid, 6000)
-    _, build = await overflow(harness, cid)
-    assert build["degraded"] != []
-    assert (await harness.build(cid)).text == build.text
-
-
 async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
     """A payload that is still over `compact_trigger` is answered without a summary.
 
@@ -316,38 +291,6 @@ async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
 # --- lanes, formats, neighbours -------------------------------------------------------------
 
 
-async def test_in_a_stream_with_a_smaller_window(harness: Harness) -> None:
-    """The cut starts from this stream's newest payload, so each call cuts more."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 40)
-    small = RequestSettings(CHAT, MODEL, max_context_tokens=1000)
-    first = await harness.build(cid, small)
-    shown = [questions(first)]
-    used = [first["tokens_used"]]
-    for _ in range(3):
-        _, build = await overflow(harness, cid, small)
-        shown.append(questions(build))
-        used.append(build["tokens_used"])
-    assert used == sorted(used, reverse=True) and len(set(used)) == 4
-    assert all(set(later) < set(earlier) for earlier, later in pairwise(shown))
-    for ask in ASKS.values():
-        check(await harness.build(cid, ask), exact=ask.format is CHAT)
-
-
-async def test_in_the_other_format(harness: Harness) -> None:
-    """A cut in one format applies to the other; each stream has it as its break reason."""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    await harness.talk(cid, 8)
-    for ask in ASKS.values():
-        await harness.build(cid, ask)
-    _, build = await overflow(harness, cid, ASKS[ANTHROPIC])
-    assert build["cache_break_reason"] == "compaction"
-    other = await harness.build(cid, ASKS[CHAT])
-    check(other, exact=True)
-    assert questions(other) == [4, 5, 6, 7]
-    assert other["cache_break_reason"] == "compaction"
-
-
 async def test_two_at_once(harness: Harness) -> None:
     """Calls at the same time cut one after another, each from what the other left."""
     cid = await harness.conversation(policy(20_000))
@@ -378,42 +321,6 @@ async def test_during_a_compaction(harness: Harness) -> None:
     build = await harness.build(cid)
     check(build, exact=True)
     assert questions(build) == list(range(6, 12))
-
-
-async def test_the_receipt_of_a_cut(harness: Harness) -> None:
-    """The receipt expands to the dropped messages and counts them [compaction.expand]."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 8)
-    log = await harness.bodies(cid)
-    made, _ = await overflow(harness, cid)
-    stored = await harness.receipt(cid)
-    assert stored.compaction_id == made.compaction_id
-    assert (stored.trigger, stored.strategy, stored.strategies_run) == (
-        "emergency",
-        "sandwich",
-        ("emergency",),
-    )
-    assert (stored.summary, stored.made, stored.calls, stored.model) == (None, (), 0, None)
-    assert stored.hidden_messages == 8
-    _, page = await harness.receipts.expand(TENANT, cid, stored.compaction_id, 0, 100)
-    assert [message.body for message in page] == log[:8]
-    (kind, told), *_ = (await harness.events_of(cid))[::-1]
-    assert (kind, told["trigger"]) == ("compacted", "emergency")
-    assert json.dumps(told).count("question") == 0
-
-
-async def test_an_impossible_cut_names_its_reason(harness: Harness) -> None:
-    """No conversation, no message: each has its own error."""
-    with pytest.raises(NotFound):
-        await harness.context.overflow(TENANT, new_id(), ASKS[CHAT])
-    cid = await harness.conversation(policy(20_000))
-    with pytest.raises(ValidationError, match="Conversation has no messages"):
-        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    await harness.append(cid, user("hi"))
-    with pytest.raises(ContextOverflow):
-        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    with pytest.raises(NotFound):
-        await harness.context.overflow("another tenant", cid, ASKS[CHAT])
 
 
 async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:

@@ -40,41 +40,6 @@ def test_a_cached_payload_is_returned_until_dropped() -> None:
     assert windows.find(("lane",)) is None
 
 
-def test_a_cached_payload_counts_the_tool_output_it_shows() -> None:
-    """It adds the output of each row, without cleared results, so no build sums over rows."""
-    view = View(spans=(Span(1, ENDLESS),), results_cleared_through=4, uncleared_results=(3,))
-    folded = CachedPayload("a", "{}", view, ASSEMBLERS[FormatName.OPENAI_CHAT](view, len))
-    calls = b'{"role":"assistant","tool_calls":[]}'
-    rows = [(Role.ASSISTANT, 9, ("a", "b", "c", "d")), (Role.TOOL, 300, ("a",))]
-    rows += [(Role.TOOL, 301, ("b",)), (Role.TOOL, 80, ("c",)), (Role.TOOL, 302, ("d",))]
-    for seq, (role, tokens, call_ids) in enumerate(rows, 1):
-        text = calls if role is Role.ASSISTANT else b'{"role":"tool","tool_call_id":"a"}'
-        folded.add(LogRow("m", seq, role, tokens, 0, call_ids, False, FormatName.OPENAI_CHAT, text))
-    assert folded.output_tokens == 301 + 80 + 302
-    assert [item.seq for item in folded.entries] == [1, 2, 3, 4, 5]
-
-
-def test_the_least_recently_used_payload_is_evicted_first() -> None:
-    """A full cache evicts the payload that was not read for the longest time."""
-    windows = PayloadCache(2_000)
-    for name in "abc":
-        windows.put((name,), window(name, 100))
-    windows.find(("a",))
-    windows.put(("d",), window("d", 100))
-    assert windows.find(("b",)) is None
-    assert windows.find(("a",)) is not None
-
-
-def test_a_payload_larger_than_the_cache_is_not_cached() -> None:
-    """A payload that cannot fit only removes the stream's earlier one."""
-    windows = PayloadCache(2_000)
-    windows.put(("lane",), window("a"))
-    windows.put(("lane",), window("b", 5_000))
-    assert windows.find(("lane",)) is None
-    windows.put(("lane",), window("c"))
-    assert windows.find(("lane",)) is not None
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -164,39 +163,6 @@ async def test_other_families_get_a_summary(harness: Harness, family: Family) ->
     assert family.first(own) == family.item
 
 
-async def test_a_model_of_another_family_in_the_same_format_gets_a_summary(
-    harness: Harness,
-) -> None:
-    """[compaction.provider-family] xAI cannot read OpenAI's item, another model of OpenAI can."""
-    cid = await compacted(harness, OPENAI)
-    grok = await built(harness, cid, RESPONSES, GROK)
-    assert SECRET not in grok.contents
-    assert "tabs" in grok.contents
-    other = await built(harness, cid, RESPONSES, "gpt-5-mini")
-    assert OPENAI.first(other) == ITEM
-
-
-async def test_calls_and_thinking_after_the_item_stay_whole(harness: Harness) -> None:
-    """[compaction.provider-item] What the model made after its item is replayed as it was.
-
-    Reasoning before the item is not.
-    """
-    cid = await harness.conversation(ROOM)
-    await harness.append(cid, user("What is it?"), format=RESPONSES)
-    await built(harness, cid, RESPONSES, GPT)
-    old = {**THOUGHT, "encrypted_content": "old"}
-    await harness.append(cid, old, ITEM, THOUGHT, CALL, format=RESPONSES)
-    await harness.append(cid, OUTPUT, format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert [item["type"] for item in history_of(build)] == [
-        "compaction",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-    ]
-    assert history_of(build)[:2] == [ITEM, THOUGHT]
-
-
 async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> None:
     """[reasoning.unchanged-prefix] The first item adds tools; reasoning is bound to them."""
     cid = await harness.conversation({"budget": ROOM["budget"]})
@@ -214,41 +180,6 @@ async def test_a_new_tool_before_the_item_ends_reasoning(harness: Harness) -> No
         assert (thought in history_of(build)) == kept
         names = [tool["name"] for tool in build.payload["tools"]]
         assert names == ["compact_context", "recall"]
-
-
-async def test_reasoning_after_the_item_survives_an_earlier_clearing(harness: Harness) -> None:
-    """[reasoning.unchanged-prefix] What was cleared before the item is not shown any more."""
-    tool_output = {"context_budget_tokens": 100, "clear_at_least": 0}
-    cid = await harness.conversation({**ROOM, "tool_output": tool_output})
-    await harness.append(cid, user("What is it?"), format=RESPONSES)
-    for number in range(3):
-        call = {**CALL, "call_id": f"old{number}"}
-        result = {**OUTPUT, "call_id": f"old{number}", "output": "line " * 200}
-        await harness.append(cid, call, result, format=RESPONSES)
-    await built(harness, cid, RESPONSES, GPT)
-    assert (await harness.stored(cid)).state.results_cleared_through
-    await harness.append(cid, ITEM, THOUGHT, CALL, format=RESPONSES)
-    await harness.append(cid, OUTPUT, format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert history_of(build)[:2] == [ITEM, THOUGHT]
-    assert not (await harness.stored(cid)).state.results_cleared_through
-    await harness.undo(cid)
-    assert "read with tool_output_cache" not in (await built(harness, cid, RESPONSES, GPT)).contents
-    assert (await harness.stored(cid)).state.results_cleared_through
-
-
-async def test_a_call_before_the_item_in_its_message_stays_behind_it(harness: Harness) -> None:
-    """[compaction.provider-item] A result is never sent without its call."""
-    cid = await harness.conversation(ROOM)
-    await harness.append(cid, user("What is it?"), format=RESPONSES)
-    await harness.append(cid, says("I look."), CALL, ITEM, format=RESPONSES)
-    await harness.append(cid, OUTPUT, format=RESPONSES)
-    for model, first in ((GPT, "compaction"), (GROK, "message")):
-        build = await built(harness, cid, RESPONSES, model)
-        kinds = [item["type"] for item in history_of(build)]
-        assert kinds[0] == first
-        assert kinds[-2:] == ["function_call", "function_call_output"]
-        assert ("I look." in build.contents) == (first == "message")
 
 
 async def test_thinking_of_anthropic_after_a_block_is_replayed(harness: Harness) -> None:
@@ -284,30 +215,6 @@ async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_an_item_alone_is_a_boundary(harness: Harness) -> None:
-    """[compaction.provider-item] As `responses.compact` returns it; others see no such message.
-
-    OpenAI's stands for all but the user's messages, which follow it; xAI's stands for them, too.
-    """
-    for model, users in ((GPT, 2), (GROK, 1)):
-        cid = await harness.conversation(ROOM)
-        await harness.append(
-            cid, user("From now on use tabs. " + "Why? " * 300), says("Noted."), format=RESPONSES
-        )
-        await built(harness, cid, RESPONSES, model)
-        answer = await harness.append(cid, ITEM, format=RESPONSES)
-        assert answer.messages[0].token_count == 0
-        await harness.append(cid, user("And?"), format=RESPONSES)
-        build = await built(harness, cid, RESPONSES, model)
-        kinds = [item["type"] for item in history_of(build)]
-        assert kinds == ["compaction", *["message"] * users]
-        assert "Noted." not in build.contents
-        for format, other_model in OTHERS[RESPONSES]:
-            other = await built(harness, cid, format, other_model)
-            assert "[reasoning]" not in other.contents and "Noted." not in other.contents
-            assert "use tabs" in other.contents
-
-
 async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
     """[compaction.provider-family] [payload.valid] Where the log has nothing but an item.
 
@@ -329,21 +236,6 @@ async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
         undone = await built(harness, cid, RESPONSES, MODEL)
         assert "[Earlier messages are not shown.]" in json.dumps(history_of(undone)[0])
         assert undone["degraded"] == [carried]
-
-
-async def test_the_newest_item_counts(harness: Harness) -> None:
-    """[compaction.provider-item] A second item hides the first one with the rest."""
-    cid = await compacted(harness, OPENAI)
-    newer = {**ITEM, "id": "cmp_2", "encrypted_content": "newer"}
-    await harness.append(cid, newer, says("Still going."), format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert OPENAI.first(build) == newer
-    assert SECRET not in build.contents
-    await harness.undo(cid)
-    again = await built(harness, cid, RESPONSES, GPT)
-    assert OPENAI.first(again) == ITEM
-    assert "newer" not in again.contents
-    assert "Still going." in again.contents
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -448,32 +340,6 @@ async def test_pinned_messages_follow_the_item(harness: Harness) -> None:
         assert "Pin me." in json.dumps(history_of(build)[1])
 
 
-async def test_another_strategy_keeps_the_boundary(harness: Harness) -> None:
-    """[compaction.provider-item] The item is in the log, whatever the policy says later."""
-    cid = await compacted(harness, OPENAI, {"strategy": "full_history"})
-    for strategy in ("full_history", "chain", "sliding_window", "tree_summary"):
-        await harness.set_policy(cid, {"strategy": strategy})
-        assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
-        assert (await harness.receipts.state("default", cid)) is not None
-
-
-async def test_a_later_summary_replaces_the_item(harness: Harness) -> None:
-    """[compaction.provider-item] It is made of the messages, those before the item included."""
-    cid = await compacted(harness, OPENAI, {"strategy": "retain_summary"})
-    for number in range(12):
-        await harness.append(
-            cid, user(f"Question {number} " + "why " * 60), says("because " * 60), format=RESPONSES
-        )
-    result = await harness.compact(cid)
-    assert result.compacted
-    for format, model in ((RESPONSES, GPT), (CHAT, MODEL)):
-        build = await built(harness, cid, format, model)
-        assert SECRET not in build.contents
-        assert "tabs" in build.contents
-    await harness.undo(cid)
-    assert OPENAI.first(await built(harness, cid, RESPONSES, GPT)) == ITEM
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> None:
     """[compaction.emergency] The item is the history: messages after it are left out first."""
@@ -498,54 +364,6 @@ async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> N
     assert "Earlier summary, lossy" in other.contents
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_an_overflow_of_another_family_is_counted_by_its_payloads(
-    harness: Harness, family: Family
-) -> None:
-    """[compaction.emergency] The receipt has the tokens of payloads with the summary."""
-    cid = await compacted(harness, family)
-    for number in range(6):
-        answer = says("because " * 60, family.format)
-        await harness.append(cid, user(f"{number}?", family.format), answer, format=family.format)
-    before = await built(harness, cid, CHAT, MODEL)
-    result, raw = await harness.context.overflow("default", cid, RequestSettings(CHAT, MODEL))
-    assert result.before_tokens >= before["tokens_used"] > Build(raw)["tokens_used"]
-    assert result.compacted and result.after_tokens < result.before_tokens
-
-
-async def test_a_window_that_is_too_small_keeps_the_item(harness: Harness) -> None:
-    """[budget.within-window] Where the messages after the item do not fit, some give way."""
-    small = {"context_window": 1500, "max_output_tokens": 100, "notice_at": 1.0}
-    for strategy in ("sandwich", "sliding_window", "chain"):
-        policy = {"budget": small, "strategy": strategy, "compaction": {"auto": False}}
-        cid = await compacted(harness, OPENAI, policy)
-        for number in range(8):
-            await harness.append(
-                cid, user(f"Question {number} " + "why " * 90), says("so " * 90), format=RESPONSES
-            )
-        build = await built(harness, cid, RESPONSES, GPT)
-        assert build["tokens_used"] <= 1400
-        first = OPENAI.first(build)
-        assert first == ITEM or "Earlier summary, lossy" in json.dumps(first)
-
-
-async def test_a_message_too_large_for_the_window_gives_way_with_its_item(
-    harness: Harness,
-) -> None:
-    """[budget.user-text-kept] Where nothing else fits, a summary of everything stands instead."""
-    small = {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}
-    cid = await harness.conversation({"budget": small, "agent_tools": "none"})
-    await harness.append(cid, user("Use tabs. " * 90), says("Noted."), format=RESPONSES)
-    await built(harness, cid, RESPONSES, GPT)
-    large = {**CALL, "arguments": json.dumps({"text": "word " * 3000})}
-    await harness.append(cid, ITEM, large, format=RESPONSES)
-    await harness.append(cid, OUTPUT, user("Go on."), format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert build["tokens_used"] <= 1900
-    assert SECRET not in build.contents and "Go on." in build.contents
-    assert "Earlier summary, lossy" in build.contents
-
-
 async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
     database: PostgresDatabase,
 ) -> None:
@@ -566,21 +384,6 @@ async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
     own = await built(harness, cid, RESPONSES, GPT)
     assert (await harness.stored(cid)).state.view_version == before.state.view_version
     assert OPENAI.first(own) == ITEM and own["cache_break_reason"] is None
-
-
-async def test_without_the_model_the_built_in_summariser_answers(
-    database: PostgresDatabase,
-) -> None:
-    """[compaction.failure-keeps-state] A build needs a summary, whatever the model does."""
-    gateway = ScriptedGateway(*[ServiceUnavailable("down")] * 10)
-    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
-    cid = await compacted(harness, OPENAI)
-    build = await built(harness, cid, CHAT, MODEL)
-    assert "Earlier summary, lossy" in build.contents and "tabs" in build.contents
-    assert "summariser_unavailable" in build["degraded"]
-    calls = len(gateway.calls)
-    again = await built(harness, cid, GEMINI, "gemini-2.5-pro")
-    assert "tabs" in again.contents and len(gateway.calls) == calls
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -632,41 +435,6 @@ async def test_a_forced_compaction_names_the_providers_call(
         assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
         assert ("compaction" in call.added) == (family is REQUESTED)
     assert (await harness.stored(cid)).state == before.state
-
-
-async def test_the_call_is_for_the_payload_that_was_built_last(harness: Harness) -> None:
-    """[strategy.provider] OpenAI's item is not in a payload for Anthropic, and so no obstacle."""
-    cid = await compacted(harness, THRESHOLD, {"strategy": "provider"})
-    for format, model, expected in (
-        (ANTHROPIC, CLAUDE, "context_management"),
-        (RESPONSES, GPT, None),
-    ):
-        await built(harness, cid, format, model)
-        call = (await harness.compact(cid)).provider_call
-        assert call is not None and call.format is format
-        assert list(call.added) == ([expected] if expected else [])
-    cid = await compacted(harness, OPENAI, {"strategy": "provider"})
-    await built(harness, cid, ANTHROPIC, CLAUDE)
-    call = (await harness.compact(cid)).provider_call
-    assert call is not None and list(call.added) == ["compaction"]
-
-
-async def test_formats_without_it_are_summarised_here(harness: Harness) -> None:
-    """[strategy.provider] Chat and Gemini have no compaction: ours runs, and `degraded` says so."""
-    small = {"budget": {"context_window": 2000, "max_output_tokens": 100, "notice_at": 1.0}}
-    for format, model in ((CHAT, MODEL), (GEMINI, "gemini-2.5-pro")):
-        cid = await harness.conversation({**small, "agent_tools": "none", "strategy": "provider"})
-        await harness.talk(cid, 40)
-        build = await built(harness, cid, format, model)
-        assert build["compaction"].compacted
-        assert build["compaction"].strategies_run == ("retain_summary",)
-        assert "provider_compaction_unavailable" in build["degraded"]
-        assert "context_management" not in build.payload
-        await harness.talk(cid, 12)
-        await built(harness, cid, format, model)
-        forced = await harness.compact(cid)
-        assert forced.compacted and forced.provider_call is None
-        assert "provider_compaction_unavailable" in forced.degraded
 
 
 STEPS = st.lists(

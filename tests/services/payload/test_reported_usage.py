@@ -9,18 +9,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, cast
 
 import pytest
 
 from app.adapters.postgres.database import PostgresDatabase
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
-from app.domain.conversations.settings import SettingsList
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import MAX_USAGE_BYTES, Report, ReportResult, UsageService
+from app.services.payload.reported_usage import Report, ReportResult, UsageService
 from app.services.ports import Repositories
 from app.services.prompt.budget_status import is_due_as_reported
 from tests.conftest import execute
@@ -113,107 +112,6 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
     assert json.loads(stored.usage_json) == usage
     assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
     assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, judged.token_usage)
-
-
-async def test_without_usage_the_last_report_is_judged(
-    harness: Harness, service: UsageService
-) -> None:
-    """Without a report the estimate is judged."""
-    cid = await talk(harness, policy(2_500, 500))
-    await harness.build(cid)
-    asked = await report(service, cid)
-    assert (asked.report_id, asked.token_usage, asked.is_current) == (None, None, False)
-    assert asked.estimate is not None and asked.budget is not None
-    assert asked.judged_tokens == asked.estimate.tokens == asked.budget.used_tokens
-    told = await report(service, cid, chat(10, 5), epoch=1, through_seq=60)
-    again = await report(service, cid)
-    assert again.report_id == told.report_id
-    assert again.token_usage == TokenUsage(10, 5)
-    assert again.is_current
-    assert not again.is_calibrated and again.uncalibrated_reason is None
-
-
-@pytest.mark.parametrize(
-    ("usage", "told", "format"),
-    [
-        (chat(900), {}, CHAT),
-        ({"input_tokens": 900, "cache_read_input_tokens": 0}, {}, ANTHROPIC),
-        ({"input_tokens": 900, "total_tokens": 900}, {}, FormatName.OPENAI_RESPONSES),
-        ({"prompt_token_count": 900}, {}, FormatName.GEMINI),
-        ({"input_tokens": 900}, {"format": FormatName.OPENAI_RESPONSES}, "openai_responses"),
-        ({"input_tokens": 900}, {}, ANTHROPIC),
-    ],
-)
-async def test_the_format_of_a_usage_object(
-    harness: Harness, service: UsageService, usage: Any, told: dict[str, Any], format: FormatName
-) -> None:
-    """The reported format, else that of the keys, else Anthropic's. [usage.answer]"""
-    cid = await talk(harness)
-    await report(service, cid, usage, **told)
-    assert (await last(harness, cid)).format == format
-
-
-async def test_an_ambiguous_usage_object_is_of_the_stream_built_last(
-    harness: Harness, service: UsageService
-) -> None:
-    """Where the keys fit two formats, that of the last build counts. [usage.answer]"""
-    cid = await talk(harness)
-    await harness.build(cid, RequestSettings(FormatName.OPENAI_RESPONSES, MODEL))
-    judged = await report(service, cid, {"input_tokens": 900, "output_tokens": 5})
-    stored = await last(harness, cid)
-    assert (stored.format, stored.epoch) == (FormatName.OPENAI_RESPONSES, 1)
-    assert judged.is_current
-
-
-@pytest.mark.parametrize("usage", [{"input_tokens": 9, "cache_read_input_tokens": 1}, chat(9)])
-async def test_another_providers_usage_object_is_of_the_stream_built_last(
-    harness: Harness, service: UsageService, usage: dict[str, Any]
-) -> None:
-    """A gateway reports one provider's object for payloads in the format of another."""
-    cid = await talk(harness)
-    await harness.build(cid, RequestSettings(FormatName.GEMINI, MODEL))
-    judged = await report(service, cid, usage)
-    stored = await last(harness, cid)
-    assert (stored.format, stored.epoch, judged.is_current) == (FormatName.GEMINI, 1, True)
-
-
-@pytest.mark.parametrize(
-    ("told", "pointer"),
-    [
-        ({"epoch": 2}, "/epoch"),
-        ({"epoch": 1, "model": "gpt-4.1"}, "/epoch"),
-        ({"epoch": 1, "format": ANTHROPIC, "usage": {"input_tokens": 5}}, "/epoch"),
-        ({"through_seq": 61}, "/through_seq"),
-        ({"usage": None, "through_seq": 61}, "/through_seq"),
-        ({"usage": {"prompt_tokens": -1}}, "/usage/prompt_tokens"),
-        ({"usage": {"tokens": 1}}, "/usage"),
-        ({"usage": chat(5) | {"x": "y" * MAX_USAGE_BYTES}}, "/usage"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-async def test_impossible_reports_are_refused(
-    harness: Harness, service: UsageService, told: dict[str, Any], pointer: str
-) -> None:
-    """Usage of an unknown build, or an invalid usage object, stores nothing. [usage.answer]"""
-    cid = await talk(harness)
-    await harness.build(cid)
-    with pytest.raises(ValidationError) as caught:
-        await service.report(TENANT, cid, Report(**{"usage": chat(900)} | told))
-    assert caught.value.problems[0].pointer == pointer
-    assert (await report(service, cid)).report_id is None
-
-
-async def test_a_report_needs_a_model(database: PostgresDatabase) -> None:
-    """A report without any model is refused. [usage.answer]"""
-    harness = Harness(WatchedDatabase(database))
-    harness.resolver.default_model = None
-    service = UsageService(harness.database, harness.resolver, harness.active, new_id)
-    cid = await harness.conversation(policy())
-    with pytest.raises(ValidationError) as caught:
-        await report(service, cid, chat(5))
-    assert caught.value.problems[0].pointer == "/model"
-    assert not (await report(service, cid)).should_compact
-    assert (await report(service, cid, chat(5), model=MODEL)).token_usage == TokenUsage(5)
 
 
 async def test_tenants_and_deletions(harness: Harness, service: UsageService) -> None:
@@ -316,80 +214,6 @@ async def test_the_count_of_a_payload_is_recomputed_from_sums(
     await check(cid)
 
 
-async def test_reports_that_do_not_calibrate(harness: Harness, service: UsageService) -> None:
-    """A report calibrates only if the count of its payload is known."""
-
-    async def why_not(cid: str, usage: Any, **told: Any) -> str | None:
-        judged = await report(service, cid, usage, **told)
-        assert not judged.is_calibrated
-        assert judged.report_id is not None
-        return judged.uncalibrated_reason
-
-    cid = await talk(harness)
-    assert await why_not(cid, chat(900)) == "never_built"
-    await harness.build(cid)
-    assert await why_not(cid, chat(900), epoch=0) == "older_epoch"
-    assert await why_not(cid, chat(900), through_seq=59) == "older_epoch"
-    assert await why_not(cid, chat(100)) == "implausible_ratio"
-    assert await why_not(cid, chat(900_000)) == "implausible_ratio"
-    served = chat(900) | {"server_tool_use": {"web_search_requests": 1}}
-    assert await why_not(cid, served) == "server_steps"
-    await harness.build(cid, RequestSettings(max_context_tokens=9_000))
-    assert await why_not(cid, chat(900)) == "reduced"
-    await harness.build(cid, RequestSettings(sections=json.dumps(SECTIONS)))
-    assert await why_not(cid, chat(900)) == "request_settings"
-    await harness.build(cid)
-    assert (await harness.compact(cid, strategy="sandwich")).compacted
-    assert await why_not(cid, chat(900)) == "view_changed"
-    small = await harness.conversation(policy())
-    await harness.append(small, user("hello"))
-    await harness.build(small)
-    assert await why_not(small, chat(20)) == "payload_too_small"
-    assert (await harness.stored(cid)).calibration is None
-
-
-async def test_replayed_thinking_is_not_compared(harness: Harness, service: UsageService) -> None:
-    """Only its provider counts reasoning; once dropped with its prefix it does not matter."""
-    cid = await harness.conversation(policy(8_000))
-    await harness.talk(cid, 20)
-    thinking = {"type": "thinking", "thinking": "hm " * 50, "signature": "abc"}
-    blocks = [thinking, {"type": "text", "text": "so"}]
-    await harness.append(cid, {"role": "assistant", "content": blocks}, format=ANTHROPIC)
-    ask = RequestSettings(ANTHROPIC, CLAUDE)
-    build = await harness.build(cid, ask)
-    usage = {"input_tokens": build["tokens_used"], "cache_read_input_tokens": 0}
-    judged = await report(service, cid, usage, model=CLAUDE)
-    assert judged.uncalibrated_reason == "replayed_reasoning"
-    assert (await harness.compact(cid)).compacted
-    build = await harness.build(cid, ask)
-    usage = {"input_tokens": build["tokens_used"], "cache_read_input_tokens": 0}
-    assert (await report(service, cid, usage, model=CLAUDE)).is_calibrated
-
-
-@pytest.mark.parametrize(
-    ("counter", "believed"), [("tokenizer", 0.65), ("chars_4", 0.45), ("chars_2_5", 0.45)]
-)
-async def test_false_reports_do_not_make_payloads_too_long(
-    harness: Harness, service: UsageService, counter: str, believed: float
-) -> None:
-    """A client that leaves cached tokens out reports a share that no tokenizer explains.
-
-    The estimate stays, however often it is reported. A share that real tokenizers have is believed.
-
-    [usage.calibration, budget.within-window]
-    """
-    cid = await talk(harness, policy(budget={**policy()["budget"], "counter": counter}))
-    build = await harness.build(cid)
-    used = build["tokens_used"]
-    for _ in range(5):
-        judged = await report(service, cid, chat(int(used * (believed - 0.06))))
-        assert judged.uncalibrated_reason == "implausible_ratio"
-    assert (await harness.build(cid))["tokens_used"] == used
-    for _ in range(3):
-        assert (await report(service, cid, chat(int(used * believed)))).is_calibrated
-    assert (await harness.build(cid))["tokens_used"] < used * (believed + 0.06)
-
-
 async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
@@ -483,28 +307,6 @@ async def test_tokens_appended_after_the_report_are_added(
     assert (await report(service, cid)).judged_tokens == sent + appended
 
 
-@pytest.mark.parametrize("change", ["sections", "compaction"])
-async def test_usage_of_an_older_epoch_is_ignored(
-    harness: Harness, service: UsageService, change: str
-) -> None:
-    """A report of an older payload is stored, but not judged."""
-    cid = await talk(harness, policy(5_000))
-    await harness.build(cid)
-    assert (await report(service, cid, chat(4_000))).should_compact
-    if change == "sections":
-        await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS)
-        await harness.build(cid)
-    else:
-        assert (await harness.compact(cid)).compacted
-    judged = await report(service, cid)
-    assert judged.token_usage == TokenUsage(4_000)
-    assert (judged.is_current, judged.should_compact) == (False, False)
-    assert judged.estimate is not None and judged.judged_tokens == judged.estimate.tokens
-    late = await report(service, cid, chat(4_000), epoch=1, through_seq=60)
-    assert (late.is_current, late.should_compact) == (False, False)
-    assert (await last(harness, cid)).report_id == late.report_id
-
-
 async def test_without_a_build_a_report_counts_until_the_view_changes(
     harness: Harness, service: UsageService
 ) -> None:
@@ -546,19 +348,6 @@ async def test_an_undone_compaction_is_not_repeated(
     await harness.build(cid)
     assert not (await report(service, cid, chat(3_000))).should_compact
     assert (await report(service, cid, chat(3_900))).should_compact
-
-
-async def test_without_a_context_window_nothing_is_judged(
-    harness: Harness, service: UsageService
-) -> None:
-    """While the window is unknown, usage is stored and estimated, and nothing is due."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 20)
-    judged = await report(service, cid, chat(10**6), model="nobody/knows")
-    assert (judged.pressure, judged.budget, judged.notice) == (None, None, None)
-    assert judged.token_usage == TokenUsage(10**6)
-    assert judged.estimate is not None and judged.estimate.tokens > 0
-    assert judged.judged_tokens == 10**6
 
 
 # --- failing --------------------------------------------------------------------------------
@@ -618,42 +407,3 @@ async def test_a_report_is_stored_completely_or_not_at_all(
     assert (await report(service, cid)).report_id is None
     assert (await harness.stored(cid)).calibration is None
     assert (await report(service, cid, usage)).is_calibrated
-
-
-async def test_a_lost_notification_does_not_matter(harness: Harness, service: UsageService) -> None:
-    """A compaction that workers are not notified of is due all the same."""
-    cid = await talk(harness)
-    with harness.database.failing("notify", ServiceUnavailable("The database does not answer")):
-        assert (await report(service, cid, chat(18_000))).should_compact
-    assert await is_due(harness, cid)
-
-
-async def test_settings_that_stopped_working(harness: Harness, service: UsageService) -> None:
-    """A report is stored even where the layers no longer work together. [usage.answer]"""
-    cid = await talk(harness)
-    async with harness.database.transaction() as session:
-        found = await session.log.lock(TENANT, cid, MODEL)
-        assert found is not None
-        broken = replace(found.settings, policy='{"budget":{"context_window":-1}}')
-        await session.conversations.change(TENANT, replace(found, settings=broken))
-    judged = await report(service, cid, chat(900))
-    assert judged.token_usage == TokenUsage(900)
-    assert (judged.estimate, judged.judged_tokens, judged.should_compact) == (None, None, False)
-    assert judged.uncalibrated_reason is not None
-
-
-async def test_one_odd_report_does_not_shrink_the_counts_of_others(
-    harness: Harness, service: UsageService
-) -> None:
-    """A provider that seems to count less is believed after three reports, not one."""
-    cid, other = await talk(harness), await talk(harness)
-    whole = counted = (await harness.build(other))["tokens_used"]
-    for number in range(1, 4):
-        build = await harness.build(cid)
-        less = round(0.7 * build.count())
-        told = {"epoch": build["epoch"], "through_seq": build["through_seq"]}
-        assert (await report(service, cid, chat(less), **told)).is_calibrated
-        counted = (await harness.build(other, None, harness.cold()))["tokens_used"]
-        if number < 3:
-            assert counted >= whole
-    assert counted < 0.8 * whole

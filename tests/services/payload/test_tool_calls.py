@@ -15,25 +15,19 @@ from typing import Any
 import pytest
 
 from app.domain.common.errors import (
-    Conflict,
     ContextError,
-    ContextLimitUnknown,
     Gone,
     NotFound,
-    ServiceUnavailable,
     ValidationError,
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.search.recall import (
-    MAX_RECALLED,
-    NOTHING,
     Neighbour,
     Recalled,
     RecallPage,
 )
 from app.domain.formats import ToolDefinition
-from app.domain.prompt.agent_tools import MAX_BYTES
 from app.domain.prompt.tool_deferral import ToolSearchResult
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.grep import GrepResult, MatchedLine
@@ -120,23 +114,6 @@ async def test_lines_end_with_a_note_on_how_to_read_on(lines: OutputLines, text:
     assert await text_of(lines, "tool_output_cache", offset=7) == text
 
 
-@pytest.mark.parametrize(
-    ("piece", "text"),
-    [
-        (OutputBytes("abc", 0, 3, 3, None), "abc\n[End of output.]"),
-        (
-            OutputBytes("abc\n", 0, 4096, 48_231, 4096),
-            "abc\n[Bytes 0-4095 of 48,231. Go on with offset=4096.]",
-        ),
-        (OutputBytes("", 0, 0, 0, None), "[The output is empty.]"),
-        (OutputBytes("", 7, 0, 5, None), "[The output has 5 bytes; offset=7 is past its end.]"),
-    ],
-)
-async def test_bytes_end_with_a_note_on_how_to_read_on(piece: OutputBytes, text: str) -> None:
-    """The text, then the next offset or the end of the output [tool-output.read-bytes]."""
-    assert await text_of(piece, "read_result", offset=7) == text
-
-
 def match(line: int, text: str, *, before: Any = (), after: Any = ()) -> MatchedLine:
     """Return one match with the lines around it."""
     return MatchedLine(line, text, before, after)
@@ -187,22 +164,6 @@ async def test_a_note_mentions_further_matches(limit: int, count: int, way: str)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
 
 
-@pytest.mark.parametrize(("length", "count"), [(1, 400), (1000, 10), (60_000, 1)])
-async def test_the_bytes_of_all_matches_are_bounded(length: int, count: int) -> None:
-    """As many matches are shown as the limit admits, and one at least."""
-    text = "é" * (length // 2)
-    around = {"before": (text,) * 2, "after": (text,) * 2}
-    found = GrepResult([match(10 * line, text, **around) for line in range(1, 401)], False)
-    shown = await text_of(
-        found, "tool_output_cache_grep", pattern="x", before=2, after=2, limit=500
-    )
-    shown_count = len([line for line in shown.split("\n") if line.partition(":")[0].isdigit()])
-    assert shown_count == count
-    assert len(shown.encode()) < 52_200 or count == 1
-    cut = f"[More matches than these {shown_count}; narrow the pattern.]"
-    assert shown.endswith(cut) is (count < 400)
-
-
 async def test_reads_get_the_models_arguments() -> None:
     """Arguments reach the reader of their tool, defaults filled in and limits clamped."""
     readers = Readers(OutputLines("", 1, 0, 0, None))
@@ -244,37 +205,6 @@ async def test_errors_that_the_model_can_correct_are_answered_to_it(
     assert told in json.dumps(answered.message).replace('\\"', '"')
 
 
-async def test_invalid_arguments_read_nothing() -> None:
-    """The answer lists the invalid arguments, and nothing is read."""
-    readers = Readers()
-    answered = await readers.call("read_result", ref_id=REF, lines=3)
-    assert answered.is_error
-    assert 'there is no argument "lines"' in answered.message["content"]
-    assert not readers.asked
-
-
-@pytest.mark.parametrize("error", [ABSENT, ServiceUnavailable("The database does not answer")])
-async def test_errors_that_no_model_can_correct_are_raised(error: ContextError) -> None:
-    """An unknown conversation and a failing store are for the caller [agent-tools.model-errors]."""
-    with pytest.raises(type(error)):
-        await Readers(error).call("read_result", ref_id=REF)
-
-
-async def test_an_unknown_conversation_is_raised_whatever_the_arguments() -> None:
-    """Wrong arguments do not hide that there is no such conversation. [errors.problem-json]"""
-    with pytest.raises(NotFound):
-        await Readers(is_known=False).call("read_result")
-
-
-async def test_an_unknown_tool_is_refused_where_it_is_named() -> None:
-    """The call of another tool is the caller's mistake, at its name. [agent-tools.execute]"""
-    readers = Readers()
-    with pytest.raises(ValidationError) as refused:
-        await readers.call("shell", ref_id=REF)
-    assert refused.value.problems[0].pointer == "/tool_call/function/name"
-    assert not readers.asked
-
-
 # --- search and compaction --------------------------------------------------------------------
 
 WEATHER = ToolDefinition("get_weather", "Weather.", {"type": "object"}, "mcp")
@@ -312,34 +242,6 @@ async def test_a_search_answers_with_definitions() -> None:
     assert (nothing.is_error, nothing.message["content"]) == (False, "[No tool matches.]")
 
 
-async def test_a_native_search_answers_with_references() -> None:
-    """References where the caller's payload defers natively, the text where it does not."""
-    raw = {"type": "tool_use", "id": "c1", "name": "tool_search", "input": {"query": "weather"}}
-    readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
-    service = readers.service
-    found = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw, native=True)
-    assert readers.asked[-1][-1] == {"promotes": False}
-    (block,) = found.message["content"]
-    assert block["content"] == [{"type": "tool_reference", "tool_name": "get_weather"}]
-    plain = await service.answer(TENANT, CONVERSATION, ANTHROPIC, raw)
-    assert isinstance(plain.message["content"][0]["content"], str)
-
-
-async def test_openais_own_search_is_answered_in_kind() -> None:
-    """A search item gets an output of the same call id, wrong arguments an empty one."""
-    readers = Readers(ToolSearchResult((WEATHER,), 9, ("get_weather",)))
-    item = {"type": "tool_search_call", "call_id": "c1", "execution": "client"}
-    for arguments, status, count in (({"query": "weather"}, "completed", 1), ({}, "incomplete", 0)):
-        raw = {**item, "arguments": arguments}
-        answered = await readers.service.answer(
-            TENANT, CONVERSATION, FormatName.OPENAI_RESPONSES, raw
-        )
-        assert answered.is_error is (count == 0)
-        assert answered.message["type"] == "tool_search_output"
-        assert (answered.message["call_id"], answered.message["status"]) == ("c1", status)
-        assert len(answered.message["tools"]) == count
-
-
 @pytest.mark.parametrize(
     ("result", "text"),
     [
@@ -356,16 +258,6 @@ async def test_a_compaction_answers_with_its_counts(result: CompactResult, text:
     answered = await readers.call("compact_context")
     assert (answered.is_error, answered.message["content"]) == (False, text)
     assert readers.asked == [(TENANT, CONVERSATION)]
-
-
-@pytest.mark.parametrize("error", [ServiceUnavailable("No model"), Conflict("Changed meanwhile")])
-async def test_a_failed_compaction_is_answered_to_the_model(error: ContextError) -> None:
-    """When the summariser fails, the answer to the model is to go on."""
-    answered = await Readers(error).call("compact_context")
-    assert answered.is_error
-    assert answered.message["content"] == (
-        "Error: The context cannot be compacted at the moment. Go on without it."
-    )
 
 
 AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
@@ -391,47 +283,3 @@ async def test_recall_answers_with_messages_and_those_around_them() -> None:
         "[Messages 11-12 of 13, the best first. Go on with offset=12.]",
     )
     assert readers.asked == [(TENANT, CONVERSATION, "which port?", 10)]
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        (NOTHING, "[No message matches.]"),
-        (RecallPage((), 20, 13), "[13 messages are ranked; offset=20 is past the last.]"),
-    ],
-)
-async def test_a_recall_without_messages_says_why(page: RecallPage, text: str) -> None:
-    """Nothing matches, or the offset is past the last match [search.recall-pages]."""
-    answered = await Readers(page).call("recall", query="x")
-    assert (answered.is_error, answered.message["content"]) == (False, text)
-
-
-async def test_the_answer_of_a_recall_is_bounded() -> None:
-    """The longest excerpts, names and refs are below the limit of a result. [search.recall]"""
-    beside = Neighbour("tool", "é" * 5000, "語" * 200)
-    longest = Recalled(
-        10**15, "tool", "é" * 5000, AT, "語" * 400, replace(REST, id="r" * 36), beside, beside
-    )
-    page = RecallPage((longest,) * MAX_RECALLED, 0, 60)
-    answered = await Readers(page).call("recall", query="x")
-    assert len(answered.message["content"].encode()) < MAX_BYTES
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("recall", ABSENT),
-        ("recall", ServiceUnavailable("The database does not answer")),
-        ("tool_search", ABSENT),
-        ("tool_search", ServiceUnavailable("The database does not answer")),
-        ("compact_context", ABSENT),
-        ("compact_context", ContextLimitUnknown("The model's context window is unknown")),
-    ],
-)
-async def test_other_errors_of_searches_and_compactions_are_raised(
-    name: str, error: ContextError
-) -> None:
-    """An unknown conversation, an unknown window and a failing store are the caller's."""
-    arguments = {} if name == "compact_context" else {"query": "x"}
-    with pytest.raises(type(error)):
-        await Readers(error).call(name, **arguments)

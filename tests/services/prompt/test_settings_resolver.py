@@ -14,8 +14,6 @@ import pytest
 
 from app.domain.common.errors import ContextLimitUnknown, ValidationError
 from app.domain.common.ids import AgentId, ConversationId
-from app.domain.common.messages import FormatName
-from app.domain.common.policy import CounterName
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.settings import StoredSettings
 from app.domain.models.calibration import Calibration
@@ -95,14 +93,6 @@ async def test_settings_levels_merge_by_name_and_leaf() -> None:
     assert (sandwich.preserve_top, sandwich.preserve_bottom) == (7, 2)
 
 
-async def test_the_service_policy_is_the_weakest_level() -> None:
-    """A setting of the service applies unless an agent or conversation overrides it."""
-    weak = resolver(budget={"max_output_tokens": 77}, sandwich={"preserve_top": 1})
-    made = await weak.of(conversation(settings(policy={"sandwich": {"preserve_top": 2}})))
-    assert made.policy.budget.max_output_tokens == 77
-    assert made.policy.sandwich.preserve_top == 2
-
-
 async def test_context_windows_of_request_and_policy() -> None:
     """The request's window is used, the policy's own is what compaction is judged by (13)."""
     own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
@@ -138,50 +128,12 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
     assert (await resolved(own=derive)).required_limits().total == 4 * 4096
 
 
-@pytest.mark.parametrize(
-    ("asked", "own", "agent", "default", "source"),
-    [
-        ("nobody/knows", "gpt-4.1", "gpt-4.1", MODEL, "request"),
-        (None, "nobody/knows", "gpt-4.1", MODEL, "conversation"),
-        (None, None, "nobody/knows", MODEL, "agent"),
-        (None, None, None, "nobody/knows", "service"),
-    ],
-)
-async def test_the_error_for_an_unknown_context_window_names_the_model(
-    asked: str | None, own: str | None, agent: str | None, default: str, source: str
-) -> None:
-    """The error names the model and who named it, and points at it in a request."""
-    made = SettingsResolver(MODELS, TOKENIZER, {}, default)
-    levels = conversation(settings(own), settings(agent))
-    with pytest.raises(ContextLimitUnknown, match="'nobody/knows'") as raised:
-        (await made.of(levels, RequestSettings(model=asked))).required_limits()
-    assert raised.value.facts == {"model": "nobody/knows", "model_source": source}
-    pointers = [problem.pointer for problem in raised.value.problems]
-    assert pointers == (["/model"] if source == "request" else [])
-
-
 async def test_without_a_model_the_context_window_is_unknown() -> None:
     """Without a model the error asks for one [payload.model-required]."""
     made = SettingsResolver(MODELS, TOKENIZER, {}, None)
     with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
         (await made.of(conversation())).required_limits()
     assert raised.value.facts == {} and raised.value.problems == ()
-
-
-async def test_margins_are_zero_for_exact_counters_only() -> None:
-    """A safety margin is added where the model's tokenizer is not ours. [budget.within-window]"""
-    assert (await resolved()).required_limits().margin == 0
-    claude = await resolved(RequestSettings(FormatName.ANTHROPIC, "claude-3-opus"))
-    assert claude.required_limits().margin > 0
-
-
-async def test_due_follows_the_strategy() -> None:
-    """Each strategy brings its own trigger; two have none. [budget.levels, compaction.due]"""
-    own = settings(policy={"sandwich": {"compression_threshold": 0.6}})
-    assert (await resolved(own=own)).required_limits().due_at == 0.6
-    for name in ("sliding_window", "full_history"):
-        made = await resolved(own=settings(policy={"strategy": name}))
-        assert made.required_limits().due_at is None
 
 
 async def test_a_tenants_own_entry_overrides_the_registry() -> None:
@@ -199,17 +151,6 @@ async def test_a_tenants_own_entry_overrides_the_registry() -> None:
     assert sources["context_window"] == sources["input_price"] == "tenant"
     assert sources["max_output_tokens"] != "tenant"
     assert (made.info.input_price, made.info.exact) == (0.5, True)
-
-
-async def test_equal_levels_give_the_same_settings_object() -> None:
-    """Settings are resolved once for each set of levels; the least recent are evicted."""
-    few = SettingsResolver(MODELS, TOKENIZER, {}, MODEL, max_chars=9_000)
-    first = await few.of(conversation())
-    assert await few.of(conversation()) is first
-    assert await few.of(replace(conversation(), state=ConversationState(head_seq=5))) is first
-    for number in range(3):
-        await few.of(conversation(settings(sections=[{"name": "a", "content": str(number)}])))
-    assert await few.of(conversation()) is not first
 
 
 async def test_counts_are_corrected_by_the_models_reports() -> None:
@@ -233,38 +174,6 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
     assert await several.of(same) is made
 
 
-async def test_the_factor_of_an_epoch_replaces_the_models_own() -> None:
-    """The factor of an epoch stays, and the margin covers what it leaves out."""
-    several = resolver()
-    told = replace(conversation(), calibration=Calibration(1.3, 0.02, 5))
-    frozen = await several.of(told, factor=1.25)
-    assert frozen.factor == 1.25
-    assert frozen.required_limits().margin == pytest.approx(1.02 * 1.3 / 1.25 - 1, abs=1e-3)
-    assert await several.of(told, factor=1.25) is frozen
-    assert (await several.of(told)).factor == 1.3
-    assert (await several.of(conversation(), factor=1.25)).factor == 1.25
-    assert (await several.of(conversation(), factor=1.0)).required_limits().margin == 0
-
-
-async def test_another_models_reports_leave_the_policys_limits_alone() -> None:
-    """Reports of a request's model do not change the limits of the stored one.
-
-    [compaction.policy-window-only]
-    """
-    told = replace(conversation(settings("gpt-4.1")), calibration=Calibration(1.3, 0.03, 5))
-    made = await resolver().of(told, RequestSettings(model=MODEL))
-    assert made.required_limits().margin == 0.03
-    assert made.policy_limits is not None
-    assert made.policy_limits.margin == 0
-
-
-async def test_settings_without_a_context_window_are_calibrated_too() -> None:
-    """Without a window there is no margin to set, and the counts are corrected all the same."""
-    told = replace(conversation(settings("nobody/knows")), calibration=Calibration(1.3, 0.03, 5))
-    made = await resolver().of(told)
-    assert (made.limits, made.factor) == (None, 1.3)
-
-
 async def test_hashes_distinguish_resolved_settings() -> None:
     """Sections, tools and policy each have a hash that changes with them alone.
 
@@ -285,29 +194,7 @@ async def test_hashes_distinguish_resolved_settings() -> None:
     assert (await resolved(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
 
 
-async def test_large_settings_are_resolved_off_the_loop() -> None:
-    """Settings with large sections are resolved in a thread, with the same result."""
-    large = settings(sections=[{"name": "a", "content": "word " * 10_000}])
-    made = await resolved(own=large)
-    assert made.raw_fixed.system_prompt > 10_000
-
-
 async def test_broken_policies_are_refused() -> None:
     """A policy that could never work raises where it is used, with its place."""
     with pytest.raises(ValidationError):
         await resolved(own=settings(policy={"budget": {"context_window": -1}}))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "tokens"),
-    [
-        (CounterName.BYTES_4, "é" * 10, 5),
-        (CounterName.BYTES_4, "\ud800" * 4, 3),
-        (CounterName.CHARS_4, "é" * 10, 2),
-        (CounterName.CHARS_2_5, "é" * 10, 4),
-        (CounterName.TOKENIZER, "hello world", 2),
-    ],
-)
-def test_counters(name: CounterName, text: str, tokens: int) -> None:
-    """Each counter counts by its rule, odd text included. [tokens.counters]"""
-    assert resolver().counter(name)(text) == tokens

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.conversations.log_statements import MAX_MESSAGES_READ
 from app.domain.common import json_text
-from app.domain.common.errors import NotFound, ValidationError
+from app.domain.common.errors import ValidationError
 from app.domain.formats import ToolDefinition
 from app.services.ports import Database
 from app.services.prompt.tool_search import ToolSearchService
@@ -95,26 +94,6 @@ async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None
     assert refused.value.problems[0].pointer == "/tools/0/name"
 
 
-async def test_a_search_without_matches_promotes_nothing(harness: Harness) -> None:
-    """No match is an empty answer, and what was promoted before stays."""
-    tools, _ = service(harness)
-    cid = await harness.conversation(tools=named("git_log"))
-    assert (await tools.search(TENANT, cid, "weather")).promoted == ()
-    await tools.search(TENANT, cid, "git")
-    found = await tools.search(TENANT, cid, "weather")
-    assert (found.tools, found.promoted) == ((), ("git_log",))
-
-
-async def test_an_unknown_conversation_has_no_tools(harness: Harness) -> None:
-    """An unknown conversation, and another tenant's, is not found. [tenancy.not-found]"""
-    tools, _ = service(harness)
-    cid = await harness.conversation(tools=named("git_log"))
-    for tenant, conversation in ((TENANT, NOWHERE), ("another", cid)):
-        with pytest.raises(NotFound):
-            await tools.search(tenant, conversation, "git")
-    assert await promoted(harness.database, NOWHERE, "git_log") == ()
-
-
 async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:
     """Promotions of one turn add up, each name once; the next user message ends them."""
     cid = await harness.conversation()
@@ -145,16 +124,3 @@ async def test_the_last_use_of_each_tool_is_read(harness: Harness) -> None:
     await harness.append(cid, says("done"))
     async with harness.database.session() as session:
         assert await session.log.last_used(cid) == {"a": 5, "b": 2, "\x00": 5}
-
-
-async def test_the_last_use_of_a_tool_is_searched_in_the_newest_messages(harness: Harness) -> None:
-    """A use that is thousands of messages old is ignored, so that reads stay cheap."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("go"), calls("old"), result("c0"), calls("new"), result("c0"))
-    for _ in range(MAX_MESSAGES_READ // 1000):
-        await harness.append(cid, *([says("x")] * 997))
-    async with harness.database.session() as session:
-        assert await session.log.last_used(cid) == {"old": 2, "new": 4}
-    await harness.append(cid, *([says("x")] * 12))
-    async with harness.database.session() as session:
-        assert await session.log.last_used(cid) == {"new": 4}

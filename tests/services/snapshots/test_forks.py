@@ -29,16 +29,14 @@ from app.domain.common.errors import (
     NotFound,
     ServiceUnavailable,
     UnpairedToolResult,
-    ValidationError,
 )
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import base_view, shown_entries
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.settings import SettingsList, StoredSettings
-from app.domain.conversations.view import Span, spans_through
+from app.domain.conversations.view import spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.ports import BlobStore
-from app.services.snapshots import forks as service
 from app.services.snapshots.forks import Fork, ForkService, NewFork
 from app.services.tool_output.stored_results import Content
 from tests.patience import PATIENCE_SECONDS
@@ -251,35 +249,6 @@ def test_every_column_is_copied() -> None:
 # --- at an earlier seq ------------------------------------------------------------------------
 
 
-async def test_a_fork_ends_at_the_given_seq(harness: Harness) -> None:
-    """The fork has the log up to and including the seq, and nothing after it."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 3)
-    for at_seq in range(7):
-        copy = await fork(harness, cid, at_seq)
-        assert await harness.bodies(copy) == (await harness.bodies(cid))[:at_seq]
-        state = (await harness.stored(copy)).state
-        assert (state.head_seq, state.turns) == (at_seq, (at_seq + 1) // 2)
-    with pytest.raises(ValidationError, match="The log's head is 6") as refused:
-        await fork(harness, cid, 7)
-    assert refused.value.problems[0].pointer == "/at_seq"
-
-
-async def test_a_fork_at_seq_0_has_settings_only(harness: Harness) -> None:
-    """A fork at 0 has the settings alone, and accepts its first message."""
-    agent_id = await harness.agent()
-    cid = await harness.conversation(agent_id=agent_id)
-    await harness.append(cid, user("old"), says("yes"))
-    await harness.conversations.clear(TENANT, cid)
-    empty = await harness.conversation()
-    for source in (cid, empty):
-        copy = await fork(harness, source, 0)
-        with pytest.raises(ValidationError):
-            await built(harness, copy)
-        await harness.append(copy, user("first"))
-        assert await texts(harness, copy) == ["first"]
-
-
 async def test_open_calls_are_closed(harness: Harness) -> None:
     """A later result is refused, and payloads have a placeholder [payload.as-of]."""
     cid = await plain(harness)
@@ -341,110 +310,6 @@ async def test_compactions_are_undone_and_expanded_in_the_fork(harness: Harness)
     await harness.undo(cid)
     await harness.talk(copy, 12, words=60)
     assert (await harness.compact(copy)).compacted
-
-
-async def test_an_undone_compaction_is_not_copied(harness: Harness) -> None:
-    """A compaction undone in the source is not in the fork, which waits like it."""
-    cid = await compacted(harness)
-    await harness.undo(cid)
-    copy = await fork(harness, cid)
-    assert await harness.receipts.page(TENANT, copy, 10, None) == []
-    heads = [(await harness.stored(item)).state for item in (cid, copy)]
-    assert heads[0].resume_at_tokens == heads[1].resume_at_tokens > 0
-    assert (await harness.stored(await fork(harness, cid, 4))).state.resume_at_tokens == 0
-    await assert_alike(harness, cid, copy)
-
-
-async def test_a_fork_before_a_clear_restores_its_log(harness: Harness) -> None:
-    """Cleared messages are in the window of the fork, compacted as before."""
-    cid = await twice_compacted(harness)
-    before = await texts(harness, cid)
-    end = (await harness.stored(cid)).state.head_seq
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("anew"))
-    copy = await fork(harness, cid, end)
-    assert await texts(harness, copy) == before
-    await check_sums(harness, copy)
-    await harness.append(copy, user("on from there"))
-    assert await texts(harness, copy) == [*before, "on from there"]
-    later = await fork(harness, cid)
-    assert await texts(harness, later) == await texts(harness, cid)
-    await harness.conversations.clear(TENANT, cid)
-    empty = await fork(harness, cid)
-    with pytest.raises(ValidationError, match="no messages in its active window"):
-        await built(harness, empty)
-    await harness.conversations.clear(TENANT, copy)
-    await harness.append(copy, user("once more"))
-    assert (await texts(harness, copy))[-1:] == ["once more"]
-    assert "question" not in (await built(harness, copy)).contents
-
-
-async def test_a_fork_outside_the_rolling_window_restores_its_log(harness: Harness) -> None:
-    """The whole log is in the window of the fork, unlike in the source [window.cut]."""
-    agent_id = await harness.agent(HOUR)
-    cid = await harness.conversation(agent_id=agent_id)
-    await harness.append(cid, user("old"), says("yes"))
-    harness.clock.pass_seconds(2 * HOUR)
-    await harness.append(cid, user("new"))
-    copy = await fork(harness, cid, 2)
-    assert await texts(harness, copy) == ["old", "yes"]
-    await check_sums(harness, copy)
-    harness.clock.pass_seconds(HOUR - 1)
-    await harness.append(copy, user("later"))
-    assert await texts(harness, copy) == ["old", "yes", "later"]
-    harness.clock.pass_seconds(2)
-    assert (await texts(harness, copy))[-1:] == ["later"]
-    assert "old" not in (await built(harness, copy)).contents
-
-
-async def test_gaps_and_restored_spans_are_cut(harness: Harness) -> None:
-    """Late messages stay outside, and restored ones inside, up to the seq of the fork."""
-    agent_id = await harness.agent(HOUR)
-    cid = await harness.conversation(agent_id=agent_id)
-    await harness.append(cid, user("1"), says("2"))
-    harness.clock.pass_seconds(2 * HOUR)
-    too_late = {"timestamp": (harness.clock.utc() - timedelta(hours=3)).isoformat()}
-    await harness.append(cid, user("3"), user("4") | too_late, user("5"), user("6") | too_late)
-    await harness.append(cid, user("7"))
-    await built(harness, cid)
-    async with harness.database.transaction() as session:
-        locked = await session.log.lock(TENANT, cid, None)
-        assert locked is not None
-        await harness.active.restore(session, locked, [Span(2, 3)])
-    assert (await texts(harness, cid))[1:] == ["2", "3", "5", "7"]
-    for at_seq, seen in ((7, "2357"), (6, "235"), (5, "235"), (4, "23"), (3, "23"), (2, "2")):
-        copy = await fork(harness, cid, at_seq)
-        assert (await texts(harness, copy))[1:] == [*seen]
-        await check_sums(harness, copy)
-    assert await texts(harness, await fork(harness, cid, 1)) == ["1"]
-
-
-async def test_a_fork_has_the_agent_tools_that_its_previews_name(harness: Harness) -> None:
-    """A fork before a truncated result has no agent tools of its preview."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("look"), says("where?"), user("there"), asks("c"))
-    await harness.append(cid, result("c", 'x"mentions":["read_result"]' + "x" * 60_000))
-    mentions = (await harness.stored(cid)).state.mentions
-    assert mentions
-    for at_seq, named in ((5, mentions), (4, ()), (0, ())):
-        assert (await harness.stored(await fork(harness, cid, at_seq))).state.mentions == named
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("anew"))
-    for at_seq, named in ((6, ()), (5, mentions), (4, ())):
-        assert (await harness.stored(await fork(harness, cid, at_seq))).state.mentions == named
-
-
-async def test_promoted_tools_stay_promoted_for_their_turn(harness: Harness) -> None:
-    """Tools promoted in a turn are promoted in a fork of it, not in one of an earlier turn."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 3)
-    async with harness.database.session() as session:
-        await session.log.promote(cid, ["found"])
-    copies = [await fork(harness, cid, at_seq) for at_seq in (6, 5, 4, 0)]
-    heads = [(await harness.stored(copy)).state for copy in copies]
-    assert [state.promoted_now for state in heads] == [("found",), ("found",), (), ()]
-    await harness.append(copies[2], user("the third turn, again"))
-    assert (await harness.stored(copies[2])).state.promoted_now == ()
 
 
 # --- sums -------------------------------------------------------------------------------------
@@ -662,17 +527,6 @@ async def test_collected_outputs_stay_collected(
     assert len(await process.read(copy, refs[0])) > 4096
 
 
-async def test_a_failing_object_store_is_an_error(database: PostgresDatabase) -> None:
-    """Without its objects no fork is created. [tool-output.object-layout]"""
-    process = Process(database, ObjectStore("memory:///"))
-    cid = await process.harness.conversation()
-    await process.stored(cid, LARGE)
-    with pytest.raises(ServiceUnavailable):
-        await forks_of(process.harness, RowStore()).fork(TENANT, cid, NewFork())
-    other = await forks_of(process.harness, RowStore()).fork(TENANT, cid, NewFork(1))
-    assert other.at_seq == 1
-
-
 async def test_a_deleted_fork_leaves_no_rows(
     harness: Harness, connection: asyncpg.Connection
 ) -> None:
@@ -739,17 +593,6 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     await assert_alike(harness, cid, copy)
 
 
-async def test_a_long_log_is_copied_in_pieces(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several statements copy a long log, none of which takes long."""
-    monkeypatch.setattr(service, "BATCH_MESSAGES", 3)
-    cid = await compacted(harness)
-    for at_seq in (None, 2, 3, 4, 6):
-        copy = await fork(harness, cid, at_seq)
-        assert await harness.bodies(copy) == (await harness.bodies(cid))[:at_seq]
-
-
 @pytest.mark.parametrize("sentence", ["copy_messages", "set_head"])
 async def test_a_failed_fork_leaves_no_rows(
     harness: Harness,
@@ -812,54 +655,6 @@ async def test_a_source_deleted_meanwhile_is_not_found(
     assert isinstance(refused, NotFound)
     with pytest.raises(NotFound):
         await fork(harness, cid)
-
-
-async def test_a_clear_of_the_agent_meanwhile_applies_to_the_fork(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fork is planned again after the clear. [window.clear, forks.window]"""
-    agent_id = await harness.agent()
-    cid = await harness.conversation(agent_id=agent_id)
-    await harness.talk(cid, 3)
-    harness.clock.pass_seconds(5)
-    (made,) = await between(harness, monkeypatch, cid, harness.agents.clear(TENANT, agent_id))
-    heads = [(await harness.stored(item)).state for item in (cid, made.conversation_id)]
-    assert heads[0].cleared_at == heads[1].cleared_at == harness.clock.utc()
-    assert (heads[0].shown_messages, heads[1].shown_messages) == (0, 0)
-
-
-async def test_a_pin_set_meanwhile_is_in_both(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is a pin of both conversations, and visible in both. [pins.verbatim, forks.at-seq]"""
-    cid = await compacted(harness)
-    (made,) = await between(harness, monkeypatch, cid, harness.pin(cid, 8))
-    await check_sums(harness, made.conversation_id)
-    assert 8 in (await harness.stored(made.conversation_id)).state.kept_seqs
-
-
-async def test_a_compaction_undone_meanwhile_is_active_in_the_fork(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fork shows the view of its start, by a compaction that is active in it."""
-    cid = await compacted(harness)
-    before = await texts(harness, cid)
-    (made,) = await between(harness, monkeypatch, cid, harness.undo(cid))
-    assert await texts(harness, made.conversation_id) == before
-    (only,) = await harness.receipts.page(TENANT, made.conversation_id, 10, None)
-    assert only.status == "active"
-
-
-async def test_a_fork_of_all_that_a_summary_hides_can_be_built(harness: Harness) -> None:
-    """It shows an earlier view, not a summary without any message [forks.visible-state]."""
-    own = {"strategy": "retain_summary", "compaction": {"retain_last_turns": 1}}
-    cid = await harness.conversation(own)
-    await harness.talk(cid, 8, words=60)
-    assert (await harness.compact(cid)).compacted
-    hidden = (await harness.receipt(cid)).hidden_span
-    assert hidden is not None and hidden.start == 1
-    build = await built(harness, await fork(harness, cid, hidden.end - 1))
-    assert not build["summary_used"] and len(build.messages) >= hidden.end - 1
 
 
 # --- asked for twice --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.snapshots.copies import SourceMessage
-from app.domain.snapshots.snapshots import FAILED_SUMMARY, REMOVED_SUMMARY, Snapshot
+from app.domain.snapshots.snapshots import Snapshot
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
 from app.services.snapshots.restores import RestoreService, in_batches
@@ -172,20 +172,6 @@ async def test_an_interrupted_read_ends_in_an_error(
         await anext(pages)
 
 
-async def test_a_cancelled_read_leaves_no_session_open(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """A client that disconnects during a read leaves no session open. [snapshots.shape]"""
-    conversation_id = await harness.conversation()
-    await harness.talk(conversation_id, 150, words=1)
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
-    for _ in range(10):  # more than there are connections
-        _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
-        await anext(pages)
-        await pages.aclose()
-    assert len(await entries(snapshots, saved.session_id)) == 300
-
-
 async def test_an_import_with_deleted_messages_is_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
@@ -224,39 +210,6 @@ async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService
     assert len(asked) < 1_000 * (FIRST_MESSAGES + LAST_MESSAGES) * 1.5
 
 
-async def test_each_call_gets_the_summary_of_the_previous_call(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """Each further call includes the summary of the calls before it [snapshots.summary]."""
-    conversation_id = await harness.conversation()
-    await harness.talk(conversation_id, 220, words=1)
-    await snapshots.save_conversation(TENANT, conversation_id)
-    first, *others = [call.messages[-1]["content"] for call in harness.gateway.calls]
-    assert "green tea" not in first
-    assert others
-    assert all("green tea" in asked for asked in others)
-
-
-async def test_a_conversation_deleted_during_the_summary_is_left_out(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """A conversation deleted meanwhile has no part and no summary in the snapshot."""
-    agent_id = await harness.agent()
-    gone, stays = [await harness.conversation(agent_id=agent_id) for _ in range(2)]
-    for conversation_id in (gone, stays):
-        await harness.talk(conversation_id, 1)
-    harness.gateway.release.clear()
-    saving = asyncio.create_task(snapshots.save_agent(TENANT, agent_id))
-    await harness.gateway.waiting.wait()
-    await harness.conversations.remove(TENANT, gone)
-    harness.gateway.release.set()
-    saved = await saving
-    assert saved.conversation_ids == (stays,)
-    assert saved.message_count == 2
-    assert saved.summary == REMOVED_SUMMARY
-    assert len(await entries(snapshots, saved.session_id)) == 2
-
-
 @pytest.mark.parametrize("of_agent", [False, True])
 async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
     harness: Harness, snapshots: SnapshotService, of_agent: bool
@@ -279,18 +232,6 @@ async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
     with pytest.raises(NotFound):
         await saving
     assert await snapshots.page(TENANT, 10, None) == []
-
-
-async def test_a_failing_database_costs_only_the_summary(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """If the summary fails, the snapshot is stored without it. [snapshots.summary]"""
-    harness.gateway.replies = [ServiceUnavailable("away", {"reason": "spend_guard"})]
-    conversation_id = await harness.conversation()
-    await harness.talk(conversation_id, 2)
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
-    assert saved.summary == FAILED_SUMMARY
-    assert len(await entries(snapshots, saved.session_id)) == 4
 
 
 # --- restoring -------------------------------------------------------------------------------
@@ -343,23 +284,6 @@ async def test_an_interrupted_restore_can_be_repeated(
     done = await snapshots.restore(TENANT, saved.session_id, target)
     assert (done.restored, done.skipped) == (10, 20)
     assert await texts_in(harness, target) == await texts_in(harness, source)
-
-
-async def test_later_results_are_added_to_copied_calls(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """A later snapshot adds the results of calls that were open in an earlier one."""
-    source, target = await harness.conversation(), await harness.conversation()
-    await harness.append(target, user("own"), asks("c1"), result("c1"))
-    await harness.append(source, user("q"), asks("c1", "c2"))
-    early = await snapshots.save_conversation(TENANT, source)
-    await snapshots.restore(TENANT, early.session_id, target)
-    await harness.append(source, result("c1", "one"), result("c2", "two"))
-    late = await snapshots.save_conversation(TENANT, source)
-    done = await snapshots.restore(TENANT, late.session_id, target)
-    assert (done.restored, done.skipped) == (2, 2)
-    assert (await texts_in(harness, target))[-2:] == ["one", "two"]
-    assert (await harness.stored(target)).state.open_calls == ()
 
 
 async def test_results_of_closed_copied_calls_are_skipped(
@@ -439,33 +363,6 @@ async def test_a_restore_of_copies_starts_an_epoch(
     assert built.contents.count("hello") == 2
     await snapshots.restore(TENANT, saved.session_id, target)
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
-
-
-async def test_repeated_conflicts_end_a_restore(
-    harness: Harness, snapshots: SnapshotService, appends: Appends
-) -> None:
-    """A target with constant concurrent writes is a conflict after a few attempts."""
-    source, target = await harness.conversation(), await harness.conversation()
-    await harness.talk(source, 1)
-    saved = await snapshots.save_conversation(TENANT, source)
-    appends.refuses = True
-    with pytest.raises(Conflict):
-        await snapshots.restore(TENANT, saved.session_id, target)
-    assert len(appends.batches) == 3
-
-
-async def test_conversations_of_an_import_are_created_for_its_agent(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """Conversations that an import needs are created for its agent, if that exists."""
-    agent_id = await harness.agent()
-    for given, expected in ((agent_id, agent_id), ("nobody", None)):
-        made = await bring_in(snapshots, (new_id(), "a"), (new_id(), "b"), agent_id=given)
-        done = await snapshots.restore(TENANT, made.session_id)
-        assert [item.restored for item in done.conversations] == [1, 1]
-        for item in done.conversations:
-            assert item.conversation_id == item.source_conversation_id
-            assert (await harness.stored(item.conversation_id)).agent_id == expected
 
 
 async def test_an_import_of_another_tenants_conversation_gets_a_new_one(

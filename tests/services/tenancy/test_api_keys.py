@@ -18,14 +18,12 @@ from app.domain.common.errors import (
     NotFound,
     ServiceUnavailable,
     Unauthenticated,
-    ValidationError,
 )
 from app.domain.tenancy.api_keys import Caller
 from app.services.tenancy.api_keys import (
     RETRY_SECONDS,
     KeyService,
 )
-from app.services.tenancy.last_uses import LastUses
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
@@ -187,29 +185,6 @@ async def last_use(keys: KeyService) -> datetime | None:
     return next(key.last_used_at for key in await keys.list_keys() if key.key_id == ID)
 
 
-@pytest.mark.parametrize("address", ["", "x" * 20_000, "\x00", "6.6.6.6, 7.7.7.7", "\ud800"])
-async def test_invalid_addresses_are_not_logged(
-    keys: KeyService, caplog: pytest.LogCaptureFixture, address: str
-) -> None:
-    """A proxy may forward any text; text that is no address is not logged."""
-    await created(keys)
-    with pytest.raises(Unauthenticated):
-        await keys.admit(f"Bearer ctx_{ID}_{secret('x')}", address)
-    (refused,) = [record for record in caplog.records if record.message == "key_refused"]
-    assert getattr(refused, "data", {})["address"] == ""
-
-
-async def test_a_failed_write_of_uses_fails_no_request(
-    keys: KeyService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither a request nor the shutdown fails, and the failure is logged."""
-    header = await created(keys)
-    await keys.admit(header, "10.0.0.1")
-    keys._last_uses._database = object()  # type: ignore[assignment]
-    await keys.close()
-    assert "last_uses_not_written" in caplog.messages
-
-
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     """Last uses that could not be written are written with the next ones."""
     header = await created(keys)
@@ -233,29 +208,6 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     assert await last_use(keys) == used_at
 
 
-async def test_invalid_tenant_ids_get_no_key(keys: KeyService) -> None:
-    """A tenant's id is checked before anything is stored."""
-    with pytest.raises(ValidationError):
-        await created(keys, "no such / tenant")
-    assert await keys.list_keys() == []
-    assert not await keys.has_keys()
-
-
-async def test_unknown_keys_use_few_connections(database: PostgresDatabase, clock: Clock) -> None:
-    """Unknown keys are looked up two at a time, and rarely twice."""
-    watched = WatchedDatabase(database)
-    keys = KeyService(watched, clock.utc, lambda: 1.0)
-    guesses = [f"Bearer ctx_{number:012d}_{secret('s')}" for number in range(20)]
-
-    async def guess(header: str) -> None:
-        with pytest.raises(Unauthenticated):
-            await keys.admit(header, "a")
-
-    await asyncio.gather(*(guess(header) for header in guesses * 3))
-    assert len(guesses) <= watched.opened <= len(guesses) + 5
-    assert watched.most_at_once <= 2
-
-
 async def test_concurrent_requests_check_once_for_a_first_key(
     database: PostgresDatabase, clock: Clock
 ) -> None:
@@ -269,22 +221,6 @@ async def test_concurrent_requests_check_once_for_a_first_key(
         callers = await asyncio.gather(*(keys.admit("", "a") for _ in range(50)))
         assert set(callers) == {Caller("default")}
         assert watched.opened == before + 1
-
-
-async def test_last_uses_are_written_without_further_requests(
-    database: PostgresDatabase, clock: Clock
-) -> None:
-    """The write is scheduled by the first use of a minute. [tenancy.key-last-use]"""
-    uses = LastUses(database, clock.utc, write_seconds=0.05)
-    keys = keys_of(database, clock)
-    await created(keys)
-    async with asyncio.timeout(120):
-        for _ in range(3):
-            clock.pass_seconds(1)
-            uses.note(ID)
-            while await last_use(keys) != clock.utc():
-                await asyncio.sleep(0.01)
-    await uses.close()
 
 
 async def test_a_long_response_ends_with_its_key(
@@ -351,14 +287,3 @@ async def test_both_keys_work_during_the_overlap(
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "e" * 12, read_only=True)
     with pytest.raises(Unauthenticated):
         await keys.admit(f"Bearer ctx_reader000000_{secret('r')}", "a")
-
-
-async def test_rotation_keeps_the_lifetime(keys: KeyService, clock: Clock) -> None:
-    """A key of 30 days is replaced by one of 30 days; an overlap makes no key live longer."""
-    start, days = clock.utc(), timedelta(days=30)
-    await keys.create(ID, secret("s"), "acme", "n", start + days)
-    clock.pass_seconds(29.5 * 86_400)
-    _, old = await keys.rotate(ID, "b" * 12, secret("t"), timedelta(days=7))
-    assert old.expires_at == start + days
-    ends = {key.key_id: key.expires_at for key in await keys.list_keys("acme")}
-    assert ends == {ID: start + days, "b" * 12: clock.utc() + days}

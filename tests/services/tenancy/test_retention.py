@@ -12,7 +12,6 @@ from app.adapters.postgres.tenancy.retention import (
     DELETE,
     IS_IDLE,
     LIST_CONVERSATIONS,
-    LIST_EXPIRED,
 )
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tenancy.retention import RetainedKind, Retention
@@ -235,28 +234,9 @@ async def test_events_are_kept_by_default(harness: Harness, database_url: str) -
 
 
 @pytest.mark.one_server  # it reads the plans of one server
-async def test_expired_conversations_are_read_by_an_index(database_url: str) -> None:
-    """Performance: what is read does not depend on the conversations that are kept."""
-    assert "conversations_expiring" in await plan_of(database_url, LIST_EXPIRED)
-
-
-@pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize("statement", [LIST_CONVERSATIONS, IS_IDLE])
 async def test_the_walk_uses_indexes(database_url: str, statement: Statement) -> None:
     """Performance: the walk reads by indexes, and scans no table."""
     plan = await plan_of(database_url, statement)
     assert "Seq Scan" not in plan
     assert "hashed" not in plan
-
-
-async def test_concurrent_workers_do_not_wait_for_each_other(
-    harness: Harness, database_url: str
-) -> None:
-    """Operation: a worker leaves a table to another one that deletes from it, without waiting."""
-    await execute(database_url, FILL[RetainedKind.CREATIONS].format(times=TIMES))
-    before = datetime.now(UTC) - 20 * DAY
-    async with harness.database.transaction() as first, harness.database.transaction() as second:
-        taken = await first.retention.delete(RetainedKind.CREATIONS, before, 100)
-        rest = await second.retention.delete(RetainedKind.CREATIONS, before, 10_000)
-    assert taken == 100
-    assert rest == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -197,34 +196,6 @@ async def test_concurrent_uploads_of_the_same_bytes_are_one_blob(
     assert await process.read(cid, found[0].blob.id) == LARGE.encode()
 
 
-@pytest.mark.parametrize("mode", ["truncate", "reference"])
-async def test_a_message_shows_the_preview_of_the_upload(rows: Process, mode: str) -> None:
-    """A message without content shows the `view` of the upload, in both modes."""
-    cid = await rows.harness.conversation({"tool_output": {"view": mode}})
-    data = ("word " * 30 + "\n").encode() * 1000
-    found = await rows.upload(cid, data[:70_001], data[70_001:], tool="shell")
-    ref = await rows.stored(cid, None, output_ref={"id": found.blob.id})
-    assert ref == found.blob.ref
-    shown, view = (await rows.transcript(cid))[-1], found.preview.texts[0]
-    assert (shown.raw_message["content"], shown.is_truncated) == (view, True)
-    full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert (full.raw_message["content"].encode(), full.is_truncated) == (data, False)
-    # Stored under one tool's name it is shown under it, whoever uploads it again.
-    again = await rows.upload(cid, data, tool="other")
-    assert (again.blob.attached, again.preview.texts[0]) == (True, view)
-
-
-async def test_an_upload_of_binary_data_has_a_preview(rows: Process) -> None:
-    """Any bytes are read back; the preview shows them decoded as text."""
-    cid = await rows.harness.conversation()
-    data = b"\xff\xfe\x00 \xed\xa0\x80 line\n" * 8000
-    found = await rows.upload(cid, data)
-    await rows.stored(cid, None, output_ref={"id": found.blob.id})
-    full = (await rows.transcript(cid, Content.FULL))[-1]
-    assert full.raw_message["content"] == decode_lossy(data)
-    assert await rows.read(cid, found.blob.id) == data
-
-
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -271,16 +242,6 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
         for cid, ref in refs:
             assert await rows.read(cid, ref) == data
             assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
-
-
-async def test_a_row_with_a_long_line_is_read_once(rows: Process) -> None:
-    """A result in its row with cut lines is read once."""
-    cid = await rows.harness.conversation({"tool_output": {"enabled": False}})
-    ref = (await rows.stored(cid, "x" * 100_000)).id
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        lines = await rows.blobs.read_lines(TENANT, cid, ref, 0, 10)
-    assert (lines.line_count, lines.next_offset) == (1, None)
-    assert lines.text == "     1\t" + "x" * 2000 + " … [line goes on at byte 2000]"
 
 
 async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
@@ -342,23 +303,6 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
         assert chunks <= 2 and sessions <= 5
     found, chunks, _ = await cost(rows.read(cid, ref, 52_428_700, 52_428_803))
     assert found == b"x" * 100 + b"end" and chunks == 2
-
-
-async def test_grep_stops_at_its_limit(rows: Process) -> None:
-    """A search reads no further than its limit. [tool-output.grep]"""
-    cid = await rows.harness.conversation()
-    data = [b"a line of text\n" * 4000] * 100
-    ref = (await rows.upload(cid, *data)).blob.id
-    rows.store.opened.clear()
-    found = await rows.blobs.grep(TENANT, cid, ref, "text$", limit=5)
-    assert [match.line for match in found.matches] == [1, 2, 3, 4, 5] and found.truncated
-    assert len(rows.store.opened) <= 2 * CHUNKS_PER_READ  # one run is read ahead
-    with pytest.raises(ValidationError):
-        await rows.blobs.grep(TENANT, cid, ref, "(")
-    around = await rows.blobs.grep(TENANT, cid, ref, "text$", before=50, after=49, limit=1000)
-    assert (len(around.matches), around.truncated) == (100, True)
-    everything = await rows.blobs.grep(TENANT, cid, ref, "no such text")
-    assert (everything.matches, everything.truncated) == ([], False)
 
 
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
@@ -434,19 +378,6 @@ async def test_unattached_uploads_are_collected(
     assert len(await rows.store.keys()) == isinstance(rows.store.kept, ObjectStore)
 
 
-async def test_an_upload_can_be_deleted(rows: Process, connection: asyncpg.Connection) -> None:
-    """An upload without a message can be deleted, one with a message cannot."""
-    cid = await rows.harness.conversation()
-    loose, held = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(2)]
-    await rows.stored(cid, "own", output_ref={"id": held})
-    assert (await rows.collector.remove(TENANT, cid, loose)).id == loose
-    with pytest.raises(Conflict):
-        await rows.collector.remove(TENANT, cid, held)
-    assert await left(connection) == (2, 1, 0)
-    again = await rows.upload(cid, b"0" * 5000)
-    assert await rows.read(cid, again.blob.id) == b"0" * 5000
-
-
 async def test_compacted_blobs_are_collected(process: Process) -> None:
     """With `drop_compacted` a blob of hidden messages is collected; pinned ones stay."""
     cid, refs = await process.compacted()
@@ -474,21 +405,6 @@ async def test_compacted_blobs_are_collected(process: Process) -> None:
     assert again.id == refs[0]
     assert await process.read(cid, refs[0]) == f"first\n{LARGE}".encode()
     assert await process.collect(cid) == []
-
-
-async def test_a_collected_result_shows_its_preview(rows: Process) -> None:
-    """The transcript shows the preview and that the output was collected. [tool-output.collect]"""
-    cid, refs = await rows.compacted({**DROP, "tool_output": {"max_message_bytes": 300}})
-    assert await rows.collect(cid) == refs[:2]
-    for content in Content:
-        shown = [
-            (item.is_truncated, item.is_collected)
-            for item in await rows.transcript(cid, content)
-            if item.message.output_ref is not None and item.message.output_ref.id == refs[0]
-        ]
-        assert shown == [(True, True)]
-    views = [item.raw_message.get("content") or "" for item in await rows.transcript(cid)]
-    assert sum("Output cut" in view for view in views) == 2
 
 
 async def test_a_scheduled_collection_visits_due_conversations(
@@ -737,18 +653,6 @@ async def test_a_store_that_fails_during_an_upload(
         await process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT)
     assert await left(connection) == (0, 0, 0)
     assert await process.store.keys() == []
-
-
-async def test_an_upload_without_a_usable_folder_is_refused(
-    database: PostgresDatabase, tmp_path: Path
-) -> None:
-    """An upload to a store that cannot be opened is 503, and leaves nothing."""
-    (tmp_path / "file").write_text("no folder")
-    process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
-    cid = await process.harness.conversation()
-    with pytest.raises(ServiceUnavailable):
-        await process.upload(cid, b"y" * 5000)
-    assert await process.blobs.page(TENANT, cid, 10, None) == []
 
 
 async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:

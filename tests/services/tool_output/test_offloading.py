@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -26,14 +25,11 @@ from app.domain.common.errors import (
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES
-from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.appended_messages import AppendAnswer
 from app.services.conversations.batches import INLINE_WARNING, Append
-from app.services.conversations.conversations import NewConversation
-from app.services.conversations.own_settings import OwnSettings, Patch
 from app.services.tool_output.stored_results import Content
 from tests.patience import PATIENCE_SECONDS
-from tests.services.fakes import ANTHROPIC, TENANT, asks, new_id, result, says, user
+from tests.services.fakes import ANTHROPIC, TENANT, asks, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
 
 OFF = {"tool_output": {"enabled": False}}
@@ -106,27 +102,6 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
     assert (await contents(process, cid))[-1] == text
 
 
-async def test_a_result_is_whole_unless_its_preview_is_shorter(process: Process) -> None:
-    """A small result whose preview would be no shorter is shown whole. [tool-output.preview]"""
-    cid = await process.harness.conversation()
-    for size, offloaded in ((2000, False), (2001, False), (2100, False), (2400, True)):
-        ref = await process.stored(cid, "x" * size)
-        assert is_blob(ref) == offloaded
-    quiet = await process.harness.conversation(OFF)
-    assert not is_blob(await process.stored(quiet, "x" * 4000))
-
-
-async def test_nothing_is_offloaded_when_disabled(
-    rows: Process, connection: asyncpg.Connection
-) -> None:
-    """Large results stay in their rows and are read back from them."""
-    cid = await rows.harness.conversation(OFF)
-    ref = await rows.stored(cid, LARGE)
-    assert not is_blob(ref) and ref.byte_size == len(LARGE)
-    assert await rows.read(cid, ref.id) == LARGE.encode()
-    assert await left(connection) == (0, 0, 0)
-
-
 async def test_results_of_own_tools_stay_inline(
     rows: Process, connection: asyncpg.Connection
 ) -> None:
@@ -149,18 +124,6 @@ async def test_results_of_own_tools_stay_inline(
     assert await left(connection) == (0, 0, 0)
 
 
-async def test_own_tools_behind_a_small_result(rows: Process) -> None:
-    """Every result of a batch is matched with the calls of an earlier batch."""
-    cid = await rows.harness.conversation()
-    await rows.harness.append(cid, calls("read_result", "a", "b"))
-    done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
-    assert not is_blob(done.messages[1].output_ref)
-    await rows.harness.append(cid, calls("shell", "a", "b"))
-    done = await rows.harness.append(cid, result("a", "small"), result("b", LARGE))
-    blob = (await rows.blobs.find(TENANT, cid, done.messages[1].output_ref.id)).blob  # type: ignore[union-attr]
-    assert blob is not None and (blob.tool_name, blob.tool_call_id) == ("shell", "b")
-
-
 @pytest.mark.parametrize("by", ["this", "other"])
 async def test_a_changed_policy_holds_for_the_next_append(
     rows: Process, other: Process, by: str
@@ -173,50 +136,6 @@ async def test_a_changed_policy_holds_for_the_next_append(
         assert is_blob(await rows.stored(cid, LARGE)) == offloaded
     await who.harness.set_policy(cid, WIDE)
     assert not is_blob(await rows.stored(cid, LARGE))
-
-
-async def test_the_first_append_of_a_process_uses_the_policy(rows: Process, other: Process) -> None:
-    """The first append of a process uses the conversation's own policy."""
-    for policy in (OFF, WIDE):
-        cid = await rows.harness.conversation(policy)
-        assert not is_blob(await other.stored(cid, LARGE))
-    cid = await rows.harness.conversation()
-    assert is_blob(await other.stored(cid, LARGE))
-
-
-async def test_an_agents_policy_holds_for_the_next_append(rows: Process, other: Process) -> None:
-    """A PATCH of the agent applies to the next append as well [tool-output.disabled]."""
-    agents = AgentService(
-        other.database,
-        other.harness.resolver,
-        {},
-        new_id,
-        other.harness.clock.utc,
-        other.harness.outputs.delete_conversation_objects,
-        other.harness.summariser.check_model,
-    )
-    await agents.create(TENANT, NewAgent("Agent", "agent"))
-    new = NewConversation(None, "agent", settings=OwnSettings(None, {}))
-    cid = (await rows.harness.conversations.create(TENANT, new)).resource.conversation_id
-    for policy, offloaded in ((None, True), (OFF, False), ({"tool_output": None}, True)):
-        if policy is not None:
-            await agents.change(TENANT, "agent", Patch(frozenset({"policy"}), policy=policy))
-        assert is_blob(await rows.stored(cid, LARGE)) == offloaded
-
-
-async def test_a_policy_changed_while_a_batch_is_drafted(rows: Process, other: Process) -> None:
-    """Settings read during the drafting are not those that the batch was drafted with."""
-    cid = await rows.harness.conversation()
-    await rows.stored(cid, "known")
-    await rows.harness.append(cid, asks("c"))
-    await other.harness.set_policy(cid, OFF)
-
-    async def read_by_another_request() -> None:
-        await rows.harness.build(cid)
-
-    rows.store.before_write = read_by_another_request
-    done = await rows.harness.append(cid, result("c", LARGE))
-    assert not is_blob(done.messages[0].output_ref)
 
 
 # --- kept once --------------------------------------------------------------------------------
@@ -241,24 +160,6 @@ async def test_equal_results_are_stored_once(
     elsewhere = await process.harness.conversation()
     await process.stored(elsewhere, LARGE)
     assert (await left(connection))[:2] == (2, 2)
-
-
-async def test_equal_images_are_stored_once(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """An image in several results, alone or beside text, is one blob with its media type."""
-    cid = await process.harness.conversation()
-    url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
-    image = {"type": "image_url", "image_url": {"url": url}}
-    both = [{"type": "text", "text": "seen"}, image]
-    refs = [await process.stored(cid, parts) for parts in ([image], both, [*both, image])]
-    assert (await left(connection))[0] == 3
-    png = (await process.blobs.find(TENANT, cid, refs[0].id)).blob
-    assert png is not None and (png.media_type, png.byte_size) == ("image/png", len(PNG))
-    assert await process.read(cid, refs[0].id) == PNG
-    main = (await process.read(cid, refs[1].id)).decode()
-    assert main == f"seen\n[image/png; {len(PNG):,} bytes; ref={refs[0].id}]"
-    assert (await contents(process, cid))[1::2] == [[image], both, [*both, image]]
 
 
 # --- again ------------------------------------------------------------------------------------
@@ -494,21 +395,6 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert await process.read(cid, earlier.id) == LARGE.encode()
     small = await process.harness.append(cid, user("hi"))
     assert small.warnings == ()
-
-
-async def test_a_folder_below_a_file_keeps_results_inline(
-    database: PostgresDatabase, tmp_path: Path
-) -> None:
-    """Results stay inline if the store cannot be opened; builds show them as usual."""
-    (tmp_path / "file").write_text("no folder")
-    process = Process(database, ObjectStore(f"file://{tmp_path}/file/below"))
-    cid = await process.harness.conversation()
-    await process.harness.append(cid, user("go"), asks("c"))
-    done = await process.harness.append(cid, result("c", LARGE), user("next"))
-    assert (done.warnings, len(done.messages)) == ((INLINE_WARNING,), 2)
-    assert await contents(process, cid) == ["go", None, LARGE, "next"]
-    built = await process.harness.build(cid)
-    assert built.messages[2]["content"] == LARGE
 
 
 async def test_a_repeated_message_needs_no_store(database: PostgresDatabase) -> None:
