@@ -16,7 +16,7 @@ import pytest_asyncio
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, user
-from tests.conftest import started
+from tests.conftest import serving, started
 from tests.services.fakes import Clock
 
 DAY = 86_400
@@ -245,6 +245,19 @@ async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> N
     assert (second["cache_break_reason"], second["epoch"]) == ("cleared", first["epoch"] + 1)
 
 
+async def test_multiple_clears_use_most_recent(client: httpx.AsyncClient, clock: Clock) -> None:
+    """The latest clear counts, of the agent or of the conversation [window.clear-exact]."""
+    path = await agent(client)
+    cid = await thread(client, path)
+    for number, cleared in enumerate((path, cid, path, cid)):
+        await append(client, cid, user(f"{number}"))
+        clock.pass_seconds(1)
+        answer = await client.post(f"{cleared}/clear")
+        assert answer.json()["last_cleared_at"] == clock.utc().isoformat()
+    await append(client, cid, user("last"))
+    assert await texts(client, cid) == ["last"]
+
+
 async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
     """An unknown agent or conversation is 404; an empty one can be cleared [window.clear]."""
     assert_problem(await client.post("/v1/agents/nobody/clear"), 404, "NOT_FOUND")
@@ -283,6 +296,38 @@ async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: 
     status = (await assembled(client, clock))[-1]
     assert status.startswith("[Status]\nOther conversations of this agent:\n- OTHER: last message")
     assert "elsewhere" not in status
+
+
+async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
+    """Return the answers of one process about an agent and a payload, and those of the next one."""
+    said = []
+    path = cid = ""
+    for _ in range(2):
+        with serving(create_app(settings)) as url:
+            async with httpx.AsyncClient(base_url=url) as client:
+                if not path:
+                    path = await agent(client)
+                    cid = await thread(client, path)
+                    await append(client, cid, user("before"))
+                    await client.post(f"{path}/clear")
+                    await append(client, cid, user("after"), assistant("yes"))
+                shown = (await client.get(path)).json()
+                said.append([await build(client, cid), shown["last_cleared_at"]])
+    before, after = said
+    return before, after
+
+
+async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
+    """A new process builds the same payload from PostgreSQL [operation.database-away]."""
+    (before, _), (after, _) = await before_and_after(settings)
+    assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
+    assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
+
+
+async def test_clear_time_survives_restart(settings: Settings) -> None:
+    """A new process has the same marker [window.clear, log.durable]."""
+    (_, before), (_, after) = await before_and_after(settings)
+    assert after == before
 
 
 # --- restart --------------------------------------------------------------------------------

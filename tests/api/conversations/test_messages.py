@@ -122,6 +122,35 @@ async def test_nul_and_surrogates_are_returned_unchanged(client: httpx.AsyncClie
         assert "\ufffd" in built.text and "\\ud800" not in built.text
 
 
+async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
+    """An Anthropic message with two results becomes two messages, which return it whole."""
+    path = await new_conversation(client)
+    use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
+    results = [
+        {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"out {n}"} for n in (1, 2)
+    ]
+    appended = await append(
+        client,
+        path,
+        user("go"),
+        {"role": "assistant", "content": use},
+        {"role": "user", "content": results, "id": "r"},
+        format="anthropic",
+    )
+    assert [entry["role"] for entry in appended["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]
+    stored = await read(client, path)
+    assert [item["format"] for item in stored] == ["anthropic"] * 4
+    assert [item["content"][0]["tool_use_id"] for item in stored[2:]] == ["t1", "t2"]
+    built = await client.post(f"{path}/context", json={"format": "openai_chat"})
+    roles = [message["role"] for message in built.json()["payload"]["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "/messages"),
     ({"messages": [user("x")] * 1001}, "/messages"),

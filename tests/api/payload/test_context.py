@@ -304,6 +304,16 @@ async def test_appends_go_on_during_a_compaction(
     assert "still here" in str(built["payload"]["messages"][-1])
 
 
+async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
+    """Compactions of one conversation at the same time leave one active summary."""
+    path = await new_conversation(client)
+    await append(client, path, *talk(60, LONG))
+    answers = await asyncio.gather(*(client.post(f"{path}/compact") for _ in range(4)))
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    made = [answer.json() for answer in answers if answer.status_code == 200]
+    assert sum(result["compacted"] for result in made) == 1
+
+
 async def test_builds_at_once(client: httpx.AsyncClient) -> None:
     """Builds and appends at the same time all answer, each with a valid head."""
     path = await new_conversation(client, policy={"budget": {"context_window": 9000}})

@@ -110,6 +110,31 @@ async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any)
     assert (await client.get(f"{path}/compactions")).json()["data"] == []
 
 
+@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
+async def test_the_payload_after_a_cut_has_the_same_settings(
+    client: httpx.AsyncClient, format: str
+) -> None:
+    """Format, model, window, sections and tools are those of the build that failed."""
+    path = await long_talk(client)
+    model = "gpt-4o" if format == "openai_chat" else "claude-3-opus"
+    ask = {
+        "format": format,
+        "model": model,
+        "max_context_tokens": 3000,
+        "max_output_tokens": 500,
+        "sections": [{"name": "a", "content": "Be kind."}],
+        "tools": [{"name": "search", "input_schema": {"type": "object"}}],
+    }
+    before = (await client.post(f"{path}/context", json=ask)).json()
+    made = (await client.post(f"{path}/overflow", json=ask)).json()
+    built = made["context"]
+    assert built["format"] == format and built["payload"]["model"] == model
+    assert built["budget"]["total"] == 3000
+    assert "Be kind." in str(built["payload"]) and built["payload"]["tools"]
+    assert built["tokens_used"] < before["tokens_used"]
+    assert set(numbers(built)) < set(numbers(before))
+
+
 OUTPUTS: list[tuple[Any, int]] = [
     ("max_tokens is too large: 99999. This model supports at most 1000 completion tokens", 1000),
     (

@@ -236,6 +236,20 @@ async def test_a_search_returns_definitions_in_every_format(
     assert "place" in read[0].parameters["properties"]
 
 
+async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) -> None:
+    """The agent's tools, the conversation's, and those of the request [tools.search]."""
+    agent = {"name": "Bot", "agent_id": "bot", "tools": TOOLS}
+    assert (await client.post("/v1/agents", json=agent)).status_code == 201
+    own = [{"name": "get_weather", "description": "Weather of this conversation."}]
+    path = await new_conversation(client, agent_id="bot", tools=own)
+    body = await search(client, path, query="get_weather", limit=1)
+    assert body["tools"][0]["function"]["description"] == "Weather of this conversation."
+    sent = [{"name": "space_weather", "description": "Weather of the sun."}]
+    body = await search(client, path, query="weather of the sun", limit=1, tools=sent)
+    assert (body["names"], body["total"]) == (["space_weather"], 4)
+    assert body["promoted"] == ["get_weather", "space_weather"]
+
+
 async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> None:
     """No tool is returned, and none promoted, when none matches or there are none."""
     for tools in (TOOLS, []):
@@ -262,6 +276,13 @@ async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
     for body, pointer in wrong:
         answer = await client.post(f"{path}/tools/search", json=body)
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+
+
+async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
+    """There is no such conversation, whatever is searched."""
+    for path in (NOWHERE, "/v1/conversations/nowhere"):
+        answer = await client.post(f"{path}/tools/search", json={"query": "x"})
+        assert_problem(answer, 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("format", FormatName)

@@ -22,7 +22,7 @@ import pytest
 from app.adapters.postgres.embedded import DATABASE
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import append, assert_problem, calling, new_conversation, result
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, user
 from tests.conftest import Server, execute, in_thread, started
 from tests.logged import Lines, lines
 from tests.patience import PATIENCE_SECONDS
@@ -556,6 +556,31 @@ async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
             assert answer.json()["next_offset"] is None
         strange = await client.get(f"{place}/grep?pattern=%00%ff&limit=1")
         assert strange.status_code == 200
+
+
+async def test_compacted_outputs_are_gone(settings: Settings) -> None:
+    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410."""
+    sandwich = {"preserve_top": 1, "preserve_bottom": 1}
+    policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
+    async with started(create_app(settings)) as client:
+        path = await new_conversation(client, policy=policy)
+        await append(client, path, user("begin"), user("go"))
+        ref = await stored(client, path, "x\n" * 40_000)
+        for _ in range(4):
+            await append(client, path, user("go on " * 200))
+        compacted = await client.post(f"{path}/compact", json={})
+        assert compacted.json()["compacted"], compacted.text
+        done = (await client.post(f"{path}/blobs/gc")).json()
+        assert [item["id"] for item in done["collected"]] == [ref]
+        for how in ({}, {"content": "full"}, {"content": "view"}):
+            shown = (await transcript(client, path, **how))[3]
+            assert (shown["content_collected"], shown["content_truncated"]) == (True, True)
+            assert shown["output_ref"]["id"] == ref
+            for name in (ref, shown["id"]):
+                gone = await client.get(f"{path}/blobs/{name}/content")
+                assert_problem(gone, 410, "GONE")
+        built = await client.post(f"{path}/context", json={})
+        assert built.status_code == 200
 
 
 # --- gone -------------------------------------------------------------------------------------
