@@ -58,15 +58,21 @@ class Impatient(BoundedProtocol):
     period_seconds = PERIOD_SECONDS
 
 
+class Patient(BoundedProtocol):
+    """The protocol with a period that no test waits for."""
+
+    period_seconds = PATIENCE_SECONDS
+
+
 @contextmanager
-def bounded(app: Any) -> Iterator[int]:
-    """Serve an app with low limits, and yield its port."""
+def bounded(app: Any, protocol: type[BoundedProtocol]) -> Iterator[int]:
+    """Serve an app with a limit of connections, and yield its port."""
     config = uvicorn.Config(
         app,
         port=0,
         log_level="error",
         lifespan="off",
-        http=Impatient,
+        http=protocol,
         limit_concurrency=MAX_CONNECTIONS,
     )
     server = uvicorn.Server(config)
@@ -85,8 +91,15 @@ def bounded(app: Any) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server with small limits."""
-    with bounded(echo) as found:
+    """The port of a server that waits a short time for its clients."""
+    with bounded(echo, Impatient) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def patient_port() -> Iterator[int]:
+    """The port of a server that waits for its clients."""
+    with bounded(echo, Patient) as found:
         yield found
 
 
@@ -134,20 +147,20 @@ def closing(head: bytes) -> bytes:
     ids=["one header", "many headers", "request line"],
 )
 def test_the_bytes_of_a_head_are_bounded(
-    port: int, begin: bytes, monkeypatch: pytest.MonkeyPatch
+    patient_port: int, begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head that is longer than the limit and has not ended is 431."""
     monkeypatch.setattr(connections, "MAX_HEAD_BYTES", 2000)
     pieces = [begin[at : at + 700] for at in range(0, len(begin), 700)]
     for parts in ([begin], pieces):
-        found = problem_in(sent(port, *parts, pause=0.01), 431)
+        found = problem_in(sent(patient_port, *parts, pause=0.01), 431)
         assert found["code"] == "PAYLOAD_TOO_LARGE" and "2,000 bytes" in found["detail"]
 
 
-def test_a_head_at_the_limit_is_accepted(port: int) -> None:
+def test_a_head_at_the_limit_is_accepted(patient_port: int) -> None:
     """A head of the limit's bytes is handled, and what follows it as well."""
     head = HEAD + b"X: " + b"a" * (connections.MAX_HEAD_BYTES - 80) + b"\r\n"
-    answer = sent(port, head + b"\r\n" + closing(b"GET /b HTTP/1.1\r\nHost: a\r\n"))
+    answer = sent(patient_port, head + b"\r\n" + closing(b"GET /b HTTP/1.1\r\nHost: a\r\n"))
     assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
@@ -158,17 +171,13 @@ def test_a_head_at_the_limit_is_accepted(port: int) -> None:
 )
 def test_an_incomplete_request_is_refused(port: int, begin: bytes) -> None:
     """A connection without a complete request is a 408 in time."""
-    began = time.monotonic()
     answer = sent(port, begin)
-    assert time.monotonic() - began < 5
     assert problem_in(answer, 408)["code"] == "REQUEST_TIMEOUT"
 
 
 def test_a_slow_head_is_closed(port: int) -> None:
     """Bytes that come one by one do not win a head more time."""
-    began = time.monotonic()
     answer = sent(port, *[bytes([byte]) for byte in HEAD * 3], pause=0.1)
-    assert time.monotonic() - began < 10
     problem_in(answer, 408)
 
 
@@ -186,12 +195,11 @@ def test_empty_lines_are_not_a_request(port: int) -> None:
     with opened(port) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         time.sleep(0.2)
-        began = time.monotonic()
-        with suppress(ConnectionError):
-            while time.monotonic() < began + 10:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < deadline:
                 connection.sendall(b"\r\n")
                 time.sleep(0.1)
-        assert time.monotonic() - began < 8
 
 
 def test_a_running_request_has_no_timeout(port: int) -> None:
@@ -230,27 +238,28 @@ def test_backpressure_does_not_count_as_a_stall(port: int) -> None:
     ],
     ids=["chunk extension", "trailers", "chunks of a byte"],
 )
-def test_framing_is_bounded(port: int, piece: bytes, begin: bytes) -> None:
+def test_framing_is_bounded(patient_port: int, piece: bytes, begin: bytes) -> None:
     """What is around a body is no way to send without end."""
-    problem_in(sent(port, begin, *[piece * 1000] * 100), 400)
+    problem_in(sent(patient_port, begin, *[piece * 1000] * 100), 400)
 
 
-def test_trailers_are_dropped(port: int) -> None:
+def test_trailers_are_dropped(patient_port: int) -> None:
     """A trailer is no header of the request that it ends."""
     whole = closing(HEAD + b"Transfer-Encoding: chunked\r\n") + b"1\r\nx\r\n0\r\nSneaky: 1\r\n\r\n"
-    answer = sent(port, whole)
+    answer = sent(patient_port, whole)
     assert b"1 host,transfer-encoding,connection" in answer and b"sneaky" not in answer
 
 
-def test_connections_have_a_limit(port: int) -> None:
+def test_connections_have_a_limit(patient_port: int) -> None:
     """A request over the limit of connections receives a 503, until others are closed."""
-    several = [opened(port) for _ in range(MAX_CONNECTIONS)]
-    time.sleep(0.1)
-    assert sent(port, closing(HEAD)).startswith(b"HTTP/1.1 503 ")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    several = [opened(patient_port) for _ in range(MAX_CONNECTIONS)]
+    while not sent(patient_port, closing(HEAD)).startswith(b"HTTP/1.1 503 "):
+        assert time.monotonic() < deadline
     for each in several:
         each.close()
-    time.sleep(0.2)
-    assert sent(port, closing(HEAD)).startswith(b"HTTP/1.1 200 ")
+    while not sent(patient_port, closing(HEAD)).startswith(b"HTTP/1.1 200 "):
+        assert time.monotonic() < deadline
 
 
 def test_a_client_that_does_not_read_is_disconnected(port: int) -> None:
@@ -274,12 +283,12 @@ def test_a_slow_reader_gets_its_answer(port: int) -> None:
 
 
 def test_a_refusal_never_corrupts_a_previous_response(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    patient_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head that is too large does not write into the answer that is under way."""
     monkeypatch.setattr(connections, "MAX_HEAD_BYTES", 2000)
     begun, large = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n", HEAD + b"X: " + b"a" * 9000
-    answer = sent(port, begun, large, pause=0.2)
+    answer = sent(patient_port, begun, large, pause=0.2)
     assert answer.count(b"HTTP/1.1") <= 1 and b" 431 " not in answer
 
 
@@ -290,7 +299,7 @@ def test_input_after_an_early_response_is_bounded(port: int) -> None:
     with opened(port) as connection:
         connection.sendall(head)
         with pytest.raises(ConnectionError):
-            while time.monotonic() < began + 10:
+            while time.monotonic() < began + PATIENCE_SECONDS:
                 connection.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
                 time.sleep(0.001)
 
