@@ -298,6 +298,9 @@ async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: 
     assert "elsewhere" not in status
 
 
+# --- restart --------------------------------------------------------------------------------
+
+
 async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
     """Return the answers of one process about an agent and a payload, and those of the next one."""
     said = []
@@ -328,9 +331,6 @@ async def test_clear_time_survives_restart(settings: Settings) -> None:
     """A new process has the same marker [window.clear, log.durable]."""
     (_, before), (_, after) = await before_and_after(settings)
     assert after == before
-
-
-# --- restart --------------------------------------------------------------------------------
 
 
 # --- Commands --------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 from uuid import uuid4
 
@@ -41,11 +40,6 @@ async def pages(client: httpx.AsyncClient, path: str, **query: Any) -> list[tupl
         cursor = page["next_cursor"]
         if cursor is None:
             return found
-
-
-def own_size(item: Any) -> int:
-    """Return the bytes of an item as compact JSON."""
-    return len(json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 async def filled(client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:

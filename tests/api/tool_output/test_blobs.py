@@ -26,7 +26,6 @@ from tests.api.talk import append, assert_problem, calling, new_conversation, re
 from tests.conftest import Server, execute, in_thread, started
 from tests.logged import Lines, lines
 from tests.patience import PATIENCE_SECONDS
-from tests.recorded import named_traces, trace_files, traces_dir
 
 __all__ = ["lines"]
 
@@ -613,19 +612,6 @@ async def test_blobs_are_listed_newest_first(client: httpx.AsyncClient) -> None:
     assert found == made[::-1]
     answer = await client.get(f"{path}/blobs?cursor=x")
     assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-
-
-# --- recorded conversations -------------------------------------------------------------------
-
-
-def recorded() -> list[Any]:
-    """Return the files of recorded conversations in which tools were called."""
-    files = [
-        path
-        for path in trace_files(traces_dir())
-        if any(raw["role"] == "tool" for trace in named_traces(path) for raw in trace.messages)
-    ]
-    return [pytest.param(file, id=file.stem) for file in files]
 
 
 def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) -> None:

@@ -131,9 +131,6 @@ def test_a_newer_instruction_replaces_a_kept_one() -> None:
     assert [item.text for item in kept_statements(ledger, 1000, count)] == [newer]
 
 
-# --- what else a model is sent --------------------------------------------------------------
-
-
 # --- the summaries of a tree ----------------------------------------------------------------
 
 

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from app.domain.models.budget import (
     Limits,
-    Pressure,
     scaled,
 )
 
 TOKENS = st.integers(0, 300_000)
 RATIOS = st.integers(1, 100).map(lambda percent: percent / 100)
-RISING = (Pressure.OK, Pressure.DUE, Pressure.COMPACT, Pressure.BLOCKED)
 
 
 @st.composite
