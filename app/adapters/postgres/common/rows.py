@@ -74,8 +74,6 @@ _WITHOUT_LISTS = (
 )
 LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
 """The columns of conversations for a list, without settings except for the model."""
-POLICY_COLUMNS = ", ".join((*_WITHOUT_LISTS, "c.policy, a.policy AS agent_policy"))
-"""The columns of conversations with policies, without sections and tools."""
 SETTINGS_COLUMNS = ", ".join(
     (
         *_SMALL_COLUMNS,
