@@ -20,9 +20,6 @@ PLAIN: Final = "plain"
 """Models that read each other's unsigned text."""
 SEALED: Final = "sealed"
 """Encrypted details without the name of their family, which only their router can read."""
-UNBOUND: Final = frozenset((PLAIN, MISTRAL))
-"""Families whose reasoning is not bound to the messages before it."""
-
 _FAMILIES: Final = (
     (
         (
@@ -39,6 +36,9 @@ _FAMILIES: Final = (
 )
 """Substrings of model names and their family; the first row with a match counts."""
 _REASONING_MODEL: Final = re.compile(r"(?:^|[/.])o[1-9](?:-|$)")
+_CLAUDE_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_FIRST_BOUND: Final = (5, 1)
+"""The first version of Claude that refuses thinking behind another prefix."""
 
 
 @lru_cache(maxsize=1024)
@@ -55,6 +55,12 @@ def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
         family = {FormatName.ANTHROPIC: ANTHROPIC, FormatName.GEMINI: GEMINI}.get(format, "")
     routed = (SEALED,) if name.startswith("openrouter/") else ()
     return (family, *routed) if family else routed
+
+
+def binds_reasoning(model: str) -> bool:
+    """Whether a model takes reasoning back only while nothing before it has changed."""
+    found = _CLAUDE_VERSION.search(model.lower())
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST_BOUND
 
 
 def is_same_family(model: str, other: str, format: FormatName) -> bool:

@@ -8,7 +8,7 @@
    is rewritten. A result whose call is not shown is not shown either.
 4. A payload starts with a user message: where it would not, a note comes first. It also stands for
    a first message of which nothing is sent (rule 8), so that no payload is empty.
-5. Text names an agent tool only where the payload can have that tool.
+5. Text names an agent tool only where the payload has that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
 8. A payload that sends a provider's compaction item begins with it. Opening, summaries and pinned
@@ -34,8 +34,9 @@ from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
+from app.domain.formats.openai_chat.reasoning_fields import is_replayed
 from app.domain.formats.tool_calls import sendable_id
-from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.models.tokens import CountText, count_visible, counts_as_stored, signed_parts
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
@@ -75,7 +76,8 @@ def output_of(row: LogRow) -> StoredOutput:
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
-    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it names.
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
+    name if it could.
     `defined_tools` are the tools that the payload defines, `references` those of them that a search
     result refers to. `opening` is the dynamic text before the history.
     """
@@ -102,6 +104,8 @@ class Assembler(ABC):
     size_bytes: int = field(default=0, init=False)
     has_calls: bool = field(default=False, init=False)
     has_reasoning: bool = field(default=False, init=False)
+    drops_reasoning: bool = field(default=False, init=False)
+    """Whether a shown message has reasoning of the model's own family that is not replayed."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
 
@@ -171,7 +175,11 @@ class Assembler(ABC):
             else:
                 self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
-        self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
+        if row.reasoning_tokens:
+            if row.seq > self.view.reasoning_after:
+                self.has_reasoning = True
+            elif not self.drops_reasoning:
+                self.drops_reasoning = self._is_own_reasoning(row)
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
@@ -259,10 +267,8 @@ class Assembler(ABC):
         return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
     def _placeholder(self, row: LogRow) -> str:
-        names_tool = READ_LINES in self.mentionable_tools
-        if names_tool:
-            self.mentions.add(READ_LINES)
-        return placeholder_of(row, names_tool=names_tool)
+        self.mentions.add(READ_LINES)
+        return placeholder_of(row, names_tool=READ_LINES in self.mentionable_tools)
 
     def _is_rewritten(self, row: LogRow) -> bool:
         """Whether a row is not shown as it is stored, and so counted again.
@@ -275,10 +281,8 @@ class Assembler(ABC):
         output = row.output
         if output is None or not output.mentions:
             return False
-        if all(name in self.mentionable_tools for name in output.mentions):
-            self.mentions.update(output.mentions)
-            return False
-        return True
+        self.mentions.update(output.mentions)
+        return any(name not in self.mentionable_tools for name in output.mentions)
 
     def _message(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
@@ -312,8 +316,8 @@ class Assembler(ABC):
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = self._sent_message(row), message_ref(row.id, row.seq)
         preview = shortened_preview(message, shortened, ref)
+        self.mentions.update(preview.mentions)
         if all(name in self.mentionable_tools for name in preview.mentions):
-            self.mentions.update(preview.mentions)
             return preview.message
         return shortened_preview(message, shortened, ref, named=False).message
 
@@ -323,6 +327,13 @@ class Assembler(ABC):
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
         return convert_reasoning(message, self.format, accepts)
+
+    def _is_own_reasoning(self, row: LogRow) -> bool:
+        """Whether the model would take the reasoning of a message."""
+        message = row.message()
+        if row.format is self.format and self.format is not FormatName.OPENAI_CHAT:
+            return any(part.format is self.format for part in signed_parts(message))
+        return is_replayed(message, self.view.reasoning_of)
 
     def _visible_tokens(
         self, row: LogRow, message: Message, shown: Message, *, is_changed: bool

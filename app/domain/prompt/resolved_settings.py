@@ -17,6 +17,7 @@ from app.domain.common.errors import ContextError, ValidationError
 from app.domain.common.messages import OPENAI_FORMATS, FormatName
 from app.domain.common.policy import Policy, StatusPreamble
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.formats.hosted_tools import is_run_by_client
 from app.domain.formats.reasoning_families import accepted_families
 from app.domain.models.budget import Limits, Usage, scaled
 from app.domain.models.limits import ModelInfo
@@ -44,8 +45,10 @@ from app.domain.prompt.tool_deferral import (
     plan_deferral,
     with_deferred,
 )
-from app.domain.tool_output.preview import TOOL_SEARCH
+from app.domain.tool_output.preview import RECALL, TOOL_SEARCH
 
+MAX_AGENT_TOOLS_SHARE = 0.125
+"""The share of the window that agent tools may take while no text names them."""
 MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
 _MAX_MEMO_ENTRIES = 256
@@ -250,31 +253,50 @@ class ResolvedSettings:
         can_search = self.info is not None and self.info.tool_search
         return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
+    def named_agent_tools(self, agent_tools: Iterable[str]) -> frozenset[str]:
+        """Return the names of agent tools that texts may have in a payload with these of them."""
+        return frozenset(AGENT_TOOLS).intersection((*agent_tools, *self._tool_names))
+
     @property
-    def mentionable_agent_tools(self) -> frozenset[str]:
-        """The agent tools that texts of a payload may name."""
-
-        def names() -> frozenset[str]:
-            return self._addable_agent_tools.union(tool.name for tool in self.tools).intersection(
-                AGENT_TOOLS
-            )
-
-        return self._memo.get_or_compute("mentionable_agent_tools", names)
+    def names_recall(self) -> bool:
+        """Whether every payload has `recall`, so that summaries may name it."""
+        return RECALL in self.named_agent_tools(self.agent_tools(()))
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
-        """Return the agent tools of a payload whose texts mention `mentions`.
+        """Return the agent tools of a payload that shall have these [agent-tools.auto].
 
-        A caller's tool of the same name replaces an agent tool [agent-tools.auto].
+        Beside tools of the caller it has the usual ones in any case. A caller's tool of the same
+        name replaces an agent tool.
         """
 
         def names() -> tuple[str, ...]:
-            addable = self._addable_agent_tools.difference(tool.name for tool in self.tools)
+            addable = self._addable_agent_tools.difference(self._tool_names)
             if self.policy.agent_tools == "auto":
-                addable &= named
+                addable &= named | self._usual_agent_tools
             return tuple(name for name in AGENT_TOOLS if name in addable)
 
         named = frozenset(mentions)
         return self._memo.get_or_compute(("agent_tools", named), names)
+
+    @property
+    def _tool_names(self) -> frozenset[str]:
+        """The names of the caller's tools."""
+        return frozenset(tool.name for tool in self.tools)
+
+    @property
+    def _usual_agent_tools(self) -> frozenset[str]:
+        """The agent tools beside tools that the caller runs, none in a window too small for them.
+
+        Deferral decides on `tool_search`.
+        """
+        names = tuple(name for name in AGENT_TOOLS if name != TOOL_SEARCH)
+        if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
+            return frozenset()
+        if self.limits is not None:
+            tokens = scaled(self.agent_tool_tokens(names), self.factor)
+            if tokens > MAX_AGENT_TOOLS_SHARE * self.limits.effective_window:
+                return frozenset()
+        return frozenset(names)
 
     @property
     def _addable_agent_tools(self) -> frozenset[str]:

@@ -486,46 +486,35 @@ async def test_thinking_among_the_content_goes_back_in_place(client: httpx.Async
 # --- when it is let go --------------------------------------------------------------------------
 
 
-async def test_a_new_prefix_drops_signed_reasoning_for_good(client: httpx.AsyncClient) -> None:
-    """After a clear or new sections, thinking from before never comes back."""
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_a_new_prefix_leaves_reasoning_in_place(client: httpx.AsyncClient, name: str) -> None:
+    """No provider but Anthropic binds it, from 5.1 on. [reasoning.running-loop]"""
+    loop, (model, *_) = FAMILIES[name]
+    path = await log_of(client, whole(loop))
+    await build(client, path, model)
+    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
+    after = await build(client, path, model, **changed)
+    assert after["cache_break_reason"] == "sections_changed"
+    assert after["payload"]["messages"][1:] == whole(loop)
+    assert after["degraded"] == []
+
+
+async def test_a_new_prefix_drops_bound_reasoning_for_good(client: httpx.AsyncClient) -> None:
+    """After new sections, thinking from before never comes back."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
-    model = "anthropic/claude-sonnet-4-5"
+    model = "anthropic/claude-fable-5-1"
     before = await build(client, path, model)
     assert SIGNED in json.dumps(before["payload"])
     changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
     after = await build(client, path, model, **changed)
     assert after["cache_break_reason"] == "sections_changed"
+    assert after["degraded"] == ["reasoning_dropped"]
     assert "thinking_blocks" not in json.dumps(after["payload"])
     back = await build(client, path, model)
     assert "thinking_blocks" not in json.dumps(back["payload"])
     await append(client, path, step(None, "Sure.", thinking_blocks=[thinking("", OTHER_SIGNED)]))
     newer = await build(client, path, model)
     assert json.dumps(newer["payload"]).count("thinking_blocks") == 1
-
-
-async def test_a_new_prefix_leaves_plain_reasoning_of_the_turn(client: httpx.AsyncClient) -> None:
-    """DeepSeek refuses calls without reasoning: the turn keeps its own, older calls a blank."""
-    third = step("c3", reasoning_content="Third.")
-    messages = [*whole(PLAIN)[:-1], user("more"), third, result("c3")]
-    path = await log_of(client, messages)
-    model = "deepseek/deepseek-reasoner"
-    await build(client, path, model)
-    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
-    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
-    said = [m.get("reasoning_content") for m in after if m["role"] == "assistant"]
-    assert said == [" ", " ", None, "Third."]
-
-
-async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
-    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
-    path = await log_of(client, whole(GEMINI_GOOGLE))
-    model = "gemini-3-pro-preview"
-    await build(client, path, model)
-    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
-    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
-    (sent,) = after[1]["tool_calls"]
-    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
-    assert GEMINI_SIGNED not in json.dumps(after)
 
 
 async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClient) -> None:
@@ -545,15 +534,28 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
     assert built["payload"]["messages"][-1]["reasoning_content"] == "New."
 
 
-async def test_another_model_of_the_family_starts_without(client: httpx.AsyncClient) -> None:
-    """Signed reasoning may be of another stream of the same family, not of another family."""
+@pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-5-5"])
+async def test_another_model_of_the_family_may_go_on(client: httpx.AsyncClient, model: str) -> None:
+    """Anthropic leaves out what a model cannot read; one that binds reasoning starts without."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     await build(client, path, "gpt-5")
     first = await build(client, path, "claude-sonnet-4-5")
     assert first["cache_break_reason"] == "model_changed"
     assert SIGNED in json.dumps(first["payload"])
-    second = await build(client, path, "claude-opus-4-6")
-    assert SIGNED not in json.dumps(second["payload"])
+    second = await build(client, path, model)
+    is_bound = model.endswith("5-5")
+    assert (SIGNED in json.dumps(second["payload"])) is not is_bound
+    assert second["degraded"] == ["reasoning_dropped"] * is_bound
+
+
+async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
+    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
+    path = await log_of(client, whole(GEMINI_GOOGLE))
+    await build(client, path, "gemini-3-pro-preview")
+    after = (await build(client, path, "gemini-3-flash-preview"))["payload"]["messages"]
+    (sent,) = after[1]["tool_calls"]
+    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
+    assert GEMINI_SIGNED not in json.dumps(after)
 
 
 @pytest.mark.parametrize(
