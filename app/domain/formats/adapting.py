@@ -13,7 +13,6 @@ from app.domain.common.messages import (
     Message,
     Opaque,
     Part,
-    Reasoning,
     Role,
     Text,
     ToolCall,
@@ -63,11 +62,11 @@ def adapted_message(
 ) -> Message:
     """Return a message with these parts and this name, and the call id to send.
 
-    The same object is returned when nothing changes. A message without visible parts gets a
-    placeholder [neutral.no-empty-content]; reasoning is not visible.
+    The same object is returned when nothing changes. A message without parts gets a placeholder
+    [neutral.no-empty-content].
     """
-    if all(isinstance(part, Reasoning) for part in parts):
-        parts = [*parts, placeholder_for(message.role, parts)]
+    if not parts:
+        parts = [placeholder_for(message.role)]
     call_id = message.tool_call_id
     sent = tool_calls.sent_id(call_id, ids) if call_id is not None else None
     if sent == call_id and name == message.name:

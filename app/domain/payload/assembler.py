@@ -13,7 +13,10 @@
 7. Text that changes with every build is in the tail, after the stable items.
 8. A payload that sends a provider's compaction item begins with it. Opening, summaries and pinned
    messages from before it follow, then the rest of its message. Other such items are left out.
-9. Stable items and breakpoints are known after every row, so that a caller who has an earlier
+9. Reasoning at the end of an assistant message, with nothing after it, begins the next message of
+   the assistant, and is left out before any other message: providers refuse it as the last thing
+   that the model said.
+10. Stable items and breakpoints are known after every row, so that a caller who has an earlier
    payload needs only new items.
 """
 
@@ -24,10 +27,19 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
+from app.domain.common.messages import (
+    NO_RESULT,
+    FormatName,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+)
 from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
@@ -36,7 +48,13 @@ from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.openai_chat.reasoning_fields import is_replayed
 from app.domain.formats.tool_calls import sendable_id
-from app.domain.models.tokens import CountText, count_visible, counts_as_stored, signed_parts
+from app.domain.models.tokens import (
+    CountText,
+    count_reasoning,
+    count_visible,
+    counts_as_stored,
+    signed_parts,
+)
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
@@ -87,6 +105,8 @@ class Assembler(ABC):
     """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
+    ends_with_reasoning: ClassVar[bool] = False
+    """Whether a message may end with reasoning behind something else."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -121,6 +141,7 @@ class Assembler(ABC):
         self._has_opening = False
         self._has_item = self.view.sent_item is None
         self._rows_before_item: list[LogRow] = []
+        self._held: LogRow | None = None
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
         # By row: its seq, and how many stable items, positions and fixed positions there were then.
@@ -156,19 +177,24 @@ class Assembler(ABC):
             self._add(row)
 
     def _add(self, row: LogRow) -> None:
+        row = self._with_held(row)
         self._put_opening()
         if self._summary_texts:
             hidden = self.view.hidden
             if hidden is None or row.seq >= hidden.start:
                 self._put_summary()
-        if row.role is Role.TOOL:
+        is_held = self._hold_back(row)
+        if not self._has_first_message and row.role is Role.ASSISTANT:
+            self._put_first_note(row)
+            self._has_first_message = True
+        if is_held:
+            self._record_cost(row, 0)
+        elif row.role is Role.TOOL:
             call_id = row.call_ids[0]
             if call_id in self._open_calls:
                 self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
-            if not self._has_first_message and row.role is Role.ASSISTANT:
-                self._put_first_note(row)
             self._has_first_message = True
             if _may_have_compaction(row) and self._without_compactions(row) is None:
                 self._record_cost(row, 0)
@@ -183,6 +209,31 @@ class Assembler(ABC):
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _with_held(self, row: LogRow) -> LogRow:
+        """Return a row with the reasoning that was held back before it (rule 9)."""
+        held, self._held = self._held, None
+        if held is None:
+            return row
+        if row.role is not Role.ASSISTANT or row.format is not held.format:
+            self.drops_reasoning = self.drops_reasoning or self._is_own_reasoning(held)
+            return row
+        tokens = row.reasoning_tokens + held.reasoning_tokens
+        return replace(row, lead=held.lead, reasoning_tokens=tokens)
+
+    def _hold_back(self, row: LogRow) -> bool:
+        """Hold back reasoning at the end of a row (rule 9); return whether that is all of it."""
+        if not row.reasoning_tokens or row.call_ids or _may_have_compaction(row):
+            return False
+        parts = row.message().parts
+        back = takewhile(lambda part: isinstance(part, Reasoning), reversed(parts))
+        ending = tuple(part for part in back if isinstance(part, Reasoning))[::-1]
+        is_all = len(ending) == len(parts)
+        is_held = ending and (is_all or not self.ends_with_reasoning)
+        if is_held and row.seq > self.view.reasoning_after:
+            tokens = count_reasoning(Message(row.role, ending), self.count)
+            self._held = replace(row, lead=ending, reasoning_tokens=tokens)
+        return is_all
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""

@@ -223,6 +223,7 @@ OTHERS = {
     "plain": "deepseek/deepseek-chat",
     "unknown": "my-model",
 }
+FORMATS_OF_OTHERS = ("openai_chat", "openai_responses", "anthropic", "gemini")
 REASONING = ("thinking_blocks", "reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -578,9 +579,63 @@ async def test_malformed_reasoning_is_stored_and_ignored(
     assert built["payload"]["messages"][1] == {"role": "assistant", "content": "yes"}
 
 
-async def test_a_message_of_reasoning_alone_has_a_label(client: httpx.AsyncClient) -> None:
-    """For another model a label stands for the reasoning, instead of an empty message."""
-    alone = {"role": "assistant", "content": None, "reasoning_content": "hm"}
-    path = await log_of(client, [user("hi"), alone, user("on")])
-    built = await build(client, path, "gpt-5")
-    assert built["payload"]["messages"][1] == {"role": "assistant", "content": "[reasoning]"}
+THOUGHTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "anthropic": (
+        "anthropic",
+        "claude-sonnet-4-5",
+        {"role": "assistant", "content": [thinking("Look.", SIGNED)]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Well."}]},
+    ),
+    "gemini": (
+        "gemini",
+        "gemini-3-pro-preview",
+        {
+            "role": "model",
+            "parts": [{"text": "Look.", "thought": True, "thoughtSignature": GEMINI_SIGNED}],
+        },
+        {"role": "model", "parts": [{"text": "Well."}]},
+    ),
+    "responses": (
+        "openai_responses",
+        "gpt-5",
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAB"},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Well.", "annotations": []}],
+        },
+    ),
+    "chat": (
+        "openai_chat",
+        "deepseek/deepseek-reasoner",
+        {"role": "assistant", "content": None, "reasoning_content": "Look."},
+        step(None, "Well."),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+@pytest.mark.parametrize("follows", [True, False])
+async def test_reasoning_in_a_message_of_its_own_begins_the_next(
+    client: httpx.AsyncClient, name: str, follows: bool
+) -> None:
+    """Nothing is invented beside it, and it is left out where the model said nothing after it.
+
+    [neutral.no-empty-content, anthropic.latest-thinking]
+    """
+    format, model, thought, said = THOUGHTS[name]
+    path = await log_of(client, [user("hi")])
+    for message in (thought, *([said] if follows else [])):
+        await append(client, path, message, format=format)
+    await append(client, path, user("on"))
+    built = await build(client, path, model, format=format)
+    wire = json.dumps(built["payload"])
+    assert ("Look." in wire or "gAAAAB" in wire) is follows
+    assert built["degraded"] == ["reasoning_dropped"] * (not follows)
+    for other in FORMATS_OF_OTHERS:
+        build_of_other = await build(client, path, OTHERS["openai"], format=other)
+        wire += json.dumps(build_of_other["payload"])
+    assert "[reasoning]" not in wire
+    assert "[empty message]" not in wire

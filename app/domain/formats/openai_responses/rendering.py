@@ -11,7 +11,6 @@ from typing import Any, assert_never
 
 from app.domain.common import json_text
 from app.domain.common.messages import (
-    ONLY_REASONING,
     OPENAI_FORMATS,
     File,
     FormatName,
@@ -69,13 +68,9 @@ def for_payload(
     message = adapt(message, ids)
     if message.role is not Role.ASSISTANT:
         return message
-    adapted: Sequence[Part] = message.parts
-    is_only_reasoning = all(isinstance(part, Reasoning) for part in adapted[:-1])
-    if len(adapted) > 1 and is_only_reasoning and adapted[-1] == Text(ONLY_REASONING):
-        adapted = adapted[:-1]
     parts: list[Part] = []
     is_unbound = False
-    for part in adapted:
+    for part in message.parts:
         if not isinstance(part, Reasoning):
             parts.append(_without_id(part) if is_unbound else part)
         elif part.block is not None and part.format is _FORMAT:
@@ -84,8 +79,6 @@ def for_payload(
             is_unbound = not keep_reasoning
     while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
         parts.pop()
-    if not parts:
-        parts.append(Text(ONLY_REASONING))
     return adapting.with_parts(message, parts)
 
 

@@ -50,7 +50,7 @@ class AnthropicAssembler(MergingAssembler):
         is_changed = bool(ids) or stored is not original
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         if replays and row.reasoning_tokens:
-            sent = filter(anthropic.is_sent, reasoning_of(message).parts)
+            sent = filter(anthropic.is_sent, reasoning_of(adapted).parts)
             shown = replace(message, parts=tuple(sent))
             tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
         self._record_labels(adapted)

@@ -27,6 +27,7 @@ class ChatAssembler(SeparateAssembler):
     """Items for OpenAI Chat Completions."""
 
     format = FormatName.OPENAI_CHAT
+    ends_with_reasoning = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
