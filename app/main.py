@@ -293,6 +293,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
         is_ready=Readiness(parts.store).is_ready,
+        degraded=("summarizer_without_key",) if parts.missing_keys else (),
         still_admits=parts.keys.still_admits,
     )
 
