@@ -6,6 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
+from app.domain.common.json_structure import MESSAGE_LIMITS
 from app.domain.common.messages import sendable_json
 from app.domain.formats import json_fields
 
@@ -24,6 +26,9 @@ _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVALID: Final = object()
+_MAX_BYTES: Final = 4 * 2**20
+"""The longest text of a message."""
+_LIMITS: Final = replace(MESSAGE_LIMITS, bytes=_MAX_BYTES)
 
 
 def sendable_id(call_id: str) -> str:
@@ -82,15 +87,15 @@ def participant_name(name: str) -> str | None:
 
 
 def is_json(text: str) -> bool:
-    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels.
+    """Return whether a text is strict JSON: finite numbers, at most `MAX_DEPTH` levels, `_LIMITS`.
 
     What orjson accepts is such JSON; what it refuses may still be.
     """
     try:
-        json_fields.json_at(orjson.loads(text), "")
+        json_fields.json_at(json_text.loads_within(text, _LIMITS, orjson.loads), "")
     except orjson.JSONDecodeError:
         return _read_json(text) is not _INVALID
-    except ValidationError:
+    except (json_text.ExceedsLimits, ValidationError):
         return False
     return True
 
@@ -126,6 +131,6 @@ def wrapped_arguments(text: str) -> str:
 
 def _read_json(text: str) -> Any:
     try:
-        return json_fields.json_at(json_text.loads_exact(text), "")
+        return json_fields.json_at(json_text.loads_within(text, _LIMITS, json_text.loads_exact), "")
     except (ValueError, ValidationError):
         return _INVALID
