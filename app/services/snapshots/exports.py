@@ -16,7 +16,7 @@ from typing import Any
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.snapshots.export_fields import FIELDS
-from app.domain.snapshots.exports import ExportWriter, RecordKind, blob_pieces
+from app.domain.snapshots.exports import KEYS, ExportWriter, RecordKind, blob_pieces
 from app.domain.tool_output.blobs import Blob
 from app.services.ports import Database
 from app.services.tool_output.stored_results import StoredResults
@@ -66,8 +66,8 @@ class ExportService:
         for kind in _AFTER_STATE:
             pages = self._pages(kind, conversation_id, row, writer, bound)
             async with aclosing(pages):
-                async for lines in pages:
-                    yield lines
+                async for batch in pages:
+                    yield batch
         yield writer.last()
 
     async def _pages(
@@ -88,11 +88,11 @@ class ExportService:
             has_more = page.has_more
             if not page:
                 break
-            last, count = page[-1], count + len(page)
+            last, count = {name: page[-1][name] for name in KEYS[kind]}, count + len(page)
             if kind is RecordKind.BLOB:
                 for blob in page:
-                    async for lines in self._blob(conversation_id, blob, writer):
-                        yield lines
+                    async for batch in self._blob(conversation_id, blob, writer):
+                        yield batch
                 continue
             records = (record for record in page if not _follows(kind, record, newer))
             lines = (line for record in records for line in writer.record(kind, record))
