@@ -61,19 +61,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: base64 `data` with its media type, or a `url`."""
+    """An image: base64 `data` with its media type, or a `url`.
+
+    `block` has the other fields of the original of a `format`, which are sent to it again.
+    """
 
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
     detail: str | None = None
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     """A document: base64 `data`, a `url`, a provider's `file_id` or plain `text`.
 
-    `format` names the wire format of the provider that has `file_id`.
+    `format` names the wire format of the provider that has `file_id`, and that of `block`, which is
+    as with `Image`.
     """
 
     media_type: str | None = None
@@ -83,6 +89,7 @@ class File:
     text: str | None = None
     name: str | None = None
     format: FormatName | None = None
+    block: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class ToolCall:
     """A tool call of the assistant; `arguments` is the unchanged JSON text.
 
     `custom` marks OpenAI's custom tools, whose `arguments` are free text. `block` is the original
-    of a `format` with more fields, as with `Text`.
+    of a `format` with more fields, as with `Text`; of Anthropic and Chat the other fields alone.
     """
 
     id: str
@@ -129,7 +136,8 @@ Part = Text | Image | File | ToolCall | Reasoning | Opaque
 class Message:
     """One user, assistant or tool message in neutral form.
 
-    `tool_call_id` is set for tool messages only; `is_error` marks a failed tool.
+    `tool_call_id` is set for tool messages only; `is_error` marks a failed tool. `block` has the
+    fields of the original of a `format` that stand beside its content: they are sent to it again.
     """
 
     role: Role
@@ -137,6 +145,8 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     is_error: bool = False
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -201,10 +211,11 @@ def clean(message: Message) -> Message:
     if all(isinstance(part, Reasoning) for part in parts):
         parts.append(placeholder_for(message.role, parts))
     name = sendable(message.name) if message.name is not None else None
+    block = sendable_json(message.block)
     same_parts = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
-    if same_parts and name is message.name:
+    if same_parts and name is message.name and block is message.block:
         return message
-    return replace(message, parts=tuple(parts), name=name)
+    return replace(message, parts=tuple(parts), name=name, block=block)
 
 
 def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
@@ -233,8 +244,8 @@ def _is_blank(part: Part) -> bool:
 _CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
     Text: ("text", "block"),
     ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail"),
-    File: ("media_type", "data", "url", "file_id", "text", "name"),
+    Image: ("media_type", "data", "url", "detail", "block"),
+    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
     Reasoning: ("text", "block"),
     Opaque: ("block",),
 }

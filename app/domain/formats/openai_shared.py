@@ -71,6 +71,8 @@ def adapt_content(file: File) -> File | Text | None:
     """Return a document with a name and a media type, or as text; None where it has no content."""
     if file.data is not None:
         media_type = inline_media.media_type_of(file) or "application/octet-stream"
+        if media_type.startswith(("audio/", "video/")):
+            return labels.label_for(file)
         if file.name and media_type == file.media_type:
             return file
         return replace(file, name=file.name or "document", media_type=media_type)

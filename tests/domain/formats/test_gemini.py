@@ -86,7 +86,11 @@ READS = [
                     Image("image/webp", url="https://x.test/a"),
                     File(url="https://x.test/a.pdf"),
                     File("image/png", file_id="gs://bucket/a.png", format=GEMINI),
-                    Opaque(VIDEO, GEMINI),
+                    File(
+                        url="https://x.test/a.mp4",
+                        block={"videoMetadata": {"fps": 2.0}},
+                        format=GEMINI,
+                    ),
                     Text("a", {"text": "a", "partMetadata": {"n": 1}}, GEMINI),
                     Text("a"),
                     Text(" ", {"text": " ", "thoughtSignature": "c2ln"}, GEMINI),

@@ -147,7 +147,7 @@ def _adapt_file(file: File) -> File | Image | Text:
     media_type = inline_media.media_type_of(file)
     if file.data is not None:
         if (media_type or "").startswith("image/"):
-            return _adapt_image(Image(media_type, file.data))
+            return _adapt_image(Image(media_type, file.data, block=file.block, format=file.format))
         data = _base64(file.data)
         if not data or not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
             return labels.label_for(file)
@@ -226,7 +226,10 @@ def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render functions as one `Tool` that declares them all, and hosted tools after it."""
     functions = [tool for tool in tools if tool.hosted is None]
-    declarations = [wire_fields(tool, "parametersJsonSchema") for tool in functions]
+    declarations = [
+        wire_fields(tool, "parametersJsonSchema") | {"name": function_name(tool.name)}
+        for tool in functions
+    ]
     declared = [{"functionDeclarations": declarations}] if declarations else []
     return [*declared, *hosted_wire(tools)]
 
@@ -278,12 +281,13 @@ def _wire_call(call: ToolCall, keep_reasoning: bool) -> dict[str, Any]:
 def _wire_media(media: Image | File) -> dict[str, Any]:
     named = {"displayName": media.name} if isinstance(media, File) and media.name else {}
     typed = {"mimeType": media.media_type} if media.media_type else {}
+    own = adapting.beside(media, _FORMAT)
     if media.data is not None:
-        return {"inlineData": {**typed, "data": media.data, **named}}
-    uri = media.url
-    if isinstance(media, File) and media.file_id is not None and media.format is _FORMAT:
-        uri = media.file_id
-    return {"fileData": {"fileUri": uri, **typed, **named}}
+        key, held = "inlineData", {**typed, "data": media.data, **named}
+    else:
+        file_id = media.file_id if isinstance(media, File) and media.format is _FORMAT else None
+        key, held = "fileData", {"fileUri": file_id or media.url or "", **typed, **named}
+    return {key: {**held, **(own.pop(key_in(own, key), None) or {})}, **own}
 
 
 def _wire_result(message: Message, call: Mapping[str, Any] | None) -> list[dict[str, Any]]:
