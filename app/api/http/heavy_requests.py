@@ -5,8 +5,8 @@
 2. Forks, exports, imports, snapshots that are read or restored, and lists with full contents are
    large: they keep the database or the event loop busy, so that other requests wait. They take as
    many slots as leave half of the connections to other requests.
-3. A request holds them until its answer is sent. An answer is sent when the client has received all but
-   what the connection buffers.
+3. A request holds them until its answer is sent. An answer is sent when the client has received all
+   but what the connection buffers.
 """
 
 from __future__ import annotations
