@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from app.domain.common.base64_media import PDF, ReadMedia, read_media, sniffed_type
+
 
 class Role(StrEnum):
     """The sender of a message."""
@@ -204,8 +206,9 @@ def clean(message: Message) -> Message:
     """Return the message for use in a payload: sendable, and never empty
     [neutral.no-empty-content].
 
-    Blank text parts are removed. A message without visible parts gets a placeholder. Ids stay, so
-    that calls and results match; rendering replaces them. A clean message is the same object.
+    Blank text parts are removed. A message without visible parts gets a placeholder. Media have the
+    type that their data show, and data that every provider reads. Ids stay, so that calls and
+    results match; rendering replaces them. A clean message is the same object.
     """
     parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
     if all(isinstance(part, Reasoning) for part in parts):
@@ -264,4 +267,30 @@ def _clean_part(part: Part) -> Part:
             changes[name] = cleaned
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
-    return replace(part, **changes) if changes else part
+    part = replace(part, **changes) if changes else part
+    if not isinstance(part, Image | File):
+        return part
+    data = part.data
+    if data is None and sniffed_type(part.url or ""):
+        data = part.url  # base64 in the place of a URL
+    return part if data is None else _with_read_media(part, read_media(part.media_type, data))
+
+
+def _with_read_media(media: Image | File, read: ReadMedia | None) -> Part:
+    """Return media as they were read: another kind of part where they are not what they claim.
+
+    A label stands for data that nobody can read. [formats.media]
+    """
+    if read is None:
+        kind = "image" if isinstance(media, Image) else "file"
+        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+    is_wrong, shown = read.is_mislabelled, read.shown_type or ""
+    media_type = read.shown_type if is_wrong and read.media_type else read.media_type
+    if isinstance(media, Image) and is_wrong and shown == PDF:
+        return File(shown, read.data, block=media.block, format=media.format)
+    is_document = isinstance(media, File) and not (read.media_type or "").startswith("image/")
+    if is_document and is_wrong and shown.startswith("image/"):
+        return Image(shown, read.data, block=media.block, format=media.format)
+    if (media_type, read.data, read.url) == (media.media_type, media.data, media.url):
+        return media
+    return replace(media, media_type=media_type, data=read.data, url=read.url)

@@ -16,6 +16,7 @@ Sample = tuple[str, Any]
 """The fields that a value sets beyond the required ones, and the value."""
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+PDF = "JVBERi0xLjQ="
 _TEXTS = {
     "data": PNG,
     "image_url": "https://a.test/a.png",
@@ -80,11 +81,12 @@ def samples(hint: Any, field: str = "", inside: tuple[str, ...] = ()) -> Iterato
         for label, value in samples(arguments[0] if arguments else Any, field, inside):
             yield label, [value]
     elif origin in (typing.Literal, typing_extensions.Literal):
-        yield "", arguments[0]
+        yield "", _TEXTS[field] if _TEXTS.get(field) in arguments else arguments[0]
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield "", list(hint)[-1].value
     else:
-        yield "", _plain(hint, field)
+        is_pdf = field == "data" and "PDF" in str(inside[-1:])
+        yield "", PDF if is_pdf else _plain(hint, field)
 
 
 def _of_object(hint: Any, inside: tuple[str, ...]) -> Iterator[Sample]:

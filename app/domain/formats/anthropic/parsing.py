@@ -19,7 +19,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats import inline_media, json_fields, mcp_parts, tool_calls
 from app.domain.formats.json_fields import Fields
 
 RESULT_KEY = "content"
@@ -125,6 +125,8 @@ def _parse_result(result: Fields) -> Message:
 
 def _parse_content(value: object, pointer: str, role: Role) -> Part:
     block = Fields(value, pointer)
+    if role is not Role.ASSISTANT and (of_mcp := mcp_parts.read(block)) is not None:
+        return of_mcp
     match block.filled_text("type"), role:
         case "text", _:
             return _parse_text(block)

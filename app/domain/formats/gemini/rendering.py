@@ -126,21 +126,10 @@ def _adapt_image(image: Image) -> Image | Text:
         suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
         declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
     media_type = "image/jpeg" if declared == "image/jpg" else declared
-    data = _base64(image.data) if image.data is not None else None
-    is_fetched = image.data is None and inline_media.is_web_url(image.url)
-    if media_type not in _IMAGE_TYPES or not (data or is_fetched):
+    is_sendable = image.data is not None or inline_media.is_web_url(image.url)
+    if media_type not in _IMAGE_TYPES or not is_sendable:
         return labels.label_for(image)
-    if media_type == image.media_type and data is image.data:
-        return image
-    return replace(image, media_type=media_type, data=data)
-
-
-def _base64(data: str) -> str | None:
-    """Return base64 in one line, as Gemini accepts it; None for other text."""
-    if inline_media.is_base64(data):
-        return data
-    joined = "".join(data.split())
-    return joined if inline_media.is_base64(joined) else None
+    return image if media_type == image.media_type else replace(image, media_type=media_type)
 
 
 def _adapt_file(file: File) -> File | Image | Text:
@@ -148,11 +137,9 @@ def _adapt_file(file: File) -> File | Image | Text:
     if file.data is not None:
         if (media_type or "").startswith("image/"):
             return _adapt_image(Image(media_type, file.data, block=file.block, format=file.format))
-        data = _base64(file.data)
-        if not data or not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
+        if not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
             return labels.label_for(file)
-        same = data is file.data and media_type == file.media_type
-        return file if same else replace(file, data=data, media_type=media_type)
+        return file if media_type == file.media_type else replace(file, media_type=media_type)
     if (document := labels.document_text(file)) is not None:
         return document
     if file.file_id is not None and file.format is _FORMAT:

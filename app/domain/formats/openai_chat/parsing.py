@@ -17,7 +17,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, openai_shared, tool_calls
+from app.domain.formats import inline_media, json_fields, mcp_parts, openai_shared, tool_calls
 from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_chat import reasoning_fields
 
@@ -122,6 +122,8 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
     thought = reasoning_fields.part_of(part) if role is Role.ASSISTANT else None
     if thought is not None:
         return thought
+    if role is not Role.ASSISTANT and (of_mcp := mcp_parts.read(part)) is not None:
+        return of_mcp
     match part.filled_text("type"):
         case "text":
             return Text(part.text("text"))
@@ -136,6 +138,8 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
         case "file":
             file = openai_shared.file_at(part.object("file"), _FORMAT)
             return replace(file, **part.beside(_FORMAT, "file"))
+        case "input_audio":
+            return openai_shared.audio_at(part, _FORMAT)
         case "refusal":
             part.text("refusal")
     return Opaque(part.json("prompt_cache_breakpoint"), _FORMAT)

@@ -73,7 +73,8 @@ def _refusal_or_label(part: Part, is_assistant: bool) -> Part:
 def _adapt_file(file: File) -> File | Text:
     if (content := openai_shared.adapt_content(file)) is not None:
         return content
-    if file.file_id is not None and file.format in OPENAI_FORMATS:
+    is_own_url = file.url is not None and file.format is _FORMAT  # routers take it as `file_data`
+    if is_own_url or (file.file_id is not None and file.format in OPENAI_FORMATS):
         return file
     return labels.label_for(replace(file, name=None) if file.url else file)
 
@@ -237,4 +238,6 @@ def _wire_part(part: Part) -> dict[str, Any]:
 def _wire_file(file: File) -> dict[str, Any]:
     if file.data is not None:
         return {"file_data": inline_media.url_of(file), "filename": file.name}
+    if file.url is not None:
+        return {"file_data": file.url} | ({"filename": file.name} if file.name else {})
     return {"file_id": file.file_id} | ({"filename": file.name} if file.name else {})

@@ -16,7 +16,14 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, labels, openai_shared, tool_calls
+from app.domain.formats import (
+    inline_media,
+    json_fields,
+    labels,
+    mcp_parts,
+    openai_shared,
+    tool_calls,
+)
 from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
@@ -229,7 +236,11 @@ def _parse_content(item: Fields, key: str) -> tuple[Part, ...]:
 
 def _parse_part(value: object, pointer: str) -> Part:
     part = Fields(value, pointer)
+    if (of_mcp := mcp_parts.read(part)) is not None:
+        return of_mcp
     match part.filled_text("type"):
+        case "input_audio":
+            return openai_shared.audio_at(part, _FORMAT)
         case "input_text":
             return Text(part.text("text"))
         case "input_image" if part.get("file_id") is None:
