@@ -12,8 +12,9 @@ from app.api.conversations.messages import (
     MessagePath,
     message_id_from,
     shown_message,
+    size_of,
 )
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json, MalformedJson, long_json
 from app.api.http.dependencies import (
     ConversationPath,
     by_caller,
@@ -58,7 +59,7 @@ async def get_message(
     (shown,) = await transcripts.with_visibility(
         tenant_of(request), [found], Content(content or Content.AUTO), page_bound(request)
     )
-    return Json(shown_message(shown))
+    return await long_json(shown_message(shown), size_of([shown]))
 
 
 @router.post(

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -28,11 +29,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
-    THREAD_BYTES,
     WireRequest,
     body_bytes_of,
     header_of,
-    in_thread_if_long,
     require_json,
 )
 from app.api.http.conversation_ids import with_key
@@ -41,6 +40,7 @@ from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHA
 from app.api.http.heavy_requests import SLOT_BYTES, drained, take_share
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
+from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -91,9 +91,9 @@ class WireRoute(_NamedRoute):
                 if reads_body and await request.body():
                     require_json(request)
                     value = await request.json()
-                    if len(whole := await request.body()) >= THREAD_BYTES:
+                    if len(await request.body()) > THREAD_BYTES:
                         # FastAPI would validate on the event loop, and create all error objects.
-                        await in_thread_if_long(whole, validated, schema(), value)
+                        await asyncio.to_thread(validated, schema(), value)
                 return await with_key(request, handle)
             except (ContextError, HTTPException):
                 raise
@@ -174,7 +174,8 @@ def _direct(
         value = None
         if whole := await request.body():
             require_json(request)
-            value = await in_thread_if_long(whole, validated, schema, await request.json())
+            parsed = await request.json()
+            value = await in_thread_if(len(whole) > THREAD_BYTES, validated, schema, parsed)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}

@@ -169,7 +169,8 @@ async def _with_entries(
         and last_epoch.view_version == build_input.conversation.state.view_version
     )
     if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
-        return state.with_rendered(await extended(deps, state, cached, build_input.rows))
+        cached = await extended(deps, state, cached, build_input.rows)
+        return await cached.call(state.with_rendered, cached)
     if (
         build_input.has_rows
         and not is_warm
@@ -178,7 +179,8 @@ async def _with_entries(
         rows = [row for row in build_input.rows if view.shows(row.seq)]
         # A row comes without its text where the view that it was read for clears the result.
         if all(row.text or view.clears_result(row.seq) for row in rows):
-            return state.with_rendered(await render_rows(state, rows))
+            rendered = await render_rows(state, rows)
+            return await rendered.call(state.with_rendered, rendered)
     return replace(state, entries=await read_entries(deps, state, view))
 
 
