@@ -26,6 +26,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from operator import itemgetter
@@ -47,7 +48,8 @@ from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.openai_chat.reasoning_fields import is_replayed
-from app.domain.formats.tool_calls import sendable_id
+from app.domain.formats.reasoning_families import MISTRAL
+from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import (
     CountText,
     count_reasoning,
@@ -107,6 +109,8 @@ class Assembler(ABC):
     """How many items, after the stable ones, a row may add to."""
     ends_with_reasoning: ClassVar[bool] = False
     """Whether a message may end with reasoning behind something else."""
+    linked_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -135,6 +139,7 @@ class Assembler(ABC):
         self._not_carried: dict[str, None] = {}
         self._used_ids: set[str] = set()
         self._open_calls: dict[str, str] = {}  # the id to send, by call id
+        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
         self._has_first_message = False
@@ -159,6 +164,15 @@ class Assembler(ABC):
                 self._put_provider_item(row, item)
             self._add_rows_before_item()
         self._add(row)
+
+    def copied(self) -> Assembler:
+        """Return a copy to which rows can be added apart."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, copy(value))
+        other._hash = self._hash.copy()
+        return other
 
     def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
         """Begin with the provider's item of a row (rule 8)."""
@@ -225,13 +239,14 @@ class Assembler(ABC):
         """Hold back reasoning at the end of a row (rule 9); return whether that is all of it."""
         if not row.reasoning_tokens or row.call_ids or _may_have_compaction(row):
             return False
-        parts = row.message().parts
+        message = row.message()
+        parts = message.parts
         back = takewhile(lambda part: isinstance(part, Reasoning), reversed(parts))
         ending = tuple(part for part in back if isinstance(part, Reasoning))[::-1]
-        is_all = len(ending) == len(parts)
+        is_all = len(ending) == len(parts) and message.block is None
         is_held = ending and (is_all or not self.ends_with_reasoning)
         if is_held and row.seq > self.view.reasoning_after:
-            tokens = count_reasoning(Message(row.role, ending), self.count)
+            tokens = count_reasoning(replace(message, parts=ending), self.count)
             self._held = replace(row, lead=ending, reasoning_tokens=tokens)
         return is_all
 
@@ -420,13 +435,26 @@ class Assembler(ABC):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        wire_id, number = sendable_id(call_id), 1
+        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
+        wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1
-            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-            wire_id = f"call_{digest.hexdigest()[:24]}"
+            wire_id = form(f"{call_id}\0{number}")
         self._used_ids.add(wire_id)
         return wire_id
+
+    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
+        """Remember the fields of a rendered call that its result has to have."""
+        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
+            self._linked[call_id] = fields
+
+    def _with_linked(self, message: Message) -> Message:
+        """Return an adapted result with the fields of its call."""
+        linked = self._linked.get(message.tool_call_id or "")
+        if linked is None:
+            return message
+        own = message.block if message.format is self.format else None
+        return replace(message, block={**linked, **(own or {})}, format=self.format)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._is_cleared(row):
