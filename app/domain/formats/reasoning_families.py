@@ -18,6 +18,8 @@ XAI: Final = "xai"
 MISTRAL: Final = "mistral"
 PLAIN: Final = "plain"
 """Models that read each other's unsigned text."""
+DEMANDING: Final = "demanding"
+"""Models of the PLAIN family that refuse a tool loop in which a message has no reasoning."""
 SEALED: Final = "sealed"
 """Encrypted details without the name of their family, which only their router can read."""
 _FAMILIES: Final = (
@@ -35,6 +37,7 @@ _FAMILIES: Final = (
     (("gpt-", "openai/", "codex"), OPENAI),
 )
 """Substrings of model names and their family; the first row with a match counts."""
+_DEMANDING: Final = ("deepseek", "kimi", "moonshot")
 _REASONING_MODEL: Final = re.compile(r"(?:^|[/.])o[1-9](?:-|$)")
 _CLAUDE_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _FIRST_BOUND: Final = (5, 1)
@@ -53,8 +56,11 @@ def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
         family = OPENAI
     if not family:
         family = {FormatName.ANTHROPIC: ANTHROPIC, FormatName.GEMINI: GEMINI}.get(format, "")
-    routed = (SEALED,) if name.startswith("openrouter/") else ()
-    return (family, *routed) if family else routed
+    if name.startswith("openrouter/"):
+        return (family, SEALED) if family else (SEALED,)
+    if any(word in name for word in _DEMANDING) and not name.endswith("deepseek-chat"):
+        return family, DEMANDING
+    return (family,) if family else ()
 
 
 def binds_reasoning(model: str) -> bool:

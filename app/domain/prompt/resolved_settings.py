@@ -47,8 +47,8 @@ from app.domain.prompt.tool_deferral import (
 )
 from app.domain.tool_output.preview import RECALL, TOOL_SEARCH
 
-MAX_AGENT_TOOLS_SHARE = 0.125
-"""The share of the window that agent tools may take while no text names them."""
+MAX_AGENT_TOOLS_SHARE = 0.2
+"""The share of what prompt and tools leave that agent tools may take while no text names them."""
 MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
 _MAX_MEMO_ENTRIES = 256
@@ -246,7 +246,8 @@ class ResolvedSettings:
     def _max_tool_tokens(self, limits: Limits) -> int:
         """Return how many tokens of tools leave room for messages, before the factor."""
         most = int((1 - MIN_MESSAGES_SHARE) * limits.capacity / self.factor)
-        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts
+        own = self.agent_tool_tokens(tuple(sorted(self._usual_agent_tools)))
+        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts - own
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
@@ -285,7 +286,7 @@ class ResolvedSettings:
 
     @property
     def _usual_agent_tools(self) -> frozenset[str]:
-        """The agent tools beside tools that the caller runs, none in a window too small for them.
+        """The agent tools beside tools that the caller runs, none where there is no room for them.
 
         Deferral decides on `tool_search`.
         """
@@ -293,8 +294,10 @@ class ResolvedSettings:
         if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
             return frozenset()
         if self.limits is not None:
-            tokens = scaled(self.agent_tool_tokens(names), self.factor)
-            if tokens > MAX_AGENT_TOOLS_SHARE * self.limits.effective_window:
+            tokens = self.raw_fixed.system_prompt + self.raw_fixed.skill_prompts + self._fixed_costs
+            room = self.limits.effective_window - scaled(tokens, self.factor)
+            own = scaled(self.agent_tool_tokens(names), self.factor)
+            if own > MAX_AGENT_TOOLS_SHARE * room:
                 return frozenset()
         return frozenset(names)
 
@@ -316,9 +319,13 @@ class ResolvedSettings:
         """Whether the tools that only the last resort defers leave too little for messages."""
         if self.limits is None:
             return False
+        return self._fixed_costs > self._max_tool_tokens(self.limits)
+
+    @property
+    def _fixed_costs(self) -> int:
+        """The tokens of the tools that only the last resort defers."""
         costs = zip(self.tools, self.tool_costs, strict=True)
-        fixed = sum(cost for tool, cost in costs if is_fixed(tool))
-        return fixed > self._max_tool_tokens(self.limits)
+        return sum(cost for tool, cost in costs if is_fixed(tool))
 
     @property
     def _has_search(self) -> bool:

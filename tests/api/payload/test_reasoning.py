@@ -12,15 +12,17 @@ import functools
 import json
 import warnings
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 from anthropic.types import MessageParam
 from google.genai import types as genai
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses.response_input_item_param import ResponseInputItemParam
 from pydantic import TypeAdapter
 
+from app.domain.formats.openai_responses.items import ITEM_TYPES
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
 from tests.payload_tokens import payload_tokens
@@ -103,6 +105,7 @@ CLAUDE_LITELLM = (
     step("c2", "And now:", thinking_blocks=[thinking("", OTHER_SIGNED)]),
     step(None, "All done.", thinking_blocks=[thinking("It is clear.", SIGNED)]),
 )
+CLAUDE_THOUGHT = {"thinking_blocks": [thinking("", SIGNED)]}
 OPENROUTER_CLAUDE = (
     step(
         "c1",
@@ -618,3 +621,78 @@ async def test_reasoning_in_a_message_of_its_own_begins_the_next(
         wire += json.dumps(build_of_other["payload"])
     assert "[reasoning]" not in wire
     assert "[empty message]" not in wire
+
+
+# --- what a model demands, and what it does not know --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek/deepseek-reasoner", "deepseek-v4-pro", "moonshot/kimi-k2-thinking"]
+)
+async def test_every_message_of_a_loop_has_the_reasoning_that_a_model_demands(
+    client: httpx.AsyncClient, model: str
+) -> None:
+    """Also those that another model made without any. [openai-chat.reasoning-demanded]"""
+    turns = [
+        [user("go"), step("c1"), result("c1"), step(None, "So.")],
+        [user("on"), step(None, "First"), step("c2", reasoning_content="Hm."), result("c2")],
+        [step("c3", reasoning="Why?"), result("c3"), step("c4", **CLAUDE_THOUGHT), result("c4")],
+    ]
+    path = await log_of(client, [message for turn in turns for message in turn])
+    built = await build(client, path, model)
+    said = [m for m in built["payload"]["messages"] if m["role"] == "assistant"]
+    assert [m["reasoning_content"] for m in said] == [" ", " ", " ", "Hm.", "Why?", " "]
+    other = await build(client, path, "zai/glm-4.7")
+    assert json.dumps(other["payload"]).count("reasoning_content") == 1
+
+
+async def test_a_talk_without_calls_needs_no_reasoning(client: httpx.AsyncClient) -> None:
+    """A conversation without tools and calls is sent as it is stored."""
+    messages = [user("hi"), step(None, "yes"), user("on")]
+    path = await new_conversation(client)
+    await append(client, path, *messages)
+    built = await build(client, path, "deepseek/deepseek-reasoner")
+    assert built["payload"]["messages"] == messages
+
+
+async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.AsyncClient) -> None:
+    """OpenAI gets no item of xAI, nor the reasoning beside it, and xAI none of OpenAI.
+
+    [openai-responses.own-items]
+    """
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"}
+    search = {
+        "type": "x_search_call",
+        "id": "xs_1",
+        "call_id": "xs_call",
+        "name": "x_keyword_search",
+        "arguments": '{"query": "fjords"}',
+        "status": "completed",
+    }
+    image = {"type": "image_generation_call", "id": "ig_1", "result": "aGk=", "status": "completed"}
+    said = THOUGHTS["responses"][3]
+    form = {"format": "openai_responses"}
+    for model, kept, lost in (("gpt-5", image, search), ("xai/grok-4", search, image)):
+        path = await log_of(client, [user("hi")])
+        await append(client, path, sealed, search, said, **form)
+        await append(client, path, user("on"))
+        await append(client, path, {**sealed, "id": "rs_2"}, image, {**said, "id": "msg_2"}, **form)
+        built = (await client.post(f"{path}/context", json={"model": model, **form})).json()
+        items = built["payload"]["input"]
+        assert kept in items
+        assert lost["type"] not in [item["type"] for item in items]
+        assert f"content_not_carried:{lost['type']}" in built["degraded"]
+        assert [item["id"] for item in items if item["type"] == "reasoning"] == (
+            ["rs_2"] if kept is image else ["rs_1"]
+        )
+
+
+def test_the_items_of_openai_are_those_of_its_sdk() -> None:
+    """A type that is missing here would be replaced by a label."""
+    kinds = {
+        kind
+        for item in get_args(ResponseInputItemParam)
+        for kind in get_args(get_type_hints(item)["type"])
+    }
+    requested = {"compaction_trigger", "item_reference"}
+    assert {kind for kind in kinds if isinstance(kind, str)} - requested <= ITEM_TYPES["openai"]
