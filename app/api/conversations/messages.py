@@ -30,7 +30,7 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ
-from app.api.http.routing import DirectRoute, HeavyRoute, WireRoute
+from app.api.http.routing import DirectRoute, PageRoute, WireRoute
 from app.api.payload.append_schemas import Appended
 from app.domain.common.errors import (
     Conflict,
@@ -50,7 +50,7 @@ from app.services.conversations.transcripts import PageMessage, TranscriptMessag
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
 MAX_ID_CHARS = 256

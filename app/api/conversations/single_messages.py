@@ -24,7 +24,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.routing import HeavyRoute, WireRoute
+from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
@@ -35,7 +35,7 @@ from app.services.tool_output.stored_results import Content
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 
 _PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
 
