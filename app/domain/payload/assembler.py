@@ -33,7 +33,7 @@ from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
-from app.domain.formats import compactions
+from app.domain.formats import compactions, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
@@ -56,6 +56,7 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
+_CONFIGURATION = f'"{openai_responses.CONFIGURATION}"'.encode()
 _COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
@@ -182,7 +183,7 @@ class Assembler(ABC):
             if not self._has_first_message and row.role is Role.ASSISTANT:
                 self._put_first_note(row)
             self._has_first_message = True
-            if _may_have_compaction(row) and self._without_compactions(row) is None:
+            if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
                 self._add_message(row)
@@ -191,6 +192,12 @@ class Assembler(ABC):
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _sends_nothing(self, row: LogRow) -> bool:
+        """Whether a row has nothing for this payload: a compaction, another format's settings."""
+        if row.format is not self.format and _CONFIGURATION in row.text:
+            return openai_responses.is_configuration(row.message())
+        return _may_have_compaction(row) and self._without_compactions(row) is None
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
