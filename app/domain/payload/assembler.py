@@ -39,6 +39,7 @@ from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -108,6 +109,7 @@ class Assembler(ABC):
     has_reasoning: bool = field(default=False, init=False)
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._stable_items: list[bytes] = []
@@ -286,6 +288,8 @@ class Assembler(ABC):
         """
         if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
         output = row.output
         if output is None or not output.mentions:
             return False
@@ -295,6 +299,17 @@ class Assembler(ABC):
         return True
 
     def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
         message = self._sent_message(row)
@@ -444,6 +459,11 @@ class Assembler(ABC):
             tail_tokens=tail_tokens,
             not_carried=tuple(self._not_carried),
         )
+
+
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
 
 
 def _may_have_compaction(row: LogRow) -> bool:
