@@ -54,7 +54,9 @@ def test_a_schema_accepts_what_is_published(settings: Settings) -> None:
         example = (shown.get("examples") or [{}])[0]
         for name, each in shown.get("properties", {}).items():
             given = resolved(each)
-            types = {one.get("type"): one for one in map(resolved, given.get("anyOf", [given]))}
+            types = {
+                str(one.get("type")): one for one in map(resolved, given.get("anyOf", [given]))
+            }
             for value, usual in _values(types):
                 place = f"{schema.__name__}.{name}: {value}"
                 assert not _refuses(schema, {**example, name: value}, name), place
