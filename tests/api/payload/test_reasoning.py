@@ -677,7 +677,11 @@ async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.Asyn
         await append(client, path, sealed, search, said, **form)
         await append(client, path, user("on"))
         await append(client, path, {**sealed, "id": "rs_2"}, image, {**said, "id": "msg_2"}, **form)
-        built = (await client.post(f"{path}/context", json={"model": model, **form})).json()
+        built = (
+            await client.post(
+                f"{path}/context", json={"model": model, "max_context_tokens": 50_000, **form}
+            )
+        ).json()
         items = built["payload"]["input"]
         assert kept in items
         assert lost["type"] not in [item["type"] for item in items]
