@@ -3,8 +3,9 @@
 1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
-4. A request in the provider's own format is sent unchanged; see `native_calls`.
-5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+4. No more than a limit is read of an answer; see `bounded_answers`.
+5. A request in the provider's own format is sent unchanged; see `native_calls`.
+6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
 """
@@ -22,6 +23,7 @@ from functools import cache
 from typing import Any
 
 from app.adapters.models import native_calls
+from app.adapters.models.bounded_answers import bound, bounding
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
@@ -131,9 +133,21 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
+    _bound_answers(litellm)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def _bound_answers(litellm: Any) -> None:
+    """Limit what all clients of LiteLLM read, those that it has made and those that it will."""
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    from litellm.llms.openai.common_utils import BaseOpenAILLM
+
+    AsyncHTTPHandler.create_client = bounding(AsyncHTTPHandler.create_client)
+    openai_client = bounding(BaseOpenAILLM._get_async_http_client)
+    BaseOpenAILLM._get_async_http_client = staticmethod(openai_client)
+    bound(litellm.module_level_aclient.client)
 
 
 def _failed(exc: Exception, model: str) -> ServiceUnavailable:
