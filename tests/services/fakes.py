@@ -53,6 +53,7 @@ from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
+from app.services.payload.reported_usage import UsageService
 from app.services.ports import (
     ContextRepository,
     Database,
@@ -314,16 +315,20 @@ class Harness:
         self.background = BackgroundCompactions(runner)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
-        self.context = self.cold()
+        self.payload_cache = PayloadCache(self.window_bytes)
+        self.context = self.cold(self.payload_cache)
+        self.usage = UsageService(
+            self.database, self.resolver, self.active, new_id, self.payload_cache
+        )
 
-    def cold(self) -> ContextService:
+    def cold(self, cache: PayloadCache | None = None) -> ContextService:
         """Return the build service of a process that has built nothing yet."""
         return ContextService(
             BuildDependencies(
                 self.database,
                 self.resolver,
                 self.summariser,
-                PayloadCache(self.window_bytes),
+                cache or PayloadCache(self.window_bytes),
                 self.active,
                 self.compaction,
                 Statuses(self.database, self.clock.utc),

@@ -33,8 +33,9 @@ ENOUGH_REPORTS = 3
 SEALED_SHARE = 0.1
 """The share of a payload from which on a report says more about its sealed part than its text."""
 SEALED_PRIOR = 1_000
+"""Tokens that count as right before any report, and the most that one report weighs."""
 MIN_SEALED = 0.25
-"""The minimum of its factor: a provider bills reasoning in one call and leaves it out in another."""
+"""The minimum of its factor: what one call leaves out of the bill, the next one may have in it."""
 _DIGITS = 3
 
 
@@ -125,7 +126,8 @@ def lesson_of(
         is_plausible = reported - beside >= min_ratio * part
     if not is_plausible or reported - beside > MAX_RATIO * part:
         return "implausible_ratio"
-    return Lesson(max(0, reported - beside), part, is_sealed)
+    share = min(1.0, SEALED_PRIOR / part) if is_sealed else 1.0
+    return Lesson(max(0, round(share * (reported - beside))), round(share * part), is_sealed)
 
 
 def safety_margin(own: float, factor: float, calibration: Calibration) -> float:

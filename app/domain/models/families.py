@@ -24,7 +24,7 @@ _TOKENIZERS: Final = (
 """OpenAI's tokenizers by the beginning of a model's name; the first row with a match counts."""
 _NAME = re.compile(
     r"(?:^|[/.])(?P<stem>gpt-(?!35)|o|claude-(?:[a-z]+-)?|gemini-|grok-)"
-    r"(?P<version>\d+(?:[.-]\d{1,2}(?![\d.]))?)(?P<rest>.*)"
+    r"(?P<version>\d+(?:[.-]\d{1,2}(?![\d.]))?)(?P<rest>[^/]*)$"
 )
 _OTHER_KINDS = re.compile(
     r"image|audio|speech|tts|transcri|realtime|live|video|embed|guard|safeguard|oss"
@@ -59,8 +59,12 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
     if family is None:
         return None
     stem, version = family
-    bare = name[name.rindex(stem) :]
-    infos = [info for info in known if info.context_window and _NAME.match(info.model.removeprefix("xai/"))]
+    bare = name.lower()[name.lower().rindex(stem) :]
+    infos = [
+        info
+        for info in known
+        if info.context_window and _NAME.match(info.model.removeprefix("xai/"))
+    ]
     longer = [info for info in infos if _goes_on(bare, info.model)]
     found = max(longer, key=lambda info: len(info.model), default=None)
     for wanted in (stem, "claude-" if stem.startswith("claude-") else stem):
@@ -73,7 +77,10 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
         found,
         model=name,
         exact=False,
-        **dict.fromkeys(("input_price", "output_price", "cache_read_price", "cache_write_price")),
+        input_price=None,
+        output_price=None,
+        cache_read_price=None,
+        cache_write_price=None,
         sources={
             field: f"assumed to be that of {found.model}"
             for field in numbers
@@ -105,4 +112,4 @@ def _family(name: str) -> tuple[str, _Version] | None:
 
 
 def _goes_on(name: str, known: str) -> bool:
-    return len(name) > len(known) and name.startswith(known) and name[len(known)] in _ENDS
+    return name.startswith(known) and name[len(known) :][:1] in ("", *_ENDS)

@@ -36,7 +36,7 @@ from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.tool_calls import sendable_id
-from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
@@ -355,13 +355,17 @@ class Assembler(ABC):
             return row.tokens
         return count_visible(shown, self.count, self.format)
 
-    def _record_cost(self, row: LogRow, tokens: int, sealed: int = 0) -> None:
-        self.sealed_tokens += sealed
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
         if tokens != row.tokens:
             self.costs_by_seq[row.seq] = tokens
+        return tokens
 
-    def _record_labels(self, shown: Message) -> None:
-        """Collect the content types that labels of a shown message stand for."""
+    def _record_content(self, shown: Message) -> None:
+        """Count the sealed text of a shown message, and collect the types that labels stand for."""
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:

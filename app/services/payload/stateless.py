@@ -193,7 +193,7 @@ class StatelessService:
         count = self._resolver.counter(request.counter)
         _require_objects(request.messages)
         info = self._models.find(request.model) if request.model else None
-        applied = applied_calibration(calibration, request.counter, info)
+        applied = applied_calibration(calibration, request.counter, request.model, info)
         factor = applied.factor
         messages = scaled(self._count_messages(request), factor)
         text = scaled(count(request.text), factor) if request.text is not None else 0

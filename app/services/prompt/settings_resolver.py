@@ -25,6 +25,7 @@ from app.domain.formats import tool_from, tools_of
 from app.domain.models.budget import Limits, limits_for
 from app.domain.models.calibration import NO_REPORTS, Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
+from app.domain.models.families import start_factor
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
 from app.domain.models.tokens import CountText
 from app.domain.payload.epochs import EpochStart
@@ -118,9 +119,7 @@ class SettingsResolver:
         key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
-        resolved, size = await self._uncalibrated(
-            (*levels, 1.0, NO_REPORTS), conversation, request
-        )
+        resolved, size = await self._uncalibrated((*levels, 1.0, NO_REPORTS), conversation, request)
         if factor != 1 or calibration != NO_REPORTS:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
@@ -134,7 +133,7 @@ class SettingsResolver:
         """Return the calibration of counts for the model of a request, by its family at first."""
         model = (request and request.model) or conversation.model or self.default_model
         info = self.model_info(conversation, model) if model else None
-        return applied_calibration(conversation.calibration, conversation.counter, info)
+        return applied_calibration(conversation.calibration, conversation.counter, model, info)
 
     async def _uncalibrated(
         self, key: tuple[Any, ...], conversation: Conversation, given: RequestSettings | None
@@ -269,12 +268,15 @@ class SettingsResolver:
 
 
 def applied_calibration(
-    calibration: Calibration | None, counter: str, info: ModelInfo | None
+    calibration: Calibration | None, counter: str, model: str | None, info: ModelInfo | None
 ) -> Calibration:
     """Return the calibration that counts of a model by this counter are corrected with."""
-    is_tokenizer = info is not None and counter == CounterName.TOKENIZER
-    start, exact = (info.start_factor, info.exact) if info and is_tokenizer else (1.0, False)
-    return (calibration or NO_REPORTS).applied(start, exact=exact)
+    calibration = calibration or NO_REPORTS
+    if counter != CounterName.TOKENIZER:
+        return calibration.applied(1.0, exact=False)
+    if info is None:
+        return calibration.applied(start_factor(model or ""), exact=False)
+    return calibration.applied(info.start_factor, exact=info.exact)
 
 
 def _calibrated(
