@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import Cursor
 from app.domain.formats import parse_tool
+from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.background import BackgroundCompactions
@@ -70,7 +71,18 @@ MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
 STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TOKENIZER = TiktokenTokenizer()
-MODELS = ModelRegistry()
+
+
+class UnscaledModels(ModelRegistry):
+    """The registry without the first factors of families, so that tests can count payloads."""
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the model's entry."""
+        info = super().find(model)
+        return replace(info, start_factor=1.0) if info is not None else None
+
+
+MODELS = UnscaledModels()
 
 _open_sessions: ContextVar[int] = ContextVar("open_sessions", default=0)
 

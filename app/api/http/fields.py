@@ -52,6 +52,10 @@ class RequestSchema(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+
 class ResponseSchema(BaseModel):
     """A response body, for openapi.json only: responses are not validated against it."""
 
