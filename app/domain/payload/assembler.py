@@ -35,7 +35,8 @@ from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
-from app.domain.formats.tool_calls import sendable_id
+from app.domain.formats.reasoning_families import MISTRAL
+from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
@@ -86,6 +87,8 @@ class Assembler(ABC):
     """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
+    linked_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -114,6 +117,7 @@ class Assembler(ABC):
         self._not_carried: dict[str, None] = {}
         self._used_ids: set[str] = set()
         self._open_calls: dict[str, str] = {}  # the id to send, by call id
+        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
         self._has_first_message = False
@@ -382,13 +386,26 @@ class Assembler(ABC):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        wire_id, number = sendable_id(call_id), 1
+        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
+        wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1
-            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-            wire_id = f"call_{digest.hexdigest()[:24]}"
+            wire_id = form(f"{call_id}\0{number}")
         self._used_ids.add(wire_id)
         return wire_id
+
+    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
+        """Remember the fields of a rendered call that its result has to have."""
+        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
+            self._linked[call_id] = fields
+
+    def _with_linked(self, message: Message) -> Message:
+        """Return an adapted result with the fields of its call."""
+        linked = self._linked.get(message.tool_call_id or "")
+        if linked is None:
+            return message
+        own = message.block if message.format is self.format else None
+        return replace(message, block={**linked, **(own or {})}, format=self.format)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._is_cleared(row):
