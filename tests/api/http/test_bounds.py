@@ -23,6 +23,7 @@ from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import started
 from tests.snapshot_files import entries, snapshot_file
 
+NO_FIELDS: list[dict[str, str] | None] = [None, {}]
 HEADERS = {"content-type": "application/json"}
 UNKNOWN_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 VALUES, KEYS = 500, 300
@@ -216,7 +217,7 @@ async def test_a_body_without_fields_has_none(client: httpx.AsyncClient) -> None
         assert refused.json()["errors"][0]["pointer"] == "/until"
         refused = await client.request(method, url, content=b"x", headers=HEADERS)
         assert_problem(refused, 400, "VALIDATION_ERROR")
-        for body in (None, {}):
+        for body in NO_FIELDS:
             answer = await client.request(method, url, json=body)
             assert answer.status_code == 200, answer.text
 
