@@ -79,6 +79,10 @@ class RequestSchema(BaseModel):
         return {name: _with_integers(value) for name, value in body.items()}
 
 
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+
 class ResponseSchema(BaseModel):
     """A response body, for openapi.json only: responses are not validated against it."""
 
