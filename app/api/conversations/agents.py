@@ -30,6 +30,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
+from app.api.http.fields import NoFields
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
@@ -154,9 +155,11 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     operation_id="clear_agent",
     summary="Clear an agent",
     response_model=ClearedAgent,
-    responses=READ_ERRORS,
+    responses=WRITE_ERRORS,
 )
-async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
+async def clear_agent(
+    request: Request, agent_id: AgentPath, body: NoFields | None = None
+) -> Response:
     """Empty the active windows of all conversations of the agent.
 
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and

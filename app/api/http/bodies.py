@@ -129,11 +129,7 @@ class WireRequest(Request):
         if not hasattr(self, "_json"):
             body = await self.body()
             limits = self.app.state.json_limits
-            try:
-                self._json = await in_thread_if(len(body) > THREAD_BYTES, parse, body, limits)
-            except ContextError:
-                require_uncoded(self)  # checked on errors only: a coded body is never JSON
-                raise
+            self._json = await in_thread_if(len(body) > THREAD_BYTES, parse, body, limits)
             self.scope[_BODY_SIZE] = len(body)
             self._body = body[:1]
         return self._json
@@ -230,7 +226,8 @@ def _plain(value: Any) -> Any:
 
 
 def require_json(request: Request) -> None:
-    """Raise ValidationError unless the content type is JSON (rule 3)."""
+    """Raise EncodedBody for a content coding, ValidationError for another media type (rule 3)."""
+    require_uncoded(request)
     given = header_of(request.scope, b"content-type") or ""
     kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (

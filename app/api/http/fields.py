@@ -90,6 +90,12 @@ def examples(*values: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(values)})
 
 
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+    model_config = examples({})
+
+
 _YEARS = range(2000, 9000)
 
 

@@ -53,6 +53,7 @@ from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import (
     CountText,
     count_reasoning,
+    count_sealed,
     count_visible,
     counts_as_stored,
     signed_parts,
@@ -132,6 +133,8 @@ class Assembler(ABC):
     has_reasoning: bool = field(default=False, init=False)
     drops_reasoning: bool = field(default=False, init=False)
     """Whether a shown message has reasoning of the model's own family that is not replayed."""
+    sealed_tokens: int = field(default=0, init=False)
+    """Those of the tokens that are of reasoning and sealed text."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
     media: list[SentMedia] = field(default_factory=list, init=False)
@@ -152,9 +155,10 @@ class Assembler(ABC):
         self._held: LogRow | None = None
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
-        # By row: its seq, and how many stable items, positions and fixed positions there were then.
+        # By row: its seq, and how many stable items, positions, fixed positions, tokens and sealed
+        # tokens there were then.
         self._seqs: list[int] = []
-        self._counts: list[tuple[int, int, int]] = []
+        self._counts: list[tuple[int, int, int, int, int]] = []
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
@@ -283,8 +287,13 @@ class Assembler(ABC):
         index = bisect_right(self._seqs, seq) - 1
         if index < 0:
             return None
-        stable_items, position_count, fixed_count = self._counts[index]
+        stable_items, position_count, fixed_count, _, _ = self._counts[index]
         return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
+
+    def tokens_at(self, seq: int) -> tuple[int, int]:
+        """Return the tokens of the history up to this seq, and those of them that are sealed."""
+        index = bisect_right(self._seqs, seq) - 1
+        return self._counts[index][3:] if index >= 0 else (0, 0)
 
     def seq_of(self, item_index: int) -> int | None:
         """Return the seq of the last row in this item, None for what stands before all rows."""
@@ -293,7 +302,8 @@ class Assembler(ABC):
 
     def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)
-        self._counts.append((self.stable_items, len(self._positions), len(self._fixed_positions)))
+        positions = len(self._positions), len(self._fixed_positions)
+        self._counts.append((self.stable_items, *positions, self.tokens, self.sealed_tokens))
 
     def _breakpoints(self, position_count: int, fixed_count: int) -> tuple[BreakpointPosition, ...]:
         """Return the breakpoints, newest first, of a payload with only the first positions."""
@@ -435,12 +445,17 @@ class Assembler(ABC):
             return row.tokens
         return count_visible(shown, self.count, self.format)
 
-    def _record_cost(self, row: LogRow, tokens: int) -> None:
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
         if tokens != row.tokens:
             self.costs_by_seq[row.seq] = tokens
+        return tokens
 
-    def _record_labels(self, shown: Message) -> None:
-        """Collect the content types that labels of a shown message stand for."""
+    def _record_content(self, shown: Message) -> None:
+        """Count the sealed text of a shown message, and collect the types that labels stand for."""
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
@@ -517,6 +532,7 @@ class Assembler(ABC):
             wire_items=wire_items,
             stable_items=self.stable_items,
             tokens=tokens,
+            sealed_tokens=self.sealed_tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,

@@ -16,7 +16,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import Report, UsageService
+from app.services.payload.reported_usage import Report
 from tests.judge import Facts, check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,
@@ -28,7 +28,6 @@ from tests.services.fakes import (
     Harness,
     ScriptedGateway,
     WatchedDatabase,
-    new_id,
 )
 from tests.services.payload.builders import policy
 
@@ -297,7 +296,7 @@ async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -
 
     A report without tokens, as of a call that only compacted, changes nothing.
     """
-    usage = UsageService(harness.database, harness.resolver, harness.active, new_id)
+    usage = harness.usage
     cid = await harness.conversation(ROOM)
     large = {**ITEM, "encrypted_content": "x" * 400_000}
     await harness.append(cid, user("Is it?"), format=RESPONSES)

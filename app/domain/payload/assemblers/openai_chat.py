@@ -66,19 +66,19 @@ class ChatAssembler(SeparateAssembler):
             self.tokens += row.tokens
             return
         message = self._message(row)
-        self._record_labels(openai_chat.adapt(message, ids))
+        self._record_content(openai_chat.adapt(message, ids))
         replays, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
         item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=replays)
-        tokens = count_rendered(self.format, message, self.count, ids)
+        tokens, reasoning = count_rendered(self.format, message, self.count, ids), 0
         if row.reasoning_tokens and is_replayed(message, accepts):
-            tokens += (
+            reasoning = (
                 self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
             )
         if is_demanded and "reasoning_content" not in item:
             text = text_of(item) or BLANK_REASONING
             item["reasoning_content"] = text
-            tokens += count_json({"reasoning_content": text}, self.count)
-        self._record_cost(row, tokens)
+            reasoning += count_json({"reasoning_content": text}, self.count)
+        tokens = self._record_cost(row, tokens, reasoning)
         self._put_item(item, tokens)
 
     def _is_reasoning_demanded(self, row: LogRow) -> bool:
