@@ -36,7 +36,6 @@ from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
     Conflict,
     PayloadTooLarge,
-    Problem,
     ServiceUnavailable,
     ValidationError,
 )
@@ -128,9 +127,6 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 
     Conversations of the agent use the new settings from their next append or build.
     """
-    if body.name is None and "name" in body.model_fields_set:
-        places = (Problem("/name", "must not be null"),)
-        raise ValidationError("The name cannot be null", problems=places)
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
     agent_id = agent_id_from(agent_id)
     return Json(

@@ -5,7 +5,8 @@
 3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
    pages. A request without a key must name an IP address, a host name that cannot be registered, or
    one of the allowed hosts of the settings.
-4. A request has one Host header (RFC 9112): a proxy could have checked the other one of two.
+4. A request has one Host header (RFC 9112), and at most one Authorization: a proxy could have
+   checked the other one of two.
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
 6. A read-only key may only read (`app.api.http.scopes`).
@@ -80,11 +81,8 @@ class AuthenticationMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        hosts = [name for name, _ in scope["headers"]].count(b"host")
-        if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
-            await answer_error(MalformedRequest("A request must have exactly one Host header"))(
-                scope, receive, send
-            )
+        if refusal := _ambiguity(scope):
+            await answer_error(MalformedRequest(refusal))(scope, receive, send)
             return
         if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
             await self._app(scope, receive, send)
@@ -127,6 +125,17 @@ class AuthenticationMiddleware:
                 " host name: use 127.0.0.1, create a key with `context-service keys create`, or add"
                 " the host to CONTEXT_ALLOWED_HOSTS"
             )
+
+
+def _ambiguity(scope: Scope) -> str | None:
+    """Return why the request is ambiguous, None for one that is not (rule 4)."""
+    names = [name for name, _ in scope["headers"]]
+    hosts = names.count(b"host")
+    if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
+        return "A request must have exactly one Host header"
+    if names.count(b"authorization") > 1:
+        return "A request must have at most one Authorization header"
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -33,12 +33,13 @@ from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
-from app.domain.formats import compactions
+from app.domain.formats import compactions, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -55,6 +56,7 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
+_CONFIGURATION = f'"{openai_responses.CONFIGURATION}"'.encode()
 _COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
@@ -110,6 +112,7 @@ class Assembler(ABC):
     """Those of the tokens that are of reasoning and sealed text."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._stable_items: list[bytes] = []
@@ -183,7 +186,7 @@ class Assembler(ABC):
             if not self._has_first_message and row.role is Role.ASSISTANT:
                 self._put_first_note(row)
             self._has_first_message = True
-            if _may_have_compaction(row) and self._without_compactions(row) is None:
+            if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
                 self._add_message(row)
@@ -192,6 +195,12 @@ class Assembler(ABC):
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _sends_nothing(self, row: LogRow) -> bool:
+        """Whether a row has nothing for this payload: a compaction, another format's settings."""
+        if row.format is not self.format and _CONFIGURATION in row.text:
+            return openai_responses.is_configuration(row.message())
+        return _may_have_compaction(row) and self._without_compactions(row) is None
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
@@ -295,6 +304,8 @@ class Assembler(ABC):
         """
         if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
         output = row.output
         if output is None or not output.mentions:
             return False
@@ -304,6 +315,17 @@ class Assembler(ABC):
         return True
 
     def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
         message = self._sent_message(row)
@@ -459,6 +481,11 @@ class Assembler(ABC):
             tail_tokens=tail_tokens,
             not_carried=tuple(self._not_carried),
         )
+
+
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
 
 
 def _may_have_compaction(row: LogRow) -> bool:

@@ -6,14 +6,17 @@
    can match at all; it never leaves one out that does.
 3. The name of a pattern's group selects the check of its value in `secret_values`. A group of
    another name, or without one, is always a secret. Without groups the whole match is the secret.
+4. Terminals colour names and values. A text with colours is searched without them as well.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import re2
@@ -32,6 +35,10 @@ _NUMBERED = re.compile(rb"(?:\\[nr]|\")?[ \t]*[0-9]")
 """The beginning of a match in a text with line numbers."""
 _BLOCK = "block"
 _CALLED = "call"
+_COLOUR = re.compile(
+    rb"(?:\x1b|\\{1,7}(?:u001[bB]|x1[bB]|033|e))\[(?:[0-9;]|\\{1,7}u003[bB])*[A-Za-z]"
+)
+"""A terminal's code, also as JSON and shells escape it."""
 _MASKED = re.compile(re.escape(MASK.encode()))
 
 
@@ -115,6 +122,18 @@ class SecretPatterns:
         possible = self.filter.Match(text, True) or () if self.patterns else ()
         return union(span for position in possible for span in self.patterns[position].spans(text))
 
+    def spans_between_colours(self, text: bytes) -> Iterator[Span]:
+        """Yield the ranges that are secrets in the text without its colours (rule 4)."""
+        colours = [match.span() for match in _COLOUR.finditer(text)]
+        if not colours:
+            return
+        removed = accumulate((end - start for start, end in colours), initial=0)
+        before = [start - length for (start, _), length in zip(colours, removed, strict=False)]
+        shifts = list(accumulate((end - start for start, end in colours), initial=0))
+        for span in self.spans(_COLOUR.sub(b"", text)):
+            first, last = bisect_right(before, span.start), bisect_right(before, span.end - 1)
+            yield Span(span.start + shifts[first], span.end + shifts[last])
+
 
 def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
     """Compile the secret patterns; the first group that matches is the secret.
@@ -150,7 +169,7 @@ def mask_secrets(text: str, patterns: SecretPatterns) -> str:
     """Replace every secret in the text by a mask, and characters that no provider accepts."""
     text = sendable(text)
     data = text.encode()
-    spans = patterns.spans(data)
+    spans = union((*patterns.spans(data), *patterns.spans_between_colours(data)))
     if not spans:
         return text
     masks = (Span(*match.span()) for match in _MASKED.finditer(data))
