@@ -79,10 +79,6 @@ class RequestSchema(BaseModel):
         return {name: _with_integers(value) for name, value in body.items()}
 
 
-class NoFields(RequestSchema):
-    """A request without fields; its body may be missing."""
-
-
 class ResponseSchema(BaseModel):
     """A response body, for openapi.json only: responses are not validated against it."""
 
@@ -92,6 +88,12 @@ class ResponseSchema(BaseModel):
 def examples(*values: Any) -> ConfigDict:
     """Return the configuration of a schema with these examples."""
     return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+    model_config = examples({})
 
 
 _YEARS = range(2000, 9000)
