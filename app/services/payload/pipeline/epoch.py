@@ -155,7 +155,7 @@ def _reasoning_after(state: BuildState) -> int:
 
 
 MIN_UNSTORED_CHANGE = 64
-"""A smaller change is not stored: a build seldom writes anything."""
+"""A smaller change inside an epoch is not stored: a build seldom writes anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
     deps.cache.put(state.attempt.cache_key, rendered)
     tail_hash = await _record_tail(deps, state, rendered)
-    await _record_usage(deps, state)
+    await _record_usage(deps, state, 0 if build.is_new_epoch else MIN_UNSTORED_CHANGE)
     return replace(build, build_id=str(BuildId(epoch.epoch_id, build.through_seq, tail_hash)))
 
 
@@ -234,10 +234,11 @@ def _texts_by_hash(state: BuildState) -> Mapping[str, str]:
     return texts
 
 
-async def _record_usage(deps: BuildDependencies, state: BuildState) -> None:
-    """Store what the payload has beyond the state's sums, where that has changed much.
+async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:
+    """Store what the payload has beyond the state's sums, where that has changed by so much.
 
-    Only payloads of the stored settings count.
+    Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
+    settings do not count.
     """
     conversation, settings = state.input.conversation, state.attempt.settings
     stored = conversation.model or deps.resolver.default_model
@@ -247,7 +248,9 @@ async def _record_usage(deps: BuildDependencies, state: BuildState) -> None:
     resolved = await deps.resolver.of(conversation)
     sums = stored_usage_of(resolved, conversation, conversation.state.shown_tokens)
     unstored = state.usage.total - sums.total
-    if abs(unstored - conversation.state.unstored_tokens) < MIN_UNSTORED_CHANGE:
+    if min_change:
+        min_change = max(min_change, state.limits.effective_window // 100)
+    if abs(unstored - conversation.state.unstored_tokens) <= min_change:
         return
     async with deps.database.session() as session:
         await session.contexts.set_unstored_tokens(
