@@ -81,7 +81,11 @@ class AuthenticationMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if refusal := _ambiguity(scope):
+        names = [name for name, _ in scope["headers"]]
+        hosts = names.count(b"host")
+        no_host = scope["http_version"] == "1.1" and not hosts
+        if no_host or hosts > 1 or names.count(b"authorization") > 1:
+            refusal = "A request must have exactly one Host header and at most one Authorization"
             await answer_error(MalformedRequest(refusal))(scope, receive, send)
             return
         if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
@@ -125,17 +129,6 @@ class AuthenticationMiddleware:
                 " host name: use 127.0.0.1, create a key with `context-service keys create`, or add"
                 " the host to CONTEXT_ALLOWED_HOSTS"
             )
-
-
-def _ambiguity(scope: Scope) -> str | None:
-    """Return why the request is ambiguous, None for one that is not (rule 4)."""
-    names = [name for name, _ in scope["headers"]]
-    hosts = names.count(b"host")
-    if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
-        return "A request must have exactly one Host header"
-    if names.count(b"authorization") > 1:
-        return "A request must have at most one Authorization header"
-    return None
 
 
 @lru_cache(maxsize=1024)

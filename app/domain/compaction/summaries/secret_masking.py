@@ -12,11 +12,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import chain
 from typing import Any
 
 import re2
@@ -127,12 +126,11 @@ class SecretPatterns:
         colours = [match.span() for match in _COLOUR.finditer(text)]
         if not colours:
             return
-        removed = accumulate((end - start for start, end in colours), initial=0)
-        before = [start - length for (start, _), length in zip(colours, removed, strict=False)]
-        shifts = list(accumulate((end - start for start, end in colours), initial=0))
+        starts = 0, *(end for _, end in colours)
+        ends = *(start for start, _ in colours), len(text)
+        places = [*chain.from_iterable(map(range, starts, ends))]
         for span in self.spans(_COLOUR.sub(b"", text)):
-            first, last = bisect_right(before, span.start), bisect_right(before, span.end - 1)
-            yield Span(span.start + shifts[first], span.end + shifts[last])
+            yield Span(places[span.start], places[span.end - 1] + 1)
 
 
 def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
