@@ -64,7 +64,7 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
-    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 2))
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
     """Builds that have read long messages, of which each takes many times their memory."""
 
 
