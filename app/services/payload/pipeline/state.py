@@ -99,7 +99,8 @@ class KnownPayload:
 class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
-    A preview neither compacts nor stores anything.
+    A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
+    sent again.
     """
 
     tenant_id: str
@@ -110,6 +111,7 @@ class Attempt:
     compaction: CompactResult | None = None
     may_compact: bool = True
     is_preview: bool = False
+    drops_reasoning: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:

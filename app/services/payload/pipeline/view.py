@@ -127,7 +127,13 @@ async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) ->
 def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
     state = BuildState(
-        attempt, build_input, resolved, loaded.limits, view, degraded=attempt.degraded
+        attempt,
+        build_input,
+        resolved,
+        loaded.limits,
+        view,
+        degraded=attempt.degraded,
+        reasoning_floor=build_input.conversation.state.head_seq if attempt.drops_reasoning else 0,
     )
     return state.with_dynamic_texts(resolved.dynamic(attempt.settings))
 
