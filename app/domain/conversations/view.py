@@ -176,6 +176,8 @@ class View:
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
       for the payloads that do not send it.
+    - Late results up to the seq `late_through` are shown next to their calls. Later ones are shown
+      where they came, as text, because the calls have been sent without a result.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
     """
@@ -192,6 +194,7 @@ class View:
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[ShortenedMessage, ...] = ()
     provider_item: ProviderItem | None = None
+    late_through: int = 0
 
     @property
     def sent_item(self) -> ProviderItem | None:
@@ -327,6 +330,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
         shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
         provider_item=_provider_item_from(raw.get("provider_item")),
+        late_through=raw["late_through"],
     )
 
 

@@ -239,7 +239,7 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "call_ids": _is_texts_json,
         "call_names": _is_texts_json,
         "has_media": _is_boolean,
-        "continues": _is_boolean,
+        "joins": _is_boolean,
         "body": _object,
         "fragment": partial(_or_null, _object),
         "timestamp": _null_or_text,

@@ -7,16 +7,19 @@ other lines is checked: seqs, call pairing, blobs and the active compaction.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
 from app.domain.common.json_structure import MAX_MESSAGE_VALUES, has_more_values
-from app.domain.common.messages import FormatName, Role
+from app.domain.common.messages import FormatName, Message, Role
 from app.domain.conversations.active_window import ActiveWindow, window_from
-from app.domain.conversations.log.batch import unpaired
+from app.domain.conversations.log.batch import NO_CALLS, batch_shape
+from app.domain.conversations.log.draft import Draft
 from app.domain.formats import FORMATS
+from app.domain.formats.provider_calls import waiting_calls
 from app.domain.snapshots.export_fields import checked
 from app.domain.snapshots.exports import FORMAT, KEYS, ORDER, VERSION, Line, RecordKind
 
@@ -29,7 +32,7 @@ class ImportChecker:
         self._key: tuple[Any, ...] = ()
         self._has_begun = False
         self._seen: set[RecordKind] = set()
-        self._open_calls: list[str] = []
+        self._calls = NO_CALLS
         self._missing_bytes = 0
         self.settings: Mapping[str, Any] = {}
         self.state: Mapping[str, Any] = {}
@@ -117,19 +120,17 @@ class ImportChecker:
         if fields["seq"] != self.head_seq + 1:
             raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
         call_ids = tuple(json_text.loads(fields["call_ids"] or "[]"))
-        self._check_body(line, fields)
-        try:
-            self._check_calls(fields["role"], call_ids)
-        except UnpairedToolResult as error:
-            raise line.error(error.detail, "call_ids") from error
+        message = self._check_body(line, fields)
+        self._check_calls(line, fields, call_ids, message)
         self.head_seq += 1
-        self.turns += fields["role"] == Role.USER
+        self.turns += fields["role"] == Role.USER and not fields["joins"]
         self.tokens += fields["tokens"]
         fields |= {"turn": self.turns, "total_tokens": self.tokens}
 
-    def _check_body(self, line: Line, fields: Mapping[str, Any]) -> None:
-        """Check that a build can read the message."""
-        formats = {"body": fields["format"], "fragment": FormatName.OPENAI_CHAT}
+    def _check_body(self, line: Line, fields: Mapping[str, Any]) -> Message:
+        """Check that a build can read the message, and return it."""
+        formats = {"fragment": FormatName.OPENAI_CHAT, "body": fields["format"]}
+        messages: tuple[Message, ...] = ()
         for name, format in formats.items():
             if fields[name] is None:
                 continue
@@ -142,15 +143,28 @@ class ImportChecker:
                 raise line.error(error.detail, name) from error
             if len(messages) != 1 or messages[0].role != fields["role"]:
                 raise line.error(f"is not one {fields['role']} message", name)
+        return messages[0]
 
-    def _check_calls(self, role: str, call_ids: Sequence[str]) -> None:
-        if role != Role.TOOL:
-            self._open_calls = list(call_ids)
-            return
-        call_id = call_ids[0] if len(call_ids) == 1 else ""
-        if call_id not in self._open_calls:
-            raise unpaired(call_id, "answers no open call")
-        self._open_calls.remove(call_id)
+    def _check_calls(
+        self, line: Line, fields: Mapping[str, Any], call_ids: tuple[str, ...], message: Message
+    ) -> None:
+        """Check that a result answers an open call, and that a message joins a group that waits."""
+        role, calls = Role(fields["role"]), self._calls
+        if role is Role.TOOL and len(call_ids) != 1:
+            raise line.error("must have one id for a result", "call_ids")
+        if role is not Role.TOOL and not fields["joins"]:
+            calls = replace(calls, provider=(), is_answering=False)  # as in a fork
+        draft = Draft(None, role, b"", None, 0, 0, call_ids, False, None)
+        waiting, resolves = waiting_calls(message)
+        draft = replace(draft, provider_calls=waiting, resolves=resolves)
+        try:
+            shape = batch_shape([draft], calls, self.head_seq)
+        except UnpairedToolResult as error:
+            raise line.error(error.detail, "call_ids") from error
+        assert shape is not None, "the calls are known"
+        if shape.drafts[0].joins != fields["joins"]:
+            raise line.error("does not join the call group before it", "joins")
+        self._calls = shape.after(calls, self.head_seq)
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
         self._require_beginning(line)
@@ -158,8 +172,21 @@ class ImportChecker:
             raise line.error(f"The export had {fields['messages']} messages", "messages")
         if self.state["head_seq"] != self.head_seq:
             raise line.error(f"The log had {self.state['head_seq']} messages", "messages")
-        if not {*self.state["open_calls"]} <= {*self._open_calls}:
+        if not {*self.state["open_calls"]} <= self._calls.open.keys():
             raise line.error("The open calls of the state are not those of the log")
+
+    @property
+    def call_state(self) -> dict[str, Any]:
+        """The calls that wait, as the state has them."""
+        calls = self._calls
+        opened = {id: seq for id, seq in calls.open.items() if id in self.state["open_calls"]}
+        return {
+            "open_calls": list(opened),
+            "open_seqs": list(opened.values()),
+            "group_seq": calls.group_seq,
+            "provider_calls": list(calls.provider),
+            "is_answering": calls.is_answering,
+        }
 
     @property
     def window(self) -> ActiveWindow:

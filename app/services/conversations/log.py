@@ -13,7 +13,7 @@ from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable,
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.batch import BatchShape, batch_shape
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
@@ -206,13 +206,15 @@ class LogService:
     ) -> AppendResult | dict[str, Any]:
         newest = _newest_compaction(batch.request, batch.drafts)
         is_plain = newest is None and not batch.attached_blob_ids
-        if batch.request.idempotency_key is None and is_plain:
+        shape = batch_shape(batch.drafts)
+        if batch.request.idempotency_key is None and is_plain and shape is not None:
             async with self._database.session() as session:
                 result = await self._append(
                     session,
                     tenant_id,
                     conversation_id,
                     batch,
+                    shape,
                     if_unchanged=batch.has_results,
                 )
             if result is not None:
@@ -225,10 +227,11 @@ class LogService:
         tenant_id: str,
         conversation_id: str,
         batch: Batch,
+        shape: BatchShape,
         *,
         if_unchanged: bool,
     ) -> AppendResult | None:
-        request, settings, drafts = batch.request, batch.settings, batch.drafts
+        request, settings, drafts = batch.request, batch.settings, shape.drafts
         ids = [draft.id or self._new_id() for draft in drafts]
         if if_unchanged:
             cached = self._database.cached_conversation(tenant_id, conversation_id)
@@ -238,9 +241,8 @@ class LogService:
             tenant_id,
             conversation_id,
             request.format,
-            drafts,
             ids,
-            batch_shape(drafts),
+            shape,
             counter=settings.counter,
             now=self._active.now(),
             expected_seq=request.expected_seq,
@@ -251,7 +253,7 @@ class LogService:
         )
         if after is None:
             return None
-        positions = positions_of_drafts(after, drafts, ids)
+        positions = positions_of_drafts(after, shape, ids)
         if (newest := _newest_compaction(request, drafts)) is not None:
             after = await self._provider_compactions.apply(
                 session, after, drafts[newest], positions[newest].seq, request.format
@@ -324,10 +326,14 @@ class LogService:
                 current,
                 await self._answer(within(session), current, list(stored_before.values())),
             )
-        check_position(current, batch.request, batch_shape(new))
+        check_position(current, batch.request)
+        shape = batch_shape(new, current.state.calls, current.state.head_seq)
+        assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, new)
         batch = replace(batch, drafts=new)
-        result = await self._append(session, tenant_id, conversation_id, batch, if_unchanged=False)
+        result = await self._append(
+            session, tenant_id, conversation_id, batch, shape, if_unchanged=False
+        )
         assert result is not None, "the head is locked and was checked"
         messages = sorted(
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq

@@ -64,6 +64,7 @@ from app.domain.compaction.views import (
 )
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
+from app.domain.conversations.log.batch import Calls
 from app.domain.conversations.settings import StoredSettings
 from app.domain.conversations.turns import (
     Entry,
@@ -478,7 +479,7 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
         head_seq=9,
         turns=3,
         tokens=90,
-        open_calls=("a",),
+        calls=Calls({"a": 8}),
         view_version=4,
         compaction_id="c",
         hidden_span=Span(1, 5),
@@ -491,7 +492,9 @@ def test_without_its_compaction_a_conversation_shows_its_log() -> None:
         failures=2,
     )
     bare = without_compaction(state)
-    expected = ConversationState(head_seq=9, turns=3, tokens=90, open_calls=("a",), view_version=5)
+    expected = ConversationState(
+        head_seq=9, turns=3, tokens=90, calls=Calls({"a": 8}), view_version=5
+    )
     assert bare == replace(expected, view_cause="policy_changed")
     assert bare.shown_tokens == 90
 
@@ -573,8 +576,8 @@ def test_shown_entries_have_their_current_cost() -> None:
     log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
     view = replace(hiding(Span(1, 4), kept=(2,)), results_cleared_through=4, uncleared_results=(2,))
     assert shown_entries(log, view) == [
-        Entry(2, T, 300, 300),
-        Entry(4, T, 80, 80),
+        Entry(2, T, 300, 300, joins=True),
+        Entry(4, T, 80, 80, joins=True),
         Entry(5, A, 9, 9),
     ]
     assert shown_entries(log, View()) == log

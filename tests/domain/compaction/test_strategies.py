@@ -42,6 +42,7 @@ from app.domain.conversations.turns import (
     group_boundary_before,
     is_group_boundary,
     pinned_seqs,
+    starts_turn,
 )
 from app.domain.conversations.view import Span, Summary, View, spans_beside
 from tests.domain.compaction.generated import A, T, U, budgets, pinned_histories
@@ -343,7 +344,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     assert budget.fits(trimmed_cost(left)), "a plan leaves what fits"
     if budget.meets_target(cost(left)):
         return
-    turns = [index for index, item in enumerate(history) if index == 0 or item.role is U]
+    turns = [index for index, item in enumerate(history) if index == 0 or starts_turn(item)]
     groups = call_groups(history)
     match name:
         case StrategyName.SANDWICH:
@@ -438,9 +439,9 @@ def test_sliding_window_shows_exactly_the_last_n(
         return
     assert isinstance(plan, SlidingCut)
     tail = [item for item in history if item.seq >= plan.tail_start]
-    assert tail[0].role is not T
+    assert not tail[0].joins
     assert len(tail) >= last
-    assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
+    assert all(item.joins for item in tail[1 : len(tail) - last + 1])
     assert plan.pinned_seqs == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
     kept = [item for item in history if item.seq in plan.pinned_seqs]
     assert isinstance(SLIDING.plan([*kept, *tail], None, budget, policy), NoCompaction)
@@ -476,7 +477,7 @@ def test_retain_always_keeps_the_last_turns(
 ) -> None:
     """The last turns stay whatever the target; a deep plan summarises all else."""
     plan = RETAIN.plan(history, None, budget, policy, deep=deep)
-    turns, last = [i for i in history if i.role is U], policy.compaction.retain_last_turns
+    turns, last = [i for i in history if starts_turn(i)], policy.compaction.retain_last_turns
     if isinstance(plan, CompactionPlan) and not plan.hides_preserved and 0 < last <= len(turns):
         tail = {item.seq for item in history if item.seq >= turns[-last].seq}
         kept = tail_of(history, plan)
@@ -573,8 +574,8 @@ def test_chunks_hold_each_newly_hidden_message_once(
                 *(chunk.end for chunk in inside[:-1]),
             ]
             assert inside[-1].end == part.end
-        roles = {item.seq: item.role for item in history}
-        assert all(roles[chunk.start] is not T for chunk in plan.chunks)
+        joins = {item.seq: item.joins for item in history}
+        assert not any(joins[chunk.start] for chunk in plan.chunks)
         gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.unhidden_seqs]
         sizes = [sum(chunk.holds(item.seq) for item in gone) for chunk in plan.chunks]
         assert sum(sizes) + len(plan.released_seqs) == len(gone)

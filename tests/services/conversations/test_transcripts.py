@@ -171,7 +171,7 @@ class Story:
 
 class _Spoken:
     def __init__(self, role: Role) -> None:
-        self.role = role
+        self.role, self.joins = role, role is Role.TOOL
 
 
 def stories() -> st.SearchStrategy[list[tuple[str, int]]]:

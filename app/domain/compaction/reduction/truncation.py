@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from app.domain.common.messages import Role
 from app.domain.compaction.plans import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
@@ -30,6 +29,7 @@ from app.domain.conversations.turns import (
     never_cleared,
     parse_turn_boundaries,
     pinned_seqs,
+    starts_turn,
 )
 from app.domain.conversations.view import ENDLESS, Span
 
@@ -146,7 +146,7 @@ class _VisibleHistory:
 
 def newest_user_message(history: Sequence[Entry]) -> Entry | None:
     """Return the newest user message of a history."""
-    return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
+    return next(filter(starts_turn, reversed(history)), None)
 
 
 def open_end(history: Sequence[Entry], covered: Span | None) -> int:

@@ -23,6 +23,7 @@ from app.domain.conversations.turns import (
     group_boundary_before,
     is_group_boundary,
     pinned_seqs,
+    starts_turn,
 )
 from app.domain.conversations.view import Span
 
@@ -153,7 +154,7 @@ class CutSearch:
     def _turn_cuts(self) -> list[int]:
         """Return the starts of the turns after the covered range; the first may be partial."""
         indices = range(self.covered_end, len(self.history))
-        return [i for i in indices if i == self.covered_end or self.history[i].role is Role.USER]
+        return [i for i in indices if i == self.covered_end or starts_turn(self.history[i])]
 
     def _group_cuts(self, start: int) -> list[int]:
         """Return the cuts from `start` on that split no call group and show the last one."""

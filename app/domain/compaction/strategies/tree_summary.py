@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, Plan
 from app.domain.compaction.strategies.base import SummaryStrategy
@@ -68,7 +67,7 @@ def _chunk_spans(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
     starts: list[int] = []
     count = size
     for entry in entries:
-        if count >= size and entry.role is not Role.TOOL:
+        if count >= size and not entry.joins:
             starts.append(entry.seq)
             count = 0
         count += 1

@@ -24,7 +24,7 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
-from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.conversations.turns import Entry, entry, marked, never_cleared, pinned_seqs
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
 from app.domain.payload.epochs import requested_window
@@ -202,7 +202,9 @@ class BuildState:
         """Drop the rendered history; each entry costs what its rendered items did."""
         costs = self.rendered.assembler.costs_by_seq if self.rendered is not None else {}
         entries = [
-            entry(item.seq, item.role, costs[item.seq]) if item.seq in costs else item
+            entry(item.seq, item.role, costs[item.seq], joins=item.joins)
+            if item.seq in costs
+            else item
             for item in self.entries
         ]
         return replace(self.without_rendered(), entries=entries)
@@ -233,11 +235,11 @@ class BuildState:
         if not (self.pinned or excluded or self.view.shortened):
             return self.entries
         pins = self.pinned_group_seqs
-        marked = [
-            entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+        entries = [
+            marked(item, pinned=item.seq in pins, excluded=item.seq in excluded)
             for item in self.entries
         ]
-        return [*shortened_entries(marked, self.view)]
+        return [*shortened_entries(entries, self.view)]
 
     @property
     def pinned(self) -> tuple[int, ...]:

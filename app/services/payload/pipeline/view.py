@@ -42,7 +42,8 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
         build_input = await _with_active_view(deps, build_input)
         view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
         reasoning_of = resolved.accepted_reasoning(loaded.attempt.settings.format)
-        view = replace(view, reasoning_of=reasoning_of)
+        head_seq = build_input.conversation.state.head_seq
+        view = replace(view, reasoning_of=reasoning_of, late_through=head_seq)
         view = await _for_model(deps, loaded, view)
         if (
             last_epoch is not None
