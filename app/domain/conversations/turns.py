@@ -14,7 +14,7 @@ A cut at index `i` splits a history into `[0, i)` and `[i, len)`; `0` and `len` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -57,6 +57,8 @@ class Entry:
         return self.placeholder_tokens < self.tokens
 
 
+OPEN_CALLS_SHARE = 8
+"""The messages with open calls that no compaction hides take at most this part of a window."""
 MAX_PLACEHOLDER_TOKENS = 80
 """Maximum cost of a cleared tool result: placeholder, call id and overhead."""
 
@@ -136,6 +138,27 @@ def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
     return frozenset(
         entry.seq for group in groups if any(entry.pinned for entry in group) for entry in group
     )
+
+
+def with_pins(history: Sequence[Entry], seqs: Collection[int] = ()) -> list[Entry]:
+    """Return the history with the whole call groups of pins, and of these seqs, pinned."""
+    if not (seqs or any(item.pinned for item in history)):
+        return list(history)
+    pins = [marked(each, pinned=each.pinned or each.seq in seqs) for each in history]
+    whole = pinned_seqs(pins)
+    return [marked(item, pinned=item.seq in whole, excluded=item.excluded) for item in history]
+
+
+def open_call_seqs(
+    history: Sequence[Entry], open_seqs: Collection[int], max_tokens: int
+) -> frozenset[int]:
+    """Return which messages with open calls stay: the newest ones, of at most so many tokens."""
+    staying: set[int] = set()
+    for item in reversed(history if open_seqs else ()):
+        if item.seq in open_seqs and item.tokens <= max_tokens:
+            max_tokens -= item.tokens
+            staying.add(item.seq)
+    return frozenset(staying)
 
 
 def never_cleared(history: Sequence[Entry]) -> frozenset[int]:

@@ -40,7 +40,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import BatchShape, Times, batch_times
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.conversations.turns import Entry, marked, pinned_seqs
+from app.domain.conversations.turns import Entry, with_pins
 from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
@@ -218,9 +218,8 @@ class LogRepository:
         rows = await self._session.all(
             ENTRIES, conversation_id=conversation_id, start=start, end=end
         )
-        entries = [entry_from(row, pinned=row["pinned"]) for row in rows]
-        pinned = pinned_seqs(entries)  # with results that came after their group was pinned
-        return [marked(item, pinned=item.seq in pinned) for item in entries] if pinned else entries
+        # With results that came after their group was pinned.
+        return with_pins([entry_from(row, pinned=row["pinned"]) for row in rows])
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         rows = await self._session.all(

@@ -35,6 +35,7 @@ class AnthropicAssembler(MergingAssembler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._provider_calls: dict[str, Mapping[str, Any]] = {}  # those that wait, by id
+        self._provider_calls_after = self._provider_calls  # behind the next message
 
     @property
     def _is_paused(self) -> bool:
@@ -84,14 +85,17 @@ class AnthropicAssembler(MergingAssembler):
 
     def _with_known_calls(self, message: Message) -> Message:
         """Return a message with labels for results of calls that do not wait (rule 2)."""
+        self._provider_calls_after = dict(self._provider_calls)
         parts: list[Part] = []
         for part in message.parts:
-            block = part.block if isinstance(part, Opaque) else {}
-            if call := call_of(block):
-                self._provider_calls[call] = block
-            result = result_of(block)
-            is_orphan = result and self._provider_calls.pop(result, None) is None
-            parts.append(labels.label_for(part) if is_orphan else part)  # type: ignore[arg-type]
+            known = part
+            if isinstance(part, Opaque):
+                if call := call_of(part.block):
+                    self._provider_calls_after[call] = part.block
+                result = result_of(part.block)
+                if result and self._provider_calls_after.pop(result, None) is None:
+                    known = labels.label_for(part)
+            parts.append(known)
         return adapting.with_parts(message, parts)
 
     def _item_start(self, role: str) -> bytes:
@@ -124,6 +128,7 @@ class AnthropicAssembler(MergingAssembler):
         self._record_cost(row, tokens)
         wire_blocks = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire_blocks, tokens - MESSAGE_OVERHEAD)
+        self._provider_calls = self._provider_calls_after
 
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         wire_block = [Block(json_text.dump_payload(block), cacheable=False)]

@@ -24,7 +24,15 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
-from app.domain.conversations.turns import Entry, entry, marked, never_cleared, pinned_seqs
+from app.domain.conversations.turns import (
+    OPEN_CALLS_SHARE,
+    Entry,
+    entry,
+    marked,
+    never_cleared,
+    open_call_seqs,
+    pinned_seqs,
+)
 from app.domain.conversations.view import ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
 from app.domain.payload.epochs import requested_window
@@ -243,9 +251,10 @@ class BuildState:
 
     @property
     def pinned(self) -> tuple[int, ...]:
-        """The seqs of pinned messages, and of the one with the provider's compaction item."""
-        item = self.view.provider_item
-        return self.input.pins if item is None else (*self.input.pins, item.seq)
+        """The seqs of pinned messages, of open calls, and of a provider's compaction item."""
+        seqs, item = self.input.conversation.state.calls.open.values(), self.view.provider_item
+        open_calls = open_call_seqs(self.entries, seqs, self.limits.capacity // OPEN_CALLS_SHARE)
+        return (*self.input.pins, *open_calls, *((item.seq,) if item is not None else ()))
 
     @property
     def pinned_group_seqs(self) -> frozenset[int]:
