@@ -23,7 +23,6 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     WireRequest,
-    in_thread_if_long,
     require_json,
     require_structure,
 )
@@ -32,11 +31,14 @@ from app.api.mcp.binding import conversation_of
 from app.domain.common.errors import ContextError, NotFound
 from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import missing
+from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATHS = ("/mcp", "/mcp/")
+MAX_BYTES = 2**20
+"""The longest body: the SDK parses it on the event loop. No tool takes arguments as long."""
 
 
 class McpEndpoint:
@@ -79,13 +81,12 @@ class McpEndpoint:
         try:
             conversation_of(request)
             require_json(request)
-            body = await request.body()
+            body = await request.read_body(min(MAX_BYTES, self._max_body_bytes))
             if needed := missing("mcp", "mcp"):
                 raise NotFound(f"MCP needs {needed}")
-            # The SDK parses the body on the event loop.
             limits: StructureLimits = request.app.state.json_limits
             limits = limits.at_most(MAX_MESSAGE_VALUES)
-            await in_thread_if_long(body, require_structure, body, limits)
+            await in_thread_if(len(body) > THREAD_BYTES, require_structure, body, limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -68,9 +67,9 @@ class ConversationState:
     redacted_version: int = 0
 
     @property
-    def open_calls(self) -> Collection[str]:
+    def open_calls(self) -> tuple[str, ...]:
         """The calls of the client that have no result."""
-        return self.calls.open
+        return tuple(self.calls.open)
 
     @property
     def shown_messages(self) -> int:
@@ -124,6 +123,16 @@ class Conversation:
     def public_id(self) -> str:
         """The id that callers use."""
         return self.own_id or self.conversation_id
+
+    @property
+    def last_cleared_at(self) -> datetime | None:
+        """When it was last cleared, alone or with its agent; None if it never was.
+
+        A clear of its agent from before its creation counts for its active window only.
+        """
+        state = self.state
+        is_older = state.cleared_at is None or state.cleared_at < self.created_at
+        return None if is_older and not state.cleared_seq else state.cleared_at
 
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before it is read."""

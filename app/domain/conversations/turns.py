@@ -161,6 +161,17 @@ def open_call_seqs(
     return frozenset(staying)
 
 
+def newest_user_message(history: Sequence[Entry]) -> Entry | None:
+    """Return the newest user message of a history."""
+    return next(filter(starts_turn, reversed(history)), None)
+
+
+def never_hidden(history: Sequence[Entry]) -> frozenset[int]:
+    """Return the seqs that every view shows: pinned groups and the newest user message."""
+    newest = newest_user_message(history)
+    return pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
+
+
 def never_cleared(history: Sequence[Entry]) -> frozenset[int]:
     """Return the seqs that are never cleared: pinned groups and excluded results."""
     return pinned_seqs(history) | {entry.seq for entry in history if entry.excluded}

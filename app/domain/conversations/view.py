@@ -330,7 +330,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
         shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
         provider_item=_provider_item_from(raw.get("provider_item")),
-        late_through=raw["late_through"],
+        late_through=raw.get("late_through", 0),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, count
@@ -14,6 +15,7 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
+from app.domain.common.json_structure import MESSAGE_LIMITS
 from app.domain.common.messages import Part, ToolCall, sendable_json
 from app.domain.formats import json_fields
 
@@ -21,9 +23,13 @@ NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVALID: Final = object()
+_MAX_BYTES: Final = 4 * 2**20
+"""The longest text of a message."""
+_LIMITS: Final = replace(MESSAGE_LIMITS, bytes=_MAX_BYTES)
 
 
 def sendable_id(call_id: str) -> str:
@@ -36,6 +42,13 @@ def sendable_id(call_id: str) -> str:
         return call_id
     digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
     return f"call_{digest[:24]}"
+
+
+def short_id(call_id: str) -> str:
+    """Map a call id to one that Mistral accepts: nine letters or digits."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
 def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
@@ -73,16 +86,30 @@ def tool_name(name: str) -> str:
     return name if is_name(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
 
 
+def participant_name(name: str) -> str | None:
+    """Return a participant's name in a form that OpenAI accepts, None where it has none.
+
+    Accents are left out. A name with letters that no ASCII letter stands for has no such form.
+    """
+    if is_name(name):
+        return name
+    folded = unicodedata.normalize("NFKD", name)
+    if any(char.isalnum() and not char.isascii() for char in folded):
+        return None
+    ascii_name = "".join(filter(str.isascii, folded))[:64]
+    return _NOT_IN_NAME.sub("_", ascii_name).strip("_") or None
+
+
 def is_json(text: str) -> bool:
-    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels.
+    """Return whether a text is strict JSON: finite numbers, at most `MAX_DEPTH` levels, `_LIMITS`.
 
     What orjson accepts is such JSON; what it refuses may still be.
     """
     try:
-        json_fields.json_at(orjson.loads(text), "")
+        json_fields.json_at(json_text.loads_within(text, _LIMITS, orjson.loads), "")
     except orjson.JSONDecodeError:
         return _read_json(text) is not _INVALID
-    except ValidationError:
+    except (json_text.ExceedsLimits, ValidationError):
         return False
     return True
 
@@ -118,6 +145,6 @@ def wrapped_arguments(text: str) -> str:
 
 def _read_json(text: str) -> Any:
     try:
-        return json_fields.json_at(json_text.loads_exact(text), "")
+        return json_fields.json_at(json_text.loads_within(text, _LIMITS, json_text.loads_exact), "")
     except (ValueError, ValidationError):
         return _INVALID

@@ -49,7 +49,7 @@ from app.domain.formats import (
     json_fields,
     openai_chat,
 )
-from app.domain.formats.extra_fields import extra_fields
+from app.domain.formats.extra_fields import Original, extra_fields
 from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.tool_calls import NO_IDS, sent_as_object
 from app.domain.models import media
@@ -92,7 +92,7 @@ def count_visible(
     message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
 ) -> int:
     """Count the parts of a clean message that are in every payload of a format."""
-    visible = MESSAGE_OVERHEAD
+    visible = MESSAGE_OVERHEAD + _count_extra_fields(message, format, count)
     is_object = format is FormatName.GEMINI and message.role is Role.TOOL
     for part in message.parts:
         match part:
@@ -103,14 +103,15 @@ def count_visible(
                 visible += 0 if is_object else count(part.text)
             case Image():
                 visible += media.image_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
             case File():
                 visible += media.file_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
             case ToolCall():
                 visible += _count_call(part, format, count)
                 visible += _count_extra_fields(part, format, count)
             case Opaque():
-                rest, tokens = media.without_media(part.block, count)
-                visible += tokens + count_json(rest, count)
+                visible += count_json(part.block, count)
     if is_object:
         visible += count(sendable(gemini.response_json(message)))
         visible += count(gemini.response_name(message))
@@ -127,13 +128,18 @@ def count_reasoning(message: Message, count: CountText) -> int:
     for part in message.parts:
         if not isinstance(part, Reasoning):
             signature = _signature_of(part)  # which belongs to the reasoning before the part
-            is_counted = signature not in ("", gemini.STAND_IN_SIGNATURE)
-            tokens += count(signature) if is_counted else 0
+            tokens += count_json(signature, count) if signature else 0
         elif part.block is None:
             tokens += count(part.text)
         else:
-            tokens += count_json(part.block, count)
+            tokens += _count_block(part.block, count)
     return tokens
+
+
+def _count_block(block: Mapping[str, Any], count: CountText) -> int:
+    """Count a block of reasoning: what it seals is the reasoning that its text shows or sums up."""
+    rest, media_tokens, sealed = media.without_data(block, count)
+    return media_tokens + max(_count_text(rest, count), sealed)
 
 
 def count_rendered(
@@ -160,7 +166,7 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
         return False
     if format is FormatName.GEMINI and message.role is Role.TOOL:
         return False
-    if not all(_counts_alike(part, format) for part in sent.parts):
+    if extra_fields(sent, format) or not all(_counts_alike(part, format) for part in sent.parts):
         return False
     if (message.name, message.tool_call_id) != (sent.name, sent.tool_call_id):
         return False
@@ -192,7 +198,12 @@ def reasoning_of(message: Message) -> Message:
 
 
 def count_json(value: Any, count: CountText) -> int:
-    """Count a JSON value as it is sent."""
+    """Count a JSON value as it is sent, its media and its sealed text by what they stand for."""
+    rest, media_tokens, sealed = media.without_data(value, count)
+    return media_tokens + sealed + _count_text(rest, count)
+
+
+def _count_text(value: Any, count: CountText) -> int:
     return count(sendable(json_fields.compact(value)))
 
 
@@ -263,6 +274,8 @@ def _counts_alike(part: Part, format: FormatName) -> bool:
             text = part.arguments
             same = format not in _OBJECT_ARGUMENTS or sent_as_object(text) == text
             return same and not extra_fields(part, format)
+        case Image() | File():
+            return not extra_fields(part, format)
         case _:
             return True
 
@@ -275,19 +288,21 @@ def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
-def _count_extra_fields(part: Text | ToolCall, format: FormatName, count: CountText) -> int:
+def _count_extra_fields(part: Original, format: FormatName, count: CountText) -> int:
     rest = extra_fields(part, format)
     return count_json(rest, count) if rest else 0
 
 
-def _signature_of(part: Part) -> str:
-    """Return the signature of a call or a text as it is sent, empty without one."""
+def _signature_of(part: Part) -> Mapping[str, Any]:
+    """Return the fields with the signature of a call or a text, empty without one."""
     if not isinstance(part, Text | ToolCall) or part.block is None:
-        return ""
+        return {}
     if part.format is FormatName.GEMINI:
-        return gemini.signature_in(part.block)
+        signature = gemini.signature_in(part.block)
+        is_own = signature not in ("", gemini.STAND_IN_SIGNATURE)
+        return {"thoughtSignature": signature} if is_own else {}
     is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-    return sendable(json_fields.compact(part.block)) if is_signed else ""
+    return part.block if is_signed else {}
 
 
 def _has_reasoning(part: Part) -> bool:

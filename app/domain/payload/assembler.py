@@ -47,7 +47,8 @@ from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions, openai_chat
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
-from app.domain.formats.tool_calls import sendable_id
+from app.domain.formats.reasoning_families import MISTRAL
+from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
@@ -101,6 +102,8 @@ class Assembler(ABC):
     """Whether messages of one answer are joined, because results have to follow their calls."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
+    linked_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -134,6 +137,7 @@ class Assembler(ABC):
         self._expected: dict[str, LogRow] = {}  # the late ones of the open calls
         self._placed: set[int] = set()  # the late ones next to their calls
         self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
+        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
         self._has_first_message = False
@@ -173,6 +177,15 @@ class Assembler(ABC):
                 self._put_provider_item(row, item)
             self._add_rows_before_item()
         self._add(row)
+
+    def copied(self) -> Assembler:
+        """Return a copy to which rows can be added apart."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, copy(value))
+        other._hash = self._hash.copy()
+        return other
 
     def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
         """Begin with the provider's item of a row (rule 8)."""
@@ -472,13 +485,26 @@ class Assembler(ABC):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        wire_id, number = sendable_id(call_id), 1
+        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
+        wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1
-            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-            wire_id = f"call_{digest.hexdigest()[:24]}"
+            wire_id = form(f"{call_id}\0{number}")
         self._used_ids.add(wire_id)
         return wire_id
+
+    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
+        """Remember the fields of a rendered call that its result has to have."""
+        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
+            self._linked[call_id] = fields
+
+    def _with_linked(self, message: Message) -> Message:
+        """Return an adapted result with the fields of its call."""
+        linked = self._linked.get(message.tool_call_id or "")
+        if linked is None:
+            return message
+        own = message.block if message.format is self.format else None
+        return replace(message, block={**linked, **(own or {})}, format=self.format)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._is_cleared(row):
@@ -511,12 +537,8 @@ class Assembler(ABC):
         More rows can be added afterwards. A tail is left out where nothing may follow.
         """
         closed = self
-        if self._open_calls:
-            closed = copy(self)
-            for name, value in vars(self).items():
-                if isinstance(value, dict | list | set):
-                    setattr(closed, name, value.copy())
-            closed._hash = self._hash.copy()
+        if self._open_calls or self._late_texts:
+            closed = self.copied()
             closed._close_calls()
         wire_items, tokens, tail_items, tail_tokens = closed._with_tail(tail)
         return PayloadItems(

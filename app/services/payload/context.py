@@ -75,7 +75,7 @@ class ContextService:
         """
         first = Attempt(tenant_id, conversation_id, settings, known)
         _, recorded = await self._run(first)
-        return respond(self._deps, recorded)
+        return await recorded.rendered.call(respond, self._deps, recorded)
 
     async def preview(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -89,7 +89,7 @@ class ContextService:
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
         _, recorded = await ContextService(apart)._run(first)
-        body = respond(apart, recorded)
+        body = await recorded.rendered.call(respond, apart, recorded)
         return body | shown(recorded, body)
 
     async def overflow(
@@ -103,7 +103,7 @@ class ContextService:
         first = Attempt(tenant_id, conversation_id, settings)
         reduction, recorded = await self._run(first, after_overflow=True)
         assert reduction is not None
-        return reduction, respond(self._deps, recorded)
+        return reduction, await recorded.rendered.call(respond, self._deps, recorded)
 
     async def lower_output(
         self,
@@ -123,7 +123,7 @@ class ContextService:
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         _, recorded = await self._run(replace(attempt, settings=settings))
-        body = respond(self._deps, recorded)
+        body = await recorded.rendered.call(respond, self._deps, recorded)
         messages = loaded.input.conversation.state.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 

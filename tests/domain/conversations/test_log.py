@@ -221,8 +221,9 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
     """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
-        said = clean(parse_stored(made_.body, format))
-        sent = openai_chat.render(said)
+        sent = openai_chat.render(clean(parse_stored(made_.body, format)))
+        if format is GEMINI:  # an answer without an id is known by its place
+            continue
         if made_.fragment is None:
             assert format is CHAT
             assert json_text.loads(made_.body) == sent

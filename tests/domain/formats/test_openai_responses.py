@@ -167,15 +167,11 @@ READS = [
         {**OUTPUT, "id": "m-7", "name": "f", "status": "completed", "output_ref": {"id": "b"}},
         Message(
             Role.TOOL,
-            (
-                Text(
-                    "ok",
-                    {"type": "function_call_output", "name": "f", "status": "completed"},
-                    RESPONSES,
-                ),
-            ),
+            (Text("ok"),),
             "c1",
             "f",
+            block={"type": "function_call_output", "name": "f", "status": "completed"},
+            format=RESPONSES,
         ),
     ),
     (
@@ -184,12 +180,12 @@ READS = [
             Role.TOOL,
             (
                 Text(
-                    '[{"type":"function","name":"z","parameters":{"type":"object"},"strict":false}]',
-                    {"type": "tool_search_output", "execution": "client"},
-                    RESPONSES,
+                    '[{"type":"function","name":"z","parameters":{"type":"object"},"strict":false}]'
                 ),
             ),
             "c3",
+            block={"type": "tool_search_output", "execution": "client"},
+            format=RESPONSES,
         ),
     ),
 ]
@@ -223,12 +219,10 @@ REFUSALS = [
     ({"type": "compaction"}, "/m/encrypted_content"),
     ({**CALL, "call_id": None}, "/m/call_id"),
     ({**CALL, "arguments": {}}, "/m/arguments"),
-    ({**CUSTOM, "input": None}, "/m/input"),
     ({**OUTPUT, "call_id": ""}, "/m/call_id"),
     ({**OUTPUT, "output": 5}, "/m/output"),
     ({**FOUND_HERE, "tools": {}}, "/m/tools"),
     ({"role": "assistant", "output": [SAID, OUTPUT]}, "/m/output/1/type"),
-    ({"role": "assistant", "output": [CALL, CALL]}, "/m/output/1/call_id"),
     ({"role": "assistant", "output": [{"role": "user", "content": "x"}]}, "/m/output/0/role"),
     ({"role": "assistant", "output": ["x"]}, "/m/output/0"),
 ]

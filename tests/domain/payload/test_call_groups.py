@@ -16,7 +16,7 @@ from app.domain.common.messages import NO_RESULT, FormatName
 from app.domain.conversations.log.batch import NO_CALLS, batch_shape
 from app.domain.conversations.log.draft import make_drafts
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import View
+from app.domain.conversations.view import ENDLESS, Span, View
 from app.domain.models.tokens import count_payload_messages
 from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
 from app.domain.payload.assemblers import ASSEMBLERS
@@ -225,8 +225,13 @@ def test_only_results_follow_a_call_of_the_provider() -> None:
     before = {"role": "assistant", "content": [call, SEARCH]}
     wire, _ = wire_of(ANTHROPIC, user("hi"), before, answer, user("stop"))
     assert wire[1]["content"] == [call]
-    wire, _ = wire_of(ANTHROPIC, user("hi"), goes_on)
-    assert wire[1]["content"][0]["type"] == "text"
+    assembler = ASSEMBLERS[ANTHROPIC](View(spans=(Span(1, 2), Span(3, ENDLESS))), third)
+    for row in rows_in(ANTHROPIC, user("hi"), {"role": "assistant", "content": [SEARCH]}, goes_on):
+        if assembler.view.shows(row.seq):
+            assembler.add(row)
+    assert (
+        faults(ANTHROPIC, {"messages": [json.loads(i) for i in assembler.items().wire_items]}) == []
+    )
 
 
 def test_programs_and_approvals_are_one_group() -> None:

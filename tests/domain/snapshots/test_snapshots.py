@@ -191,12 +191,13 @@ def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
 def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
     """Copies parse and pair like their sources, name them, and have no timestamp."""
     drafts = []
+    fresh: dict[str, str] = {}
     for group in groups(log):
-        fresh: dict[str, str] = {}
         for place, (format, raw) in enumerate(group):
             timed = raw | {"timestamp": "2026-02-12T14:30:00Z"}
             source = SourceMessage("conversation", f"m{place}", format, timed)
-            fresh = renamed_calls(source.own_calls, used, "origin") if not place else fresh
+            own = renamed_calls(source.own_calls, used, "origin") if not place else {}
+            fresh |= {call: own.get(call, call) for call in (source.own_calls if not place else ())}
             copy = copy_of(source, copy_id("target", source), SESSION_ID, fresh)
             made = make_drafts(copy, format, len, "")
             assert [item.id for item in made] == [

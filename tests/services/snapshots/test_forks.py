@@ -60,7 +60,7 @@ from tests.services.tool_output.builders import LARGE, Process
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
-PLAIN = {"budget": {"notice_at": 1.0}, "status_preamble": "none"}
+PLAIN = {"budget": {"notice_at": 1.0}}
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
 HOUR = 3600
@@ -255,7 +255,7 @@ async def test_open_calls_are_closed(harness: Harness) -> None:
     cid = await plain(harness)
     for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
         copy = await fork(harness, cid, at_seq)
-        assert not (await harness.stored(copy)).state.open_calls
+        assert (await harness.stored(copy)).state.open_calls == ()
         with pytest.raises(UnpairedToolResult):
             await harness.append(copy, result(call_id, "too late"))
         for format in MODELS:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,6 +23,7 @@ from app.domain.common.messages import Role
 from app.domain.conversations.log.draft import Draft
 from app.domain.formats.tool_calls import own_id
 
+_NUMBER = re.compile(r"#\d+$")
 MAX_OPEN_CALLS = 256
 """How many calls of earlier groups stay open: the oldest ones of more are closed."""
 
@@ -152,8 +154,8 @@ def _answered(call_id: str, waiting: Mapping[str, int]) -> str | None:
     """Return the open call that a result answers: of several with its id the first (rule 4)."""
     if call_id in waiting:
         return call_id
-    numbered = (id for id in waiting if id.startswith(f"{call_id}#"))
-    return next((id for id in numbered if id[len(call_id) + 1 :].isdecimal()), None)
+    unnumbered = _NUMBER.sub("", call_id)
+    return next((id for id in waiting if _NUMBER.sub("", id) == unnumbered), None)
 
 
 @dataclass(frozen=True, slots=True)

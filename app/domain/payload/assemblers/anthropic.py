@@ -16,6 +16,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Message, Opaque, Part, Role, Text
 from app.domain.conversations.log.row import LogRow
+from app.domain.conversations.view import WHOLE
 from app.domain.formats import adapting, anthropic, labels
 from app.domain.formats.provider_calls import call_of, result_of
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
@@ -31,11 +32,13 @@ class AnthropicAssembler(MergingAssembler):
     """Items for Anthropic Messages."""
 
     format = FormatName.ANTHROPIC
+    linked_fields = ("toolset_name",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._provider_calls: dict[str, Mapping[str, Any]] = {}  # those that wait, by id
         self._provider_calls_after = self._provider_calls  # behind the next message
+        self._left_out: set[str] = set()  # calls that labels stand for
 
     @property
     def _is_paused(self) -> bool:
@@ -49,6 +52,7 @@ class AnthropicAssembler(MergingAssembler):
         self._close_calls()
         if self._provider_calls:
             calls, self._provider_calls = self._provider_calls, {}
+            self._left_out |= calls.keys()
             for call in calls.values():
                 self._replace(call)
             self._close_calls()
@@ -84,8 +88,9 @@ class AnthropicAssembler(MergingAssembler):
         self._record_labels(Message(Role.ASSISTANT, (label,)))
 
     def _with_known_calls(self, message: Message) -> Message:
-        """Return a message with labels for results of calls that do not wait (rule 2)."""
+        """Return a message with labels for results of calls that are not shown (rule 2)."""
         self._provider_calls_after = dict(self._provider_calls)
+        hides = self.view.spans != WHOLE
         parts: list[Part] = []
         for part in message.parts:
             known = part
@@ -93,7 +98,8 @@ class AnthropicAssembler(MergingAssembler):
                 if call := call_of(part.block):
                     self._provider_calls_after[call] = part.block
                 result = result_of(part.block)
-                if result and self._provider_calls_after.pop(result, None) is None:
+                is_known = self._provider_calls_after.pop(result, None) is not None
+                if result and not is_known and (result in self._left_out or hides):
                     known = labels.label_for(part)
             parts.append(known)
         return adapting.with_parts(message, parts)
@@ -105,9 +111,9 @@ class AnthropicAssembler(MergingAssembler):
         return json_text.dump_payload({"type": "text", "text": text})
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
-        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
         _, (block,) = anthropic.render(message)
-        tokens = count_visible(message, self.count) - MESSAGE_OVERHEAD
+        tokens = count_visible(message, self.count, self.format) - MESSAGE_OVERHEAD
         return json_text.dump_payload(block), tokens
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
@@ -115,9 +121,11 @@ class AnthropicAssembler(MergingAssembler):
         stored = self._with_known_calls(self._with_defined_references(original))
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
-        role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
+        adapted = self._with_linked(anthropic.adapt(message, ids))
+        role, blocks = anthropic.render(adapted, keep_reasoning=replays)
+        for block in blocks if row.call_ids else ():
+            self._link(block.get("id", ""), block)
         # With ids the message is counted again: the comparison with the stored one sees no new id.
-        adapted = anthropic.adapt(message, ids)
         is_changed = bool(ids) or stored is not original
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         if replays and row.reasoning_tokens:

@@ -34,6 +34,7 @@ class ResponsesAssembler(SeparateAssembler):
 
     format = FormatName.OPENAI_RESPONSES
     joins_answers = False
+    linked_fields = ("caller",)
     newest_breakpoints = 2
 
     def __post_init__(self) -> None:
@@ -41,6 +42,7 @@ class ResponsesAssembler(SeparateAssembler):
         self._last_is_model = False  # whether the model made the last item
         self._call_types: dict[str, str] = {}
         self._running: dict[str, str] = {}  # the ids to send of asynchronous calls, by call id
+        self._item_ids: set[str] = set()
 
     def _put_item(self, item: dict[str, Any], tokens: int) -> None:
         self._put([item], tokens)
@@ -71,6 +73,7 @@ class ResponsesAssembler(SeparateAssembler):
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
+        shown = openai_responses.without_repeated_ids(self._with_linked(shown), self._item_ids)
         self._record_labels(shown)
         call_type = self._call_types.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
@@ -81,6 +84,8 @@ class ResponsesAssembler(SeparateAssembler):
                 self._running.pop(call_id, None)
                 if (wire_id := self._open_calls.get(call_id, "")) in running:
                     self._running[call_id] = wire_id
+            for item in items if row.call_ids else ():
+                self._link(item.get("call_id") or "", item)
         if call_type not in (None, openai_responses.FUNCTION):
             tokens = self._parsed_tokens(items[0])
         else:
@@ -120,6 +125,6 @@ class ResponsesAssembler(SeparateAssembler):
         return item, MESSAGE_OVERHEAD + sum(map(self.count, texts))
 
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
-        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
         (item,) = openai_responses.render(message, call_type=self._call_types.get(wire_id))
         return item, self._parsed_tokens(item)
