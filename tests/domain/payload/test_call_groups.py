@@ -1,6 +1,6 @@
 """Calls and results in any order: every batch is taken, and every payload shows every result.
 
-[log.pairing, log.groups, payload.late-results, payload.provider-calls]
+[log.pairing, log.groups, payload.late-results, payload.one-answer, payload.provider-calls]
 """
 
 from __future__ import annotations

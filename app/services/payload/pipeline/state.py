@@ -11,7 +11,7 @@ from functools import cached_property
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
-from app.domain.common.policy import DynamicPosition
+from app.domain.common.policy import DynamicPosition, StrategyName
 from app.domain.compaction.provider_items import UNAVAILABLE
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.compaction.results import CompactResult
@@ -251,9 +251,14 @@ class BuildState:
 
     @property
     def pinned(self) -> tuple[int, ...]:
-        """The seqs of pinned messages, of open calls, and of a provider's compaction item."""
+        """The seqs of pinned messages, of open calls, and of a provider's compaction item.
+
+        A sliding window goes on without open calls.
+        """
         seqs, item = self.input.conversation.state.calls.open.values(), self.view.provider_item
-        open_calls = open_call_seqs(self.entries, seqs, self.limits.capacity // OPEN_CALLS_SHARE)
+        slides = self.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        max_tokens = 0 if slides else self.limits.capacity // OPEN_CALLS_SHARE
+        open_calls = open_call_seqs(self.entries, seqs, max_tokens)
         return (*self.input.pins, *open_calls, *((item.seq,) if item is not None else ()))
 
     @property
