@@ -45,12 +45,13 @@ from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import JoinedRow, LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
-from app.domain.formats import compactions, openai_chat
+from app.domain.formats import compactions, openai_chat, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
-from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -68,6 +69,7 @@ CONTINUE_NOTE = "[Continue.]"
 _PLACEHOLDERS = (Text(EMPTY_MESSAGE), Text(ONLY_REASONING))
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
+_CONFIGURATION = f'"{openai_responses.CONFIGURATION}"'.encode()
 _COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
@@ -121,8 +123,11 @@ class Assembler(ABC):
     size_bytes: int = field(default=0, init=False)
     has_calls: bool = field(default=False, init=False)
     has_reasoning: bool = field(default=False, init=False)
+    sealed_tokens: int = field(default=0, init=False)
+    """Those of the tokens that are of reasoning and sealed text."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._stable_items: list[bytes] = []
@@ -146,9 +151,10 @@ class Assembler(ABC):
         self._rows_before_item: list[LogRow] = []
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
-        # By row: its seq, and how many stable items, positions and fixed positions there were then.
+        # By row: its seq, and how many stable items, positions, fixed positions, tokens and sealed
+        # tokens there were then.
         self._seqs: list[int] = []
-        self._counts: list[tuple[int, int, int]] = []
+        self._counts: list[tuple[int, int, int, int, int]] = []
         self._item_counts: list[int] = []  # how many items there were with the row
 
     def expect(self, rows: Sequence[LogRow]) -> None:
@@ -217,7 +223,7 @@ class Assembler(ABC):
             if not self._has_first_message and row.role is Role.ASSISTANT:
                 self._put_first_note(row)
             self._has_first_message = True
-            if _may_have_compaction(row) and self._without_compactions(row) is None:
+            if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
                 self._add_message(row)
@@ -248,6 +254,12 @@ class Assembler(ABC):
         """Whether results have to come before any text."""
         return bool(self._open_calls)
 
+    def _sends_nothing(self, row: LogRow) -> bool:
+        """Whether a row has nothing for this payload: a compaction, another format's settings."""
+        if row.format is not self.format and _CONFIGURATION in row.text:
+            return openai_responses.is_configuration(row.message())
+        return _may_have_compaction(row) and self._without_compactions(row) is None
+
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
         has_item = _may_have_compaction(row) and compactions.last_compaction(row.message())
@@ -277,8 +289,13 @@ class Assembler(ABC):
         index = bisect_right(self._seqs, seq) - 1
         if index < 0:
             return None
-        stable_items, position_count, fixed_count = self._counts[index]
+        stable_items, position_count, fixed_count, _, _ = self._counts[index]
         return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
+
+    def tokens_at(self, seq: int) -> tuple[int, int]:
+        """Return the tokens of the history up to this seq, and those of them that are sealed."""
+        index = bisect_right(self._seqs, seq) - 1
+        return self._counts[index][3:] if index >= 0 else (0, 0)
 
     def seq_of(self, item_index: int) -> int | None:
         """Return the seq of the last row in this item, None for what stands before all rows."""
@@ -288,7 +305,8 @@ class Assembler(ABC):
     def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)
         self._item_counts.append(self._item_count)
-        self._counts.append((self.stable_items, len(self._positions), len(self._fixed_positions)))
+        positions = len(self._positions), len(self._fixed_positions)
+        self._counts.append((self.stable_items, *positions, self.tokens, self.sealed_tokens))
 
     def _breakpoints(self, position_count: int, fixed_count: int) -> tuple[BreakpointPosition, ...]:
         """Return the breakpoints, newest first, of a payload with only the first positions."""
@@ -364,7 +382,7 @@ class Assembler(ABC):
         if self._is_cleared(row):
             parts: tuple[Part, ...] = (Text(self._placeholder(row)),)
         else:
-            parts = tuple(p for p in self._message(row).parts if not isinstance(p, ToolCall))
+            parts = tuple(self._message_with_media(row).parts)
         message = openai_chat.adapt(Message(Role.USER, (label, *parts)))
         tokens = count_visible(message, self.count)
         text = json_text.dump_payload(openai_chat.render(message))
@@ -390,6 +408,8 @@ class Assembler(ABC):
         """
         if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
         output = row.output
         if output is None or not output.mentions:
             return False
@@ -399,11 +419,22 @@ class Assembler(ABC):
         return True
 
     def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
         if isinstance(row, JoinedRow):
             parts = [part for each in row.rows for part in self._message(each).parts]
             joined = [part for part in parts if part not in _PLACEHOLDERS]
             joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
             return Message(Role.ASSISTANT, tuple(joined))
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
         message = self._sent_message(row)
@@ -459,13 +490,18 @@ class Assembler(ABC):
             return row.tokens
         return count_visible(shown, self.count, self.format)
 
-    def _record_cost(self, row: LogRow, tokens: int) -> None:
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
         if tokens != row.tokens:
             others = row.rows[1:] if isinstance(row, JoinedRow) else ()
             self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
+        return tokens
 
-    def _record_labels(self, shown: Message) -> None:
-        """Collect the content types that labels of a shown message stand for."""
+    def _record_content(self, shown: Message) -> None:
+        """Count the sealed text of a shown message, and collect the types that labels stand for."""
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
@@ -545,6 +581,7 @@ class Assembler(ABC):
             wire_items=wire_items,
             stable_items=self.stable_items,
             tokens=tokens,
+            sealed_tokens=closed.sealed_tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,
@@ -561,6 +598,11 @@ class Assembler(ABC):
     @abstractmethod
     def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
         """Return all items and their tokens, how many are the tail's, and the tokens of it."""
+
+
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
 
 
 def _may_have_compaction(row: LogRow) -> bool:

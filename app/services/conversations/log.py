@@ -205,7 +205,8 @@ class LogService:
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> AppendResult | dict[str, Any]:
         newest = _newest_compaction(batch.request, batch.drafts)
-        is_plain = newest is None and not batch.attached_blob_ids
+        has_settings = any(draft.is_configuration for draft in batch.drafts)
+        is_plain = newest is None and not (batch.attached_blob_ids or has_settings)
         shape = batch_shape(batch.drafts)
         if batch.request.idempotency_key is None and is_plain and shape is not None:
             async with self._database.session() as session:
@@ -254,6 +255,9 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, shape, ids)
+        placed = zip(drafts, positions, strict=True)
+        if kept := [place.seq for draft, place in placed if draft.is_configuration]:
+            await session.contexts.pin(after.conversation_id, kept)
         if (newest := _newest_compaction(request, drafts)) is not None:
             after = await self._provider_compactions.apply(
                 session, after, drafts[newest], positions[newest].seq, request.format

@@ -23,6 +23,7 @@ from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.turns import Entry, newest_user_message
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extended, render_rows
@@ -59,6 +60,8 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
+    if view.media_cut is not None:
+        degraded = (*degraded, MEDIA_LEFT_OUT)
     state = _initial_state(loaded, build_input, view).degrade(*degraded)
     if view.provider_item is not None and view.sent_item is None:
         state = await show_newest_user(deps, state)
