@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import Policy
 from app.domain.compaction.plans import (
     CompactionPlan,
@@ -173,7 +172,7 @@ class CutSearch:
             return staying
         remaining_tokens = self.budget.history_target // 2
         for item in reversed(between) if remaining_tokens > 0 else ():
-            if item.role is not Role.USER or item.seq in staying:
+            if not starts_turn(item) or item.seq in staying:
                 continue
             remaining_tokens -= item.tokens
             if remaining_tokens < 0:
