@@ -53,6 +53,13 @@ ADD_EPOCH = Statement(
         SELECT conversation_id FROM added
         """
 )
+SET_UNSTORED = Statement(
+    """
+        UPDATE heads SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
+        """
+)
 # An epoch's id is a UUIDv7: the largest is the newest.
 NEWEST_TOOLS = Statement(
     """
@@ -192,6 +199,16 @@ class ContextRepository(CompactionQueries, PinQueries):
             "texts": [*texts.values()],
         }
         return await self._session.first(ADD_EPOCH, **values) is not None
+
+    async def set_unstored_tokens(
+        self, conversation_id: str, view_version: int, tokens: int
+    ) -> None:
+        await self._session.run(
+            SET_UNSTORED,
+            conversation_id=conversation_id,
+            view_version=view_version,
+            tokens=tokens,
+        )
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
-from app.domain.common.messages import FormatName, Message, Role, clean
+from app.domain.common.messages import FormatName, Message, Reasoning, Role, clean
 from app.domain.formats import FORMATS
 from app.domain.tool_output.stored_output import StoredOutput, stored_output_from
 
@@ -18,6 +18,7 @@ class LogRow:
     It belongs to the call group before it, if it `joins` that. `tokens` is its cost in a payload
     without reasoning, `reasoning_tokens` the cost of replayed reasoning. `stored_output` is the
     JSON of a tool result's `StoredOutput`. `text` may be empty where the build shows a placeholder.
+    `lead` is reasoning that came before, in messages of its own.
     """
 
     id: str
@@ -31,6 +32,7 @@ class LogRow:
     text: bytes
     stored_output: str | None = None
     joins: bool = False
+    lead: tuple[Reasoning, ...] = ()
 
     @property
     def output(self) -> StoredOutput | None:
@@ -40,9 +42,9 @@ class LogRow:
     def message(self) -> Message:
         """Return the neutral message, without characters that providers refuse."""
         message = clean(parse_stored(self.text, self.format))
-        if message.tool_call_id in (None, *self.call_ids):
-            return message
-        return replace(message, tool_call_id=self.call_ids[0])  # one of several calls with its id
+        if message.tool_call_id not in (None, *self.call_ids):
+            return replace(message, tool_call_id=self.call_ids[0])  # one of several with its id
+        return replace(message, parts=(*self.lead, *message.parts)) if self.lead else message
 
 
 class JoinedRow(LogRow):
