@@ -185,13 +185,16 @@ class PlanExecutor:
         room = run.summary_limit(plan)
         chunks = tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size)
         max_tokens = tree_node_text_limit(room)
+        wanted = room
+        if run.request.target_tokens is None:
+            wanted = min(room, run.summary_floor(plan))
+        free = wanted - sum(node.tokens for node in nodes)
         if self.model(run.source, run.request) is None:
             # What is chosen among the statements of all chunks loses fewer than chunk by chunk.
-            reserved = len(chunks) * (max_tokens + LABEL_TOKENS)
+            reserved = max(len(chunks) * (max_tokens + LABEL_TOKENS), free)
             most = room if run.request.target_tokens is not None else min(room, reserved)
             max_tokens, chunks = max(max_tokens, most - LABEL_TOKENS), list(union(chunks))
-        elif chunks and run.request.target_tokens is not None:
-            free = room - sum(node.tokens for node in nodes)
+        elif chunks:
             max_tokens = max(max_tokens, free // len(chunks) - LABEL_TOKENS)
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
