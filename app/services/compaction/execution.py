@@ -273,7 +273,8 @@ class PlanExecutor:
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
             tokens = summary_message_tokens(result.text, resolved.count)
-            made.append(merged_summary(parts, result.text, tokens, result.unlisted))
+            levels = resolved.policy.tree_summary.levels
+            made.append(merged_summary(parts, result.text, tokens, levels, result.unlisted))
             unlisted, newly_unlisted = result.unlisted, ""
             nodes[first:end] = [made[-1]]
         return made
@@ -447,8 +448,9 @@ def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
     room = run.summary_limit(plan)
     max_tokens = min(tree_node_text_limit(room), plan.freed_tokens // max(len(chunks), 1))
     tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
+    levels = resolved.policy.tree_summary.levels
     nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
     while merge := run.next_merge(nodes, room):
         first, end = merge
-        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens)]
+        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens, levels)]
     return nodes

@@ -26,7 +26,7 @@ from app.domain.compaction.results import (
     result_of,
 )
 from app.domain.compaction.summaries.payload_prefix import NOT_USED
-from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
+from app.domain.compaction.thresholds import exceeds_messages, resume_at_tokens
 from app.domain.compaction.views import (
     kept_seqs,
     view_for_model,
@@ -451,6 +451,10 @@ def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
     The messages that have to stay can be more than `max_messages`: then no compaction helps.
     """
     state, resolved = run.source.state, run.source.resolved
-    state_after = replace(state, hidden_messages=receipt.hidden_messages)
-    exceeds = compaction_threshold(resolved).exceeds_messages(state_after)
-    return resume_at_tokens(state, resolved.compaction_limits()) if exceeds else 0
+    state_after = replace(
+        state, hidden_messages=receipt.hidden_messages, hidden_tokens=receipt.hidden_tokens
+    )
+    policy = resolved.policy.compaction
+    if not exceeds_messages(policy, replace(state_after, resume_at_tokens=0)):
+        return 0
+    return resume_at_tokens(state_after, resolved.compaction_limits(), policy)

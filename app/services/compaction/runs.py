@@ -19,7 +19,7 @@ from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summary_budget import summary_floor
-from app.domain.compaction.thresholds import compaction_threshold
+from app.domain.compaction.thresholds import exceeds_messages
 from app.domain.compaction.views import agent_tools_tokens, view_after
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.turns import never_cleared, pinned_seqs
@@ -90,8 +90,8 @@ class CompactionRun:
         if not source.entries:
             where = " in its active window" if source.state.head_seq else ""
             return NoCompaction(f"the conversation has no messages{where}")
-        threshold = compaction_threshold(source.resolved)
-        deep = self.trigger is Trigger.BACKGROUND and threshold.exceeds_messages(source.state)
+        policy = source.resolved.policy.compaction
+        deep = self.trigger is not Trigger.FORCED and exceeds_messages(policy, source.state)
         return plan_compaction(
             source.shown,
             source.state,
@@ -192,11 +192,14 @@ class ExecutedPlan:
     lacks_summary: bool = False
 
 
-def merged_summary(parts: Sequence[Summary], text: str, tokens: int, unlisted: str = "") -> Summary:
-    """Return the summary that stands for several of one level."""
+def merged_summary(
+    parts: Sequence[Summary], text: str, tokens: int, levels: int, unlisted: str = ""
+) -> Summary:
+    """Return the summary that stands for several of one level, at most of the top one."""
     span = Span(parts[0].span.start, parts[-1].span.end)
     sources = tuple(part.span for part in parts)
-    return Summary(span, text, tokens, parts[0].level + 1, sources, unlisted=unlisted)
+    level = min(parts[0].level + 1, levels)
+    return Summary(span, text, tokens, level, sources, unlisted=unlisted)
 
 
 def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -739,7 +739,7 @@ class Talk:
         while merge := next_merge(nodes, tree.levels, tree.chunk_size, most):
             first, last = merge
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
-            nodes[first:last] = [summary_of(span, room, nodes[first].level + 1)]
+            nodes[first:last] = [summary_of(span, room, min(nodes[first].level + 1, tree.levels))]
         return nodes
 
     def _note_summarised(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:

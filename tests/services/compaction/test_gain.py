@@ -102,3 +102,69 @@ async def test_one_large_result_in_the_preserved_top(harness: Harness) -> None:
     assert all(
         each.before_tokens - each.after_tokens > 2_300 for each in await receipts_of(harness, cid)
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("most", [6, 30])
+async def test_max_messages_makes_a_compaction_due(harness: Harness, mode: str, most: int) -> None:
+    """Again and again, in both modes, also where more has to stay than it allows."""
+    harness.gateway.replies = ["<summary>short</summary>"]
+    compaction = {"mode": mode, "max_messages": most}
+    cid = await harness.conversation(
+        {"budget": {"context_window": 128_000}, "compaction": compaction}
+    )
+    for number in range(60):
+        size = 1 if number < 10 else 20  # at first too little for a summary
+        await harness.append(
+            cid, user(f"Question {number}?" * size), says(f"Answer {number}." * size)
+        )
+        if mode == "background":
+            await harness.work(cid)
+        await harness.build(cid)
+        if number > 30 and most == 30:
+            assert (await harness.stored(cid)).state.shown_messages <= most
+    made = len(await receipts_of(harness, cid))
+    assert (4 <= made <= 8) if most == 30 else (10 <= made <= 50)
+    assert len(harness.gateway.calls) == made
+
+
+async def test_one_short_message_between_the_ends_is_not_summarised(harness: Harness) -> None:
+    """A forced compaction answers so before any call of a model. [compaction.forced]"""
+    cid = await harness.conversation()
+    await harness.append(cid, *(user(f"Message {number} of a few words.") for number in range(11)))
+    for dry_run in (True, False):
+        answer = await harness.compact(cid, dry_run=dry_run)
+        assert (answer.compacted, answer.reason) == (False, "the summary would not be shorter")
+    assert harness.gateway.calls == []
+    assert await harness.events_of(cid) == []
+
+
+@pytest.mark.parametrize("model", [None, "extractive"])
+async def test_a_tree_has_no_more_levels_than_asked(
+    harness: Harness, model: str | None
+) -> None:
+    """With one level its summaries are merged into one of the same level. [strategy.tree]"""
+    budget = {"context_window": 4_000, "max_output_tokens": 500}
+    tree, compaction = {"levels": 1, "chunk_size": 4}, {"mode": "inline", "model": model}
+    own = {"strategy": "tree_summary", "budget": budget, "tree_summary": tree}
+    cid, random = await harness.conversation({**own, "compaction": compaction}), Random("tree")
+    harness.gateway.replies = [f"<summary>{'it was done. ' * 5}</summary>"]
+    for number in range(60):
+        await harness.append(cid, *talk(random, number))
+        await harness.build(cid)
+    receipts = await receipts_of(harness, cid)
+    assert {made.level for receipt in receipts for made in receipt.view.summaries} == {1}
+    assert any(len(made.sources) > 1 for receipt in receipts for made in receipt.made)
+
+
+@pytest.mark.parametrize("window", [2_000, 8_000, 32_000, 1_000_000])
+async def test_a_preview_takes_at_most_a_share_of_the_window(harness: Harness, window: int) -> None:
+    """One large result leaves room for all else; a large window has previews as configured."""
+    budget = {"context_window": window, "max_output_tokens": 500}
+    cid = await harness.conversation({"budget": budget})
+    text = "\n".join(f"{number} of the log" for number in range(20_000))
+    await harness.append(cid, user("Read."), asks("c"), result("c", text))
+    (body,) = [body for body in await harness.bodies(cid) if "tool_output_cache" in body]
+    assert min(1024, 3_000) < len(body) <= 1.1 * min(51_200, 0.75 * (window - 500))
+    build = await harness.build(cid)
+    assert build["degraded"] == [] and "1 of the log" in build.contents
