@@ -205,7 +205,7 @@ class _Planner:
         gain = self._gain(plan)
         if not self._options.forced and gain < self._min_gain:
             return NoCompaction("too little would be freed")
-        return NoCompaction(NOT_SHORTER) if plan.summarises and gain < MIN_SUMMARY_TOKENS else plan
+        return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
 
     def _plan(self, entries: Sequence[Entry] | None = None) -> NoCompaction | CompactionPlan:
         plan = self._strategy.plan(
@@ -300,6 +300,8 @@ class _Planner:
             return _freed_by(plan)
         shown = self._state.summary_tokens
         longest = min(self._reserve, summary_limit(plan, self._room, self._entries, shown))
+        if plan.chunks:
+            longest = min(longest, self._tree_tokens(plan))
         return plan.freed_tokens - max(0, longest - shown)
 
     def _tree_tokens(self, plan: CompactionPlan) -> int:

@@ -148,6 +148,8 @@ class CompactionRun:
         summary. [summary.room]
         """
         room, target_tokens = self.summary_room, self.request.target_tokens
+        if self.trigger is Trigger.PROVIDER:
+            return room  # of messages that are hidden already
         if target_tokens is None:
             shown = self.source.state.summary_tokens
             return summary_limit(plan, room, self.source.shown, shown)

@@ -140,9 +140,7 @@ async def test_one_short_message_between_the_ends_is_not_summarised(harness: Har
 
 
 @pytest.mark.parametrize("model", [None, "extractive"])
-async def test_a_tree_has_no_more_levels_than_asked(
-    harness: Harness, model: str | None
-) -> None:
+async def test_a_tree_has_no_more_levels_than_asked(harness: Harness, model: str | None) -> None:
     """With one level its summaries are merged into one of the same level. [strategy.tree]"""
     budget = {"context_window": 4_000, "max_output_tokens": 500}
     tree, compaction = {"levels": 1, "chunk_size": 4}, {"mode": "inline", "model": model}
