@@ -532,7 +532,8 @@ tenant_usage = sa.Table(
     postgresql_with={"fillfactor": 50},
 )
 
-# The ratio of reported to counted tokens of a model, with exponential decay.
+# The ratio of reported to counted tokens of a model, with exponential decay, and that of its sealed
+# text.
 calibrations = sa.Table(
     "calibrations",
     metadata,
@@ -545,6 +546,8 @@ calibrations = sa.Table(
     sa.Column("reported_sum", DOUBLE_PRECISION, nullable=False),
     sa.Column("counted_sum", DOUBLE_PRECISION, nullable=False),
     sa.Column("deviation_sum", DOUBLE_PRECISION, nullable=False),
+    sa.Column("sealed_reported", DOUBLE_PRECISION, nullable=False, server_default="1000"),
+    sa.Column("sealed_counted", DOUBLE_PRECISION, nullable=False, server_default="1000"),
     _time("updated_at"),
 )
 

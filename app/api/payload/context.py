@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
@@ -252,7 +252,9 @@ async def overflow(
 
     Send the provider's `error` and its HTTP status to have them checked. Where only the requested
     output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
-    a lower output limit. Any other error is `422` and cuts nothing.
+    a lower output limit. Where the provider refused images or documents, it is `media_refused`:
+    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Any other error
+    is `422` and cuts nothing.
     """
     tenant_id = tenant_of(request)
     settings = _settings(body) if body is not None else _DEFAULT
@@ -264,7 +266,8 @@ async def overflow(
             tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
         )
     else:
-        result, built = await context.overflow(tenant_id, conversation_id, settings)
+        media = verdict if verdict.kind is VerdictKind.MEDIA_REFUSED else None
+        result, built = await context.overflow(tenant_id, conversation_id, settings, media)
     return Json(
         {
             **asdict(result),
@@ -282,7 +285,7 @@ async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
         raise ValidationError.at("/error_status", _OTHER_ERROR)
-    if len(await request.body()) > _THREAD_BYTES:
+    if size_of_body(request) > _THREAD_BYTES:
         verdict = await asyncio.to_thread(judge_error, body.error, status)
     else:
         verdict = judge_error(body.error, status)

@@ -407,6 +407,7 @@ class BuiltContext(BuildPayload):
         " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
         " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
         " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
+        " `media_left_out`,"
         " `provider_compacted`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
@@ -427,7 +428,8 @@ class BuiltContext(BuildPayload):
         " payload has a label in its place, of a provider's `compaction` without a history a note."
         " `hosted_tool_left_out:` with a type stands for a hosted tool of another format."
         " `builtin_tools_deferred`: tools without a category are deferred, because they would leave"
-        " no room for messages.",
+        " no room for messages. `context_window_assumed:` with a model: the registry has no model"
+        " of this name, and the window is that of this other model of its family.",
     )
     deferred_tools: int = Field(description="Number of deferred tool definitions.")
     defers_natively: bool = Field(
@@ -572,9 +574,9 @@ class OverflowAnswer(CompactResult):
         }
     )
 
-    verdict: Literal["input_too_long", "output_too_large"] = Field(
-        description="What the error means: the input is too long for the model, or only the"
-        " requested output is too large."
+    verdict: Literal["input_too_long", "output_too_large", "media_refused"] = Field(
+        description="What the error means: the input is too long for the model, only the requested"
+        " output is too large, or images or documents are refused."
     )
     max_output_tokens: int | None = Field(
         description="The lower output limit of the payload, null where the input is too long. Send"

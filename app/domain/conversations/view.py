@@ -50,6 +50,14 @@ class ShortenedMessage:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class MediaCut:
+    """The media that are left out: those before the message at `seq`, and its first `count`."""
+
+    seq: int
+    count: int
+
+
 def _start(span: Span) -> int:
     return span.start
 
@@ -160,10 +168,6 @@ class ProviderItem:
     is_sent: bool = True
 
 
-_STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
-"""Fields of a view that are stored under the names that earlier versions read."""
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """The view of a log, which is constant within an epoch.
@@ -176,6 +180,7 @@ class View:
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
       for the payloads that do not send it.
+    - Labels stand for the media up to the `media_cut`.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
     """
@@ -192,6 +197,7 @@ class View:
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[ShortenedMessage, ...] = ()
     provider_item: ProviderItem | None = None
+    media_cut: MediaCut | None = None
 
     @property
     def sent_item(self) -> ProviderItem | None:
@@ -203,6 +209,10 @@ class View:
         """Whether the message with this seq is shown verbatim."""
         at = bisect_right(self.spans, seq, key=_start) - 1
         return at >= 0 and seq < self.spans[at].end
+
+    def cuts_media(self, seq: int) -> bool:
+        """Whether media of the message with this seq are left out."""
+        return self.media_cut is not None and seq <= self.media_cut.seq
 
     def clears_result(self, seq: int) -> bool:
         """Whether a tool result with this seq is a placeholder."""
@@ -216,7 +226,8 @@ class View:
     @property
     def is_reduced_inside(self) -> bool:
         """Whether something is left out that neither a summary nor a provider's item stands for."""
-        return bool(self.note or self.results_cleared_through or self.shortened)
+        cut = self.media_cut is not None
+        return bool(self.note or self.results_cleared_through or self.shortened) or cut
 
     @property
     def cuts_the_start(self) -> bool:
@@ -268,8 +279,8 @@ class View:
         )
 
     def as_stored(self) -> dict[str, Any]:
-        """Return it as a JSON object with its stored names."""
-        stored = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        """Return it as a JSON object, as it is stored."""
+        stored = asdict(self)
         for summary in stored["summaries"]:
             del summary["unlisted"]
         return stored
@@ -309,25 +320,19 @@ def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
 
 
 def view_from(raw: Mapping[str, Any]) -> View:
-    """Parse a view from the JSON of this or the first version."""
-    summaries = raw.get("summaries")
-    if summaries is None:  # the first version had one summary
-        span = raw["summary_span"]
-        summaries = [{"span": span, "text": raw["summary"] or ""}] if span else []
-    return View(
-        spans=tuple(Span(**item) for item in raw["spans"]),
-        summaries=tuple(map(summary_from, summaries)),
-        retain=raw.get("retain"),
-        note=raw["note"],
-        results_cleared_through=raw["trimmed_through"],
-        uncleared_results=tuple(raw.get("untrimmed", ())),
-        reasoning_after=raw["reasoning_after"],
-        reasoning_of=tuple(raw.get("reasoning_of", ())),
-        summary_as_system=raw["summary_as_system"],
-        window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
-        shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
-        provider_item=_provider_item_from(raw.get("provider_item")),
-    )
+    """Parse a stored view."""
+    parsed = {
+        **raw,
+        "spans": tuple(Span(**item) for item in raw["spans"]),
+        "summaries": tuple(map(summary_from, raw["summaries"])),
+        "uncleared_results": tuple(raw["uncleared_results"]),
+        "reasoning_of": tuple(raw["reasoning_of"]),
+        "window": tuple(Span(**item) for item in raw["window"]),
+        "shortened": tuple(ShortenedMessage(**item) for item in raw["shortened"]),
+        "provider_item": _provider_item_from(raw["provider_item"]),
+        "media_cut": MediaCut(**raw["media_cut"]) if raw["media_cut"] else None,
+    }
+    return View(**parsed)
 
 
 def _provider_item_from(raw: Mapping[str, Any] | None) -> ProviderItem | None:

@@ -12,7 +12,7 @@ from app.domain.conversations.epoch import BuildInput, Epoch, PastEpoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View
-from app.domain.models.calibration import Calibration
+from app.domain.models.calibration import Calibration, Lesson
 from app.domain.models.usage_totals import UsageEntry, UsageQuery, UsageRow
 from app.domain.payload.reported_usage import UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -188,9 +188,9 @@ class UsageRepository(Protocol):
         ...
 
     async def calibrate(
-        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
+        self, tenant_id: str, model: str, counter: str, lesson: Lesson
     ) -> Calibration:
-        """Add a payload to the model's tally as `Tally` does, atomically."""
+        """Add what a report says to the model's sums as `Tally` does, atomically."""
         ...
 
     async def find_calibration(

@@ -48,6 +48,7 @@ _SMALL_COLUMNS = (
     "c.sections_version, c.tools_version",
     "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
     "cal.reports AS calibrated_reports",
+    "cal.sealed_reported / cal.sealed_counted AS calibrated_sealed",
     "c.rolling_window_seconds AS own_window_seconds",
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
@@ -266,9 +267,8 @@ def calibration_from(row: Any) -> Calibration | None:
     """Return the calibration of a row, None without one."""
     if row["calibrated_factor"] is None:
         return None
-    return Calibration(
-        row["calibrated_factor"], row["calibrated_margin"], row["calibrated_reports"]
-    )
+    names = ("factor", "margin", "reports", "sealed")
+    return Calibration(*(row[f"calibrated_{name}"] for name in names))
 
 
 def stored_message_from(row: Any) -> StoredMessage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.domain.common.messages import Message, Opaque
 from app.domain.formats import json_fields
 
 RESULT_KEY = "output"
@@ -28,16 +29,8 @@ BUILT_IN_CALLS = {
     "apply_patch_call": ("apply_patch", "operation"),
 }
 """Calls of tools that OpenAI defines: the tool's name, and the field of the arguments."""
-OUTPUT_FIELDS = {
-    "function_call_output": ("caller", "name", "namespace", "status"),
-    "custom_tool_call_output": ("caller",),
-    "tool_search_output": ("execution", "status"),
-    "computer_call_output": ("acknowledged_safety_checks", "status"),
-    "local_shell_call_output": ("status",),
-    "shell_call_output": ("caller", "max_output_length", "status"),
-    "apply_patch_call_output": ("caller", "status"),
-}
-"""Fields of outputs that are replayed beside the content."""
+CALLS = {kind: call for call, kind in OUTPUT_TYPES.items()}
+"""The same by the type of the output."""
 TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
 REQUIRED_NULLS = {
     "code_interpreter_call": ("code", "outputs"),
@@ -46,6 +39,8 @@ REQUIRED_NULLS = {
     "tool_search_output": ("call_id",),
 }
 """Fields that are sent even where they are null."""
+CONFIGURATION = "configuration_update"
+"""Changes settings for all later responses, so that every payload has to have it."""
 REFUSED_TYPES = {
     "item_reference": "is not stored: send the item, not a reference to it",
     "compaction_trigger": "belongs to a request, not to the log",
@@ -114,6 +109,14 @@ def is_hosted(raw: Mapping[str, Any]) -> bool:
     return raw.get("execution") == "server" or raw.get("call_id") is None
 
 
+def is_configuration(message: Message) -> bool:
+    """Return whether a message is a change of settings and nothing else."""
+    return all(
+        isinstance(part, Opaque) and part.block.get("type") == CONFIGURATION
+        for part in message.parts
+    )
+
+
 def is_model_made(raw: Any) -> bool:
     """Return whether the model made an item."""
     if not isinstance(raw, Mapping) or is_item_group(raw):
@@ -121,6 +124,7 @@ def is_model_made(raw: Any) -> bool:
     kind = item_type(raw)
     if kind == "message":
         return raw.get("role") == "assistant"
-    is_client_output = kind in OUTPUT_FIELDS and not is_hosted(raw)
-    is_other = kind in ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response")
+    is_client_output = kind in CALLS and not is_hosted(raw)
+    others = ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response", CONFIGURATION)
+    is_other = kind in others
     return not (is_client_output or is_other)

@@ -20,7 +20,9 @@ from app.domain.formats.openai_chat.reasoning_fields import (
     stand_in_fields,
 )
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
+from app.domain.payload.assembler import may_have_media
 from app.domain.payload.assemblers.separate import SeparateAssembler
+from app.domain.payload.sent_media import media_in
 
 
 class ChatAssembler(SeparateAssembler):
@@ -39,25 +41,34 @@ class ChatAssembler(SeparateAssembler):
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         super()._add_result(row, wire_id)
         if row.has_media and not self._is_cleared(row):
-            self._media.append((row.message(), wire_id))
+            self._media.append((self._shown_media(row), wire_id))
         if not self._open_calls:
             self._finish_group()
 
+    def _shown_media(self, row: LogRow) -> Message:
+        """Return a result with the media that are shown of it."""
+        shown = len(self.media)
+        message = self._message(row)
+        del self.media[shown:]  # counted with the result
+        return message
+
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         if not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row)):
+            if may_have_media(row):
+                self.media += media_in(row.seq, row.message())
             self._append(row.text)
             self.tokens += row.tokens
             return
         message = self._message(row)
-        self._record_labels(openai_chat.adapt(message, ids))
+        self._record_content(openai_chat.adapt(message, ids))
         replays, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
         item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=replays)
-        tokens = count_rendered(self.format, message, self.count, ids)
+        tokens, reasoning = count_rendered(self.format, message, self.count, ids), 0
         if row.reasoning_tokens and is_replayed(message, accepts):
-            tokens += (
+            reasoning = (
                 self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
             )
-        self._record_cost(row, tokens)
+        tokens = self._record_cost(row, tokens, reasoning)
         self._put_item(item, tokens)
 
     def _reasoning_tokens(self, row: LogRow, message: Message) -> int:

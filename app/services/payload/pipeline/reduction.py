@@ -34,7 +34,7 @@ from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import summarise_paged
 from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded_seqs
 from app.services.payload.pipeline.overflow import refusal
-from app.services.payload.pipeline.rendering import render_view, with_notes
+from app.services.payload.pipeline.rendering import noted, render_view
 from app.services.payload.pipeline.shortening import (
     remaining_budget,
     shorten_largest,
@@ -80,7 +80,7 @@ async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildSt
     if state.rendered is None and state.fits:
         state = await render_view(deps, state)
     if state.items is not None:
-        state = with_notes(state, state.tools.agent_tools)
+        state = await noted(state, state.tools.agent_tools)
     return state
 
 

@@ -25,10 +25,12 @@ from app.domain.compaction.views import (
 )
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
-from app.domain.conversations.view import ShortenedMessage, View
+from app.domain.conversations.view import MediaCut, ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
+from app.domain.models.media_limits import media_limits
 from app.domain.payload.epochs import requested_window
 from app.domain.payload.payload_items import PayloadItems
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.domain.payload.service_notes import Notes
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
@@ -217,6 +219,24 @@ class BuildState:
         """Show less of these messages."""
         return replace(self, rendered=None, items=None, view=with_shortened(self.view, messages))
 
+    def with_media_cut(self, cut: MediaCut) -> BuildState:
+        """Leave out the media up to a cut."""
+        view = replace(self.view, media_cut=cut)
+        return replace(self.without_rendered(), view=view).degrade(MEDIA_LEFT_OUT)
+
+    def media_cut(self) -> MediaCut | None:
+        """Return which media a rendered payload has to leave out, None where it need not."""
+        assert self.rendered is not None and self.items is not None
+        sent, resolved = self.rendered.assembler.media, self.resolved
+        limits = media_limits(resolved.model or "", self.format, self.limits.total)
+        if limits is None or not sent:
+            return None
+        tools = resolved.wire_tools(self.format, self.tools) or b""
+        system = (*(section.content for section in resolved.sections), *self.system_dynamic_texts)
+        size = sum(map(len, self.items.wire_items)) + len(tools) + sum(map(len, system))
+        cut = cut_for(sent, size, limits)
+        return cut if cut != self.view.media_cut else None
+
     def without_reasoning(self) -> BuildState:
         """Leave out the reasoning before this build."""
         return replace(self.without_rendered(), drops_reasoning=True).degrade(REASONING_DROPPED)
@@ -317,7 +337,8 @@ class BuildState:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved
         if self.items is not None:
-            conversation, summary = self.items.tokens, self.items.summary_tokens
+            sealed = round((resolved.sealed_factor - 1) * self.items.sealed_tokens)
+            conversation, summary = self.items.tokens + sealed, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens

@@ -23,6 +23,7 @@ from app.domain.conversations.epoch import BuildInput, Epoch
 from app.domain.conversations.turns import Entry, newest_user_message
 from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extended, render_rows
@@ -58,6 +59,8 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
+    if view.media_cut is not None:
+        degraded = (*degraded, MEDIA_LEFT_OUT)
     state = _initial_state(loaded, build_input, view).degrade(*degraded)
     if view.provider_item is not None and view.sent_item is None:
         state = await show_newest_user(deps, state)
@@ -169,7 +172,8 @@ async def _with_entries(
         and last_epoch.view_version == build_input.conversation.state.view_version
     )
     if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
-        return state.with_rendered(await extended(deps, state, cached, build_input.rows))
+        cached = await extended(deps, state, cached, build_input.rows)
+        return await cached.call(state.with_rendered, cached)
     if (
         build_input.has_rows
         and not is_warm
@@ -178,7 +182,8 @@ async def _with_entries(
         rows = [row for row in build_input.rows if view.shows(row.seq)]
         # A row comes without its text where the view that it was read for clears the result.
         if all(row.text or view.clears_result(row.seq) for row in rows):
-            return state.with_rendered(await render_rows(state, rows))
+            rendered = await render_rows(state, rows)
+            return await rendered.call(state.with_rendered, rendered)
     return replace(state, entries=await read_entries(deps, state, view))
 
 
