@@ -171,6 +171,9 @@ heads = sa.Table(
     sa.Column("newest_before", sa.DateTime(timezone=True)),
     # The view version of the last redaction: no payload of an earlier one is rendered again.
     sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
+    # The tokens that the newest payload of this view version has beyond what is stored here.
+    sa.Column("unstored_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("unstored_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",

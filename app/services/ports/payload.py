@@ -66,6 +66,12 @@ class ContextRepository(Protocol):
         """
         ...
 
+    async def set_unstored_tokens(
+        self, conversation_id: str, view_version: int, tokens: int
+    ) -> None:
+        """Store what the newest payload has beyond the state, while the view is the same."""
+        ...
+
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         """Return an epoch by its id, or None."""
         ...

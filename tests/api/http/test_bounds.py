@@ -113,6 +113,12 @@ async def test_a_message_has_a_limit_of_text(client: httpx.AsyncClient) -> None:
     image = {"type": "image_url", "image_url": {"url": url}}
     answer = await client.post(f"{path}/messages", json={"messages": [user([image])]})
     assert answer.status_code == 201, answer.text[:500]
+    chat, claude = {"model": "gpt-4o"}, {"model": "claude-sonnet-4-5", "format": "anthropic"}
+    for ask in (chat, claude, chat):  # long rows are read apart, and the last build is warm
+        await client.post(f"{path}/messages", json={"messages": [user("and?")]})
+        answer = await client.post(f"{path}/context", json=ask)
+        assert answer.status_code == 200, answer.text[:500]
+        assert url.partition(",")[2] in answer.text and "and?" in answer.text
 
 
 SECTION = {"name": "s", "kind": "rules", "content": "x"}

@@ -92,7 +92,7 @@ STATE_COLUMNS = """
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.due_at IS NOT NULL AS is_due,
+    h.unstored_tokens, h.unstored_version, h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 
@@ -166,6 +166,9 @@ def state_from(row: Any) -> ConversationState:
         cleared_seq=row["cleared_seq"],
         oldest_at=row["oldest_at"],
         redacted_version=row["redacted_version"],
+        unstored_tokens=row["unstored_tokens"]
+        if row["unstored_version"] == row["view_version"]
+        else 0,
     )
 
 

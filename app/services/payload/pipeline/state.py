@@ -5,9 +5,10 @@ The exception is `rendered`, the cached payload, which builds share and extend.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
@@ -64,6 +65,8 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 2))
+    """Builds that have read long messages, of which each takes many times their memory."""
 
 
 SUMMARY_AS_USER = "summary_role_user"
