@@ -205,7 +205,9 @@ class _Planner:
         gain = self._gain(plan)
         if not self._options.forced and gain < self._min_gain:
             return NoCompaction("too little would be freed")
-        return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
+        # A model's text is seldom as short as it may be, and has a line of the service's own.
+        least = LABEL_TOKENS if plan.summarises else 1
+        return NoCompaction(NOT_SHORTER) if gain < least else plan
 
     def _plan(self, entries: Sequence[Entry] | None = None) -> NoCompaction | CompactionPlan:
         plan = self._strategy.plan(

@@ -13,6 +13,8 @@ from app.domain.prompt.resolved_settings import ResolvedSettings
 RESUME_SHARE = 0.05
 """The log has to grow by this share of the window before a compaction is tried again."""
 
+MIN_NEW_MESSAGES = 10
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionThreshold:
@@ -63,10 +65,11 @@ def resume_at_tokens(
 ) -> int:
     """Return how many tokens the log needs before it is compacted automatically again.
 
-    While more messages are shown than the policy allows, half as many new ones are enough.
+    While more messages are shown than the policy allows, half as many new ones are enough, at least
+    `MIN_NEW_MESSAGES`.
     """
     tokens = int(RESUME_SHARE * limits.effective_window)
     if policy is not None and policy.max_messages and _has_too_many(policy, state):
         average = state.shown_tokens // max(1, state.shown_messages)
-        tokens = min(tokens, max(1, average * policy.max_messages // 2))
+        tokens = min(tokens, average * max(MIN_NEW_MESSAGES, policy.max_messages // 2))
     return state.tokens + tokens

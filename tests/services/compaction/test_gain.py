@@ -124,8 +124,8 @@ async def test_max_messages_makes_a_compaction_due(harness: Harness, mode: str, 
         if number > 30 and most == 30:
             assert (await harness.stored(cid)).state.shown_messages <= most
     made = len(await receipts_of(harness, cid))
-    assert (4 <= made <= 8) if most == 30 else (10 <= made <= 50)
-    assert len(harness.gateway.calls) == made
+    assert (4 <= made <= 8) if most == 30 else (5 <= made <= 20)
+    assert made <= len(harness.gateway.calls) <= made + 2, "a few answers are refused"
 
 
 async def test_one_short_message_between_the_ends_is_not_summarised(harness: Harness) -> None:
