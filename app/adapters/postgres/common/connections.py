@@ -59,7 +59,7 @@ PLANNING = {
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
 
-_LONG_READS = 2
+_LONG_READS = 1
 """Reads of long values at once: a server process takes several times the memory of each."""
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
