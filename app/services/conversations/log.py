@@ -17,6 +17,7 @@ from app.domain.conversations.log.batch import BatchShape, batch_shape
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
+from app.domain.tool_output.preview import bounded_by_window
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
@@ -159,7 +160,9 @@ class LogService:
         except ContextError:
             return AppendSettings(conversation.counter)
         return AppendSettings(
-            conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
+            conversation.counter,
+            bounded_by_window(resolved.policy.tool_output, resolved.policy_limits),
+            compaction_threshold(resolved),
         )
 
     async def _with_current_window(self, tenant_id: str, result: AppendResult) -> AppendResult:

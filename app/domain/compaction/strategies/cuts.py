@@ -94,8 +94,8 @@ class CutSearch:
         cut = self.last_group if cut is None else cut
         if self.fits(0, cut):
             return self.shown(0, cut), True
-        smallest = self.shown(0, self.last_group, keeps_users=False)
-        return (smallest, True) if self.budget.fits(placeholder_tokens_of(smallest)) else None
+        fewest = self.shown(0, self.last_group, keeps_users=False)
+        return (fewest, True) if self.budget.fits(placeholder_tokens_of(fewest)) else None
 
     def turns_cut(self, turns: int) -> int:
         """Return the cut that leaves the last turns, at least the last call group."""
@@ -179,6 +179,12 @@ class CutSearch:
                 break
             staying.add(item.seq)
         return staying
+
+
+def smallest(history: Sequence[Entry], covered: Span | None) -> list[Entry]:
+    """Return the fewest entries that any plan shows."""
+    search = CutSearch.of(history, covered, HistoryBudget(0, 0, 0, 0), Policy())
+    return search.shown(0, search.last_group, keeps_users=False)
 
 
 def enclosing_range(seqs: Sequence[int], covered: Span | None) -> Span | None:

@@ -85,8 +85,7 @@ def next_merge(
     1. A level below the top one that has `fanout` summaries merges its oldest `fanout`, the lowest
        level first.
     2. While the summaries take more than `max_tokens`, the lowest level that has two of them
-       merges as a whole, even at the top, so that they fit and nothing is summarised twice at a
-       level.
+       merges as a whole, so that they fit: at the top into one of the same level.
     3. With one summary a level nothing is merged, however many tokens it takes.
 
     Levels never rise towards newer summaries, before and after. See [decision 0008].

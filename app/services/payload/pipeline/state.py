@@ -51,6 +51,7 @@ from app.domain.prompt.resolved_settings import (
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.compaction import CompactionService
+from app.services.compaction.runs import SUMMARY_SHORT
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.statuses import Statuses
@@ -86,6 +87,7 @@ _DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
+    SUMMARY_SHORT,
     UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
