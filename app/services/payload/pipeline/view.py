@@ -51,6 +51,7 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
         view = replace(
             view,
             reasoning_of=resolved.accepted_reasoning(loaded.attempt.settings.format),
+            late_through=build_input.conversation.state.head_seq,
             reasoning_after=start.view.reasoning_after if start is not None else 0,
         )
         view = await _for_model(deps, loaded, view)
