@@ -38,7 +38,8 @@ class AppendedMessage:
 class AppendAnswer:
     """The answer to an append; pressure and budget are None without a context window.
 
-    `warnings` list what failed although all messages are stored.
+    `warnings` list what failed although all messages are stored. `system_section` is the section
+    that has the first messages of the batch.
     """
 
     messages: list[AppendedMessage]
@@ -49,6 +50,7 @@ class AppendAnswer:
     tokens_to_next: int | None
     budget: ContextBudget | None
     warnings: tuple[str, ...] = ()
+    system_section: str | None = None
 
 
 async def stored_with_ids(

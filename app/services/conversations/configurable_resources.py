@@ -28,8 +28,8 @@ from app.services.conversations.own_settings import (
     effective_policy,
     list_json,
     newest_version,
+    store_list,
     with_policy_pointers,
-    with_version,
 )
 from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
@@ -133,13 +133,8 @@ class ConfigurableService(ABC, Generic[Resource]):
         async with self._database.transaction() as session:
             repository = self._repository(session)
             resource = await self._get(session, tenant_id, resource_id, lock=True)
-            newest = newest_version(resource, kind)
-            new = newest.replaced(kind, body, expected_version)
-            if new == newest:
-                return newest
-            for item in (newest, new) if newest.is_unversioned else (new,):
-                await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
-            await repository.change(tenant_id, with_version(resource, kind, new))
+            new = newest_version(resource, kind).replaced(kind, body, expected_version)
+            await store_list(repository, tenant_id, resource_id, resource, kind, new)
         return new
 
     async def _create(

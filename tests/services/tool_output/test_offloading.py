@@ -301,7 +301,7 @@ async def test_a_refused_batch_stores_no_blob(
     for error, batch in (
         (UnpairedToolResult, [result("c", LARGE), result("c", LARGE)]),
         (UnpairedToolResult, [result("unknown", LARGE)]),
-        (ValidationError, [result("c", LARGE), {"role": "system", "content": "x"}]),
+        (ValidationError, [result("c", LARGE), {"role": "oracle", "content": "x"}]),
         (ValidationError, [result("c", LARGE), result("c", None) | {"output_ref": "blob_x"}]),
     ):
         with pytest.raises(error):
