@@ -152,7 +152,6 @@ class WatchedDatabase(Database):
     def __init__(self, database: Database) -> None:
         super().__init__(database._store)
         self._settings_cache = database._settings_cache
-        self._window_defaults = database._window_defaults
         self.failures: dict[str, Exception] = {}
         self.after_read: Callable[[], Awaitable[None]] | None = None
         self.opened = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
 from app.domain.conversations.active_window import OUT_OF_DATE
@@ -219,11 +220,8 @@ CLEAR_ALL = Statement(f"""
 """)
 
 
-class ActiveWindowRepository:
+class ActiveWindowRepository(Repository):
     """Reads and moves the active window of one conversation."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def start_after(
         self, conversation_id: str, first: int, head_seq: int, marker: datetime

@@ -114,7 +114,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
         row = await self._session.first(
             LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
         )
-        return agent_from(row, self._window_defaults) if row is not None else None
+        return agent_from(row, self._settings_cache.defaults) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
@@ -127,7 +127,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
             before_id=before[1] if before else None,
             **limits(limit, bound),
         )
-        return page_of(rows, lambda row: agent_from(row, self._window_defaults))
+        return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
     async def change(self, tenant_id: str, resource: Agent) -> None:
         """Store the settings of an agent that exists."""

@@ -143,7 +143,9 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
         window = conversation_window(
-            own_window, agent.rolling_window if agent is not None else None, self._window_defaults
+            own_window,
+            agent.rolling_window if agent is not None else None,
+            self._settings_cache.defaults,
         )
         key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
         agent_id = agent.agent_id if agent is not None else None
@@ -205,7 +207,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             default_model=default_model,
             **NO_CACHED_SETTINGS,
         )
-        return conversation_from(row, self._window_defaults) if row is not None else None
+        return conversation_from(row, self._settings_cache.defaults) if row is not None else None
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
@@ -67,11 +68,8 @@ PAGE = Statement(f"""
 """)
 
 
-class EventRepository:
+class EventRepository(Repository):
     """Stores and reads the events of conversations."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, conversation_id: str, type: str, data: str) -> None:
         """Store the conversation's next event; `data` is a JSON object.

@@ -10,9 +10,9 @@ from typing import Any
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import SettingsCache, entry_from, stored_message_from
+from app.adapters.postgres.common.repository import Repository
+from app.adapters.postgres.common.rows import entry_from, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.conversations.log_statements import (
@@ -44,12 +44,8 @@ from app.domain.conversations.turns import Entry, with_pins
 from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
-class LogRepository:
+class LogRepository(Repository):
     """Appends to the log of one conversation, and reads it."""
-
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
-        self._session = session
-        self._settings_cache = settings_cache
 
     async def append(
         self,

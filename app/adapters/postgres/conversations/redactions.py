@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.common import json_text
 from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import REDACTED_SUMMARY, Tombstone
@@ -184,11 +185,8 @@ FIND = Statement(
 _EPOCHS_PER_READ = 100
 
 
-class RedactionRepository:
+class RedactionRepository(Repository):
     """Deletes the content of messages."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def copies(
         self, conversation_id: str, seq: int, message_id: str, limit: int

@@ -19,8 +19,8 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import stored_message_from
 from app.adapters.postgres.conversations.log_statements import named_calls
 from app.adapters.postgres.conversations.search_statements import (
@@ -48,11 +48,8 @@ _LARGEST_GROUP = 32
 _KEY = "%"  # the placeholder of a block's key in a query for all blocks
 
 
-class SearchRepository:
+class SearchRepository(Repository):
     """Indexes the words of one conversation's messages, and searches them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, max_bytes: int

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any, ClassVar, Generic, TypeVar
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.settings import SettingsList
 
 KEPT_VERSIONS = 50
@@ -56,14 +56,10 @@ class VersionStatements:
 Resource = TypeVar("Resource", bound=Agent | Conversation)
 
 
-class ConfigurableRepository(ABC, Generic[Resource]):
+class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     """Stores the settings of one kind of resource, and the versions of its lists."""
 
     versions: ClassVar[VersionStatements]
-
-    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
-        self._session = session
-        self._window_defaults = window_defaults
 
     @abstractmethod
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...

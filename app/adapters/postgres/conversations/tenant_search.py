@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED, stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
     STORED_COLUMNS,
@@ -64,11 +65,8 @@ _BY_PLACES = f"""
 BY_PLACES = Statement(bounded_messages(_BY_PLACES, "number", "conversation_id", "number"))
 
 
-class TenantSearchRepository:
+class TenantSearchRepository(Repository):
     """Searches several conversations at once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def progress(
         self, tenant_id: str, conversation_ids: Sequence[str]

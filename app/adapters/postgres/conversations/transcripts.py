@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import (
     compaction_from,
 )
@@ -60,11 +61,8 @@ CHAINS = Statement("""
 """)
 
 
-class TranscriptRepository:
+class TranscriptRepository(Repository):
     """Reads messages of several conversations at once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def redacted(
         self, messages: Sequence[tuple[str, int]]

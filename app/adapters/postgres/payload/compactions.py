@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import compaction_from, summaries_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -146,10 +147,8 @@ LIST_COMPACTIONS = Statement(
 )
 
 
-class CompactionQueries:
+class CompactionQueries(Repository):
     """The queries of a ContextRepository about compactions."""
-
-    _session: Session
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         """Store a receipt."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import (
-    SettingsCache,
     epoch_from,
     log_rows_from,
 )
@@ -99,10 +98,6 @@ FIND_EPOCH = Statement(
 
 class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
-
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
-        self._session = session
-        self._settings_cache = settings_cache
 
     async def read_build_input(
         self,

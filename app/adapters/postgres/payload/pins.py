@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import entry_from
 from app.domain.conversations.turns import Entry
 
@@ -67,10 +68,8 @@ SHOW_PINNED = Statement(
 )
 
 
-class PinQueries:
+class PinQueries(Repository):
     """The queries of a ContextRepository about pins."""
-
-    _session: Session
 
     async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
         """Return the entries of the call group, or of the turn, that contains a seq."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import epoch_from
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import Page
@@ -165,11 +166,8 @@ _FIND_CALIBRATION = """
 FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
 
 
-class UsageRepository:
+class UsageRepository(Repository):
     """Statements for reported usage and for the calibration of models."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         """Store a report; False for a deleted conversation."""

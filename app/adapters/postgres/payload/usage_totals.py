@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of
+from app.adapters.postgres.common.repository import Repository
 from app.domain.common.pages import Page
 from app.domain.models.usage_totals import (
     CallTotals,
@@ -117,11 +118,8 @@ READS_OF_CONVERSATION = {group_by: _read("conversation_usage", group_by) for gro
 READS_OF_TENANT = {group_by: _read("tenant_usage", group_by) for group_by in GroupBy}
 
 
-class UsageTotalRepository:
+class UsageTotalRepository(Repository):
     """Statements for the totals of usage and cost."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add_to_conversation(
         self, conversation_id: str, entries: Sequence[UsageEntry]

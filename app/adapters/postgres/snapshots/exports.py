@@ -15,8 +15,9 @@ from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED, plain
 from app.domain.common import json_text
 from app.domain.common.pages import Bound, Page
@@ -258,11 +259,8 @@ LOCK = Statement(
 )
 
 
-class ExportRepository:
+class ExportRepository(Repository):
     """Reads the records of a conversation, and stores those of an import."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
         """Return the fields of `settings` and `state`, the `own_id` and when it was created."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.conversations.redactions import REDACTION_LOCK
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
@@ -205,11 +206,8 @@ SET_HEAD = Statement(
 )
 
 
-class ForkRepository:
+class ForkRepository(Repository):
     """Statements that copy a conversation into another one."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(
         self,

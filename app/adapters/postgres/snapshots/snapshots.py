@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
 from app.domain.common import json_text
@@ -211,11 +212,8 @@ REMOVE = Statement(
 )
 
 
-class SnapshotRepository:
+class SnapshotRepository(Repository):
     """Statements on snapshots."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock_conversations(
         self, tenant_id: str, conversation_ids: Sequence[str]

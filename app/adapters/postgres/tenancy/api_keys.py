@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.api_keys import ApiKey
 
 ADD = Statement(
@@ -58,11 +59,8 @@ SET_LAST_USED = Statement(
 )
 
 
-class ApiKeyRepository:
+class ApiKeyRepository(Repository):
     """Stores API keys."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, key: ApiKey) -> None:
         """Store a new key."""

@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.limits import TenantLimits
 
 SET = Statement(
@@ -36,11 +37,8 @@ ADD_SUMMARIZER_CALL = Statement(
 )
 
 
-class LimitRepository:
+class LimitRepository(Repository):
     """Stores the limits of tenants and the calls of their summarisers."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def set(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant, which is added if it does not exist."""

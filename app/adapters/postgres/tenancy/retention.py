@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.retention import RetainedKind
 
 _AGES = {
@@ -106,11 +107,8 @@ LOCK_EXPIRED = Statement(
 )
 
 
-class RetentionRepository:
+class RetentionRepository(Repository):
     """Deletes rows by age."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def delete(self, kind: RetainedKind, before: datetime, limit: int) -> int:
         """Delete up to `limit` rows from before a time; returns the number deleted."""

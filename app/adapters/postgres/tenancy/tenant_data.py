@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 
 _TENANT = "tenant_id = CAST(:tenant_id AS text)"
 SOME_CONVERSATIONS = Statement(
@@ -40,11 +41,8 @@ DELETE = {
 }
 
 
-class TenantDataRepository:
+class TenantDataRepository(Repository):
     """Deletes what a tenant has."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def conversations(self, tenant_id: str, limit: int) -> list[str]:
         """Return ids of some conversations."""

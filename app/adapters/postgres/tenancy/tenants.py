@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 
 ADD = Statement(
     """
@@ -71,11 +72,8 @@ REMOVE_MODEL = Statement(
 )
 
 
-class TenantRepository:
+class TenantRepository(Repository):
     """Stores tenants, their model entries and their creation keys."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, tenant_id: str) -> None:
         """Add a tenant with default limits, unless it exists."""

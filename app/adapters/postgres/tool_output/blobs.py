@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.tool_output import statements as sql
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import sendable
@@ -17,11 +17,8 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 _CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
 
 
-class BlobRepository:
+class BlobRepository(Repository):
     """Queries and statements on the blobs of one conversation."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def find(self, conversation_id: str, ref: str) -> Blob | None:
         """Return a blob, collected or not; None for an unknown ref."""
