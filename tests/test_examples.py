@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import httpx2
 import openai
 import pydantic_ai
 import pytest
@@ -621,10 +622,10 @@ async def test_what_is_popped_leaves_the_session_but_not_the_log(
     ]
 
 
-class Streaming(httpx.AsyncHTTPTransport):
+class Streaming(httpx2.AsyncHTTPTransport):
     """What makes a provider's answers streams of one event."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send it on."""
         answer = await super().handle_async_request(request)
         await answer.aread()
@@ -632,7 +633,7 @@ class Streaming(httpx.AsyncHTTPTransport):
             return answer
         event = {"type": "response.completed", "sequence_number": 0, "response": answer.json()}
         headers = {"Content-Type": "text/event-stream"}
-        return httpx.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
+        return httpx2.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
 
 
 async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers) -> None:
@@ -646,7 +647,7 @@ async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers
         base_url=provider.api_base,
         api_key="test",
         max_retries=0,
-        http_client=httpx.AsyncClient(transport=Streaming()),
+        http_client=httpx2.AsyncClient(transport=Streaming()),
     )
     provider.overflow_at = 4
     for turn in range(2):
