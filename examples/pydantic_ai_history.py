@@ -6,7 +6,7 @@
 
 1. `process` is the history processor. What is new goes into the log of the conversation, as
    Responses items, reasoning and calls included; the build takes the place of the history. What
-   came from the log is marked in its `metadata`, and never appended again.
+   the log has is marked in its `metadata`, and never appended again.
 2. A run needs no `message_history`: the conversation is known by its id, in any process.
 3. The agent's instructions are a section of the build, and its tools are counted in it. The model
    is offered the tools that the payload names; the service's own are executed by the service.
@@ -45,6 +45,7 @@ from pydantic_ai import (
     UserPromptPart,
 )
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.direct import model_request
 from pydantic_ai.models import ModelRequestContext
 
 FORMAT = {"format": "openai_responses"}
@@ -118,7 +119,8 @@ class ContextHistory(AbstractCapability[Any]):
     ) -> list[ModelMessage]:
         """Append what is new, and return the history as the model is to see it."""
         path = await self._opened(ctx)
-        items = self._new_in(messages)
+        new = self._new_in(messages)
+        items = [item for message in new for item in _items_of(message)]
         if ctx.run_step == 1 and (request_id := (ctx.metadata or {}).get("request_id")):
             for place, item in enumerate(items):
                 if item.get("role") == "user":
@@ -127,6 +129,7 @@ class ContextHistory(AbstractCapability[Any]):
         step = {**self._ask, "append": {"messages": items}} if items else self._ask
         key = str(uuid.uuid4())
         self._built = await self.client.ask("POST", f"{path}/context", step, key=key)
+        self._mark(new)
         return self._messages(ctx)
 
     async def for_run(self, ctx: RunContext[Any]) -> ContextHistory:
@@ -160,25 +163,32 @@ class ContextHistory(AbstractCapability[Any]):
         self._limit(request_context)
         return request_context
 
-    async def wrap_model_request(
-        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
     ) -> ModelResponse:
-        """Try once more when it was too long; append the answer, and report what it cost."""
-        response: ModelResponse
+        """Try once more when it was too long."""
+        if not isinstance(error, ModelHTTPError):
+            raise error
+        told = {**self._ask, "error": error.body or error.message}
+        told["error_status"] = error.status_code
         try:
-            response = await handler(request_context)
-        except ModelHTTPError as error:
-            told = {**self._ask, "error": error.body or error.message}
-            told["error_status"] = error.status_code
-            try:
-                cut = await self.client.ask("POST", f"{self._path}/overflow", told)
-            except ContextServiceError as refused:
-                raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
-            self._built = cut["context"]
-            request_context.messages = self._messages(ctx)
-            self._limit(request_context)
-            response = await handler(request_context)
-        await self._append(_items_of(response))
+            cut = await self.client.ask("POST", f"{self._path}/overflow", told)
+        except ContextServiceError as refused:
+            raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
+        self._built = cut["context"]
+        self._limit(request_context)
+        return await model_request(
+            request_context.model,
+            self._messages(ctx),
+            model_settings=request_context.model_settings,
+            model_request_parameters=request_context.model_request_parameters,
+        )
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Append the answer, and report what it cost."""
+        await self._append([response])
         usage = response.usage
         spent: dict[str, Any] = {
             "input_tokens": usage.input_tokens,
@@ -188,7 +198,7 @@ class ContextHistory(AbstractCapability[Any]):
         }
         report = {"usage": spent, "build_id": self._built["build_id"], **FORMAT}
         await self.client.ask("POST", f"{self._path}/usage", report)
-        return replace(response, metadata={**(response.metadata or {}), STORED: self._path})
+        return response
 
     async def after_run(
         self, ctx: RunContext[Any], *, result: AgentRunResult[Any]
@@ -230,14 +240,18 @@ class ContextHistory(AbstractCapability[Any]):
             self._path = f"/conversations/{conversation_id}"
         return self._path
 
-    def _new_in(self, messages: list[ModelMessage]) -> list[dict[str, Any]]:
-        new = [one for one in messages if (one.metadata or {}).get(STORED) != self._path]
-        return [item for message in new for item in _items_of(message)]
+    def _new_in(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [one for one in messages if (one.metadata or {}).get(STORED) != self._path]
 
-    async def _append(self, items: list[dict[str, Any]]) -> None:
-        if items:
+    def _mark(self, messages: list[ModelMessage]) -> None:
+        for message in messages:
+            message.metadata = {**(message.metadata or {}), STORED: self._path}
+
+    async def _append(self, messages: list[ModelMessage]) -> None:
+        if items := [item for message in messages for item in _items_of(message)]:
             batch = {"messages": items, **FORMAT}
             await self.client.ask("POST", f"{self._path}/messages", batch, key=str(uuid.uuid4()))
+        self._mark(messages)
 
     def _messages(self, ctx: RunContext[Any]) -> list[ModelMessage]:
         """Say the payload in messages: what the model made in a row is one, and so is the rest."""

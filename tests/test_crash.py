@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -101,12 +102,12 @@ def assert_nothing_lost(service: Served, writers: Sequence[Writer]) -> None:
             assert built.body["through_seq"] == len(writer.sent)
 
 
-def kill_postgres(service: Served) -> None:
-    """Kill the server of this service's data directory with -9, and wait until it is gone."""
+def kill_postgres(service: Served, sign: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to the server of this service's data directory, and wait until it is gone."""
     lines = (service.data_dir / "postgres" / "postmaster.pid").read_text().splitlines()
     server = psutil.Process(int(lines[0]))
     assert str(service.data_dir / "postgres") in server.cmdline()
-    server.kill()
+    server.send_signal(sign)
     with suppress(psutil.TimeoutExpired):  # a zombie where nobody reaps it
         server.wait(1)
 
@@ -123,11 +124,14 @@ def test_kill_of_the_service_loses_and_doubles_nothing(service: Served) -> None:
         assert_nothing_lost(service, writers)
 
 
-def test_kill_of_postgres_is_answered_with_503_and_heals(service: Served) -> None:
-    """A kill -9 of PostgreSQL: 503, nothing lost, and the service needs no restart."""
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_kill_of_postgres_is_answered_with_503_and_heals(
+    service: Served, sign: signal.Signals
+) -> None:
+    """PostgreSQL is killed or told to stop: 503, nothing lost, the service needs no restart."""
     with writing(turns(service)) as writers:
         progress(service, writers)
-        kill_postgres(service)
+        kill_postgres(service, sign)
         service.wait_until(
             lambda: all(writer.problems for writer in writers),
             PATIENCE_SECONDS,

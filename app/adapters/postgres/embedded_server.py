@@ -31,6 +31,8 @@ SUPERVISED_SECONDS = 3
 """How long a supervisor waits for a start before it checks whether to stop."""
 URL_PREFIX = f"postgresql://postgres@/{DATABASE}?host="
 
+_STOPPING = "stopping"
+"""The status of a server that was told to stop, in `postmaster.pid`."""
 _MAX_SOCKET_DIR = 88
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 
@@ -58,14 +60,18 @@ class Server:
 
 
 def is_alive(cluster: Cluster) -> bool:
-    """Return whether the server runs and has its socket; needs no lock."""
+    """Return whether the server runs, has its socket and takes new sessions; needs no lock.
+
+    A server that stops refuses new sessions, and may wait for the end of its last one for ever.
+    """
     try:
         lines = (cluster.path / "postmaster.pid").read_text().splitlines()
         pid, port, socket_dir = int(lines[0]), lines[3].strip(), Path(lines[4].strip())
         command = psutil.Process(pid).cmdline()
     except (OSError, ValueError, IndexError, psutil.Error):
         return False
-    return str(cluster.path) in command and (socket_dir / f".s.PGSQL.{port}").exists()
+    has_socket = (socket_dir / f".s.PGSQL.{port}").exists()
+    return str(cluster.path) in command and has_socket and _STOPPING not in lines[7:]
 
 
 def start(cluster: Cluster, stopping: threading.Event | None = None) -> Server | None:
@@ -77,6 +83,8 @@ def start(cluster: Cluster, stopping: threading.Event | None = None) -> Server |
             return None
         if server is None:
             _launch(cluster, RECOVERY_SECONDS if stopping is None else SUPERVISED_SECONDS)
+        elif server.status == _STOPPING:
+            stop(cluster)
         elif server.status != "ready":
             time.sleep(0.05)
         elif server.listens():

@@ -227,7 +227,7 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "turns": state.turns,
         "message_count": state.head_seq,
         "tokens": state.tokens,
-        "last_cleared_at": state.cleared_at,
+        "last_cleared_at": conversation.last_cleared_at,
         "last_message_at": conversation.last_message_at,
         "expires_at": conversation.expires_at,
         **listed_settings(conversation),

@@ -223,7 +223,7 @@ class Policy:
     gc: GcPolicy = field(default_factory=GcPolicy)
     tool_deferral_threshold: float = 0.10
     dynamic_position: DynamicPosition = DynamicPosition.TAIL
-    status_preamble: StatusPreamble = StatusPreamble.AUTO
+    status_preamble: StatusPreamble = StatusPreamble.NONE
     agent_tools: AgentToolChoice | tuple[str, ...] = "auto"
     summary_role: SummaryRole = SummaryRole.USER
     preserve_user_messages: bool = False

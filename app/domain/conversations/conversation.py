@@ -118,6 +118,16 @@ class Conversation:
         """The id that callers use."""
         return self.own_id or self.conversation_id
 
+    @property
+    def last_cleared_at(self) -> datetime | None:
+        """When it was last cleared, alone or with its agent; None if it never was.
+
+        A clear of its agent from before its creation counts for its active window only.
+        """
+        state = self.state
+        is_older = state.cleared_at is None or state.cleared_at < self.created_at
+        return None if is_older and not state.cleared_seq else state.cleared_at
+
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before it is read."""
         state = self.state

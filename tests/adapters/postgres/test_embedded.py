@@ -141,6 +141,25 @@ async def test_a_supervised_server_is_restarted(data_dir: Path, which: str) -> N
     assert not lost
 
 
+@pytest.mark.parametrize("is_supervised", [True, False])
+async def test_a_server_told_to_stop_is_replaced(data_dir: Path, is_supervised: bool) -> None:
+    """A server that waits for its last session to end is replaced, by a supervisor or a start."""
+    with ExitStack() as stack:
+        url = stack.enter_context(running(data_dir, print if is_supervised else None))
+        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
+        held = await asyncpg.connect(url)
+        ended = asyncio.Event()
+        held.add_termination_listener(lambda _connection: ended.set())
+        server = postmaster(data_dir)
+        server.terminate()
+        if not is_supervised:
+            stack.enter_context(running(data_dir))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ended.wait()
+        assert await answered(url, "SELECT value FROM kept") == 7
+        assert postmaster(data_dir).pid != server.pid
+
+
 async def test_several_supervisors_start_one_server(data_dir: Path) -> None:
     """Processes that share a cluster all look after it, and only one of them starts it again."""
     lost: list[str] = []

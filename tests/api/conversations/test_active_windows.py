@@ -102,7 +102,6 @@ async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock
     body = {
         "agent_id": agent_path.rsplit("/", 1)[1],
         "rolling_window_seconds": 60,
-        "policy": {"status_preamble": "none"},
     }
     made = await client.post("/v1/conversations", json=body)
     path = made.headers["Location"]
@@ -199,12 +198,15 @@ async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: 
     """A clear sets the marker to the current time [window.clear]."""
     path = await agent(client)
     cid = await thread(client, path)
+    assert (await client.get(cid)).json()["last_cleared_at"] is None
+    await append(client, cid, user("before"))
     clock.pass_seconds(10)
     cleared = (await client.post(f"{path}/clear")).json()
     assert cleared["conversations"] == 1
     assert cleared["last_cleared_at"] == clock.utc().isoformat()
     assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
     assert (await client.get(cid)).json()["last_cleared_at"] == cleared["last_cleared_at"]
+    assert (await client.get(await thread(client, path))).json()["last_cleared_at"] is None
 
 
 async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClient) -> None:
@@ -275,7 +277,8 @@ async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
     """Return the messages of a payload with sections, docs, history and status of an agent."""
     docs = {"name": "guide", "kind": "docs", "content": "How we work."}
     base = {"name": "base", "content": "You are an agent."}
-    path = await agent(client, sections=[docs, base], rolling_window_seconds=600)
+    body = {"sections": [docs, base], "policy": {"status_preamble": "auto"}}
+    path = await agent(client, rolling_window_seconds=600, **body)
     cid, other = [await thread(client, path) for _ in range(2)]
     await append(client, cid, user("old"))
     clock.pass_seconds(600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -114,6 +115,7 @@ LONG = "and more words than a summary of the same has, " * 5
 
 async def test_the_clear_of_the_new_agent_counts(client: httpx.AsyncClient, clock: Clock) -> None:
     """Nothing from before the clear is shown, neither verbatim nor in a summary, nor in a fork."""
+    clock.pass_seconds((datetime.now(UTC) - clock.utc()).total_seconds())
     await agent(client, "old")
     await agent(client, "new", rolling_window_seconds=None)
     policy = {"sandwich": {"preserve_top": 0, "preserve_bottom": 2}}

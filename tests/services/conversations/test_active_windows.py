@@ -31,7 +31,7 @@ from tests.services.fakes import (
 )
 
 DAY = 86_400
-PLAIN = {"agent_tools": "none", "status_preamble": "none", "budget": {"notice_at": 1.0}}
+PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
 
 
 @pytest.fixture

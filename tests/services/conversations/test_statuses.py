@@ -11,7 +11,7 @@ from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
-PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
+PLAIN = {"agent_tools": "none", "status_preamble": "auto", "budget": {"notice_at": 1.0}}
 
 
 @pytest.fixture
@@ -38,6 +38,13 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     assert "waiting for" in status and "secret" not in build.contents
     assert build["tail"] and build.count() == build["tokens_used"]
     assert build["stable_items"] == 1
+
+
+async def test_nothing_of_others_unless_asked_for(database: PostgresDatabase) -> None:
+    """With the default policy a payload has nothing of other conversations."""
+    cid, other = await two(Harness(WatchedDatabase(database), service_policy={}))
+    build = await Harness(WatchedDatabase(database), service_policy={}).build(cid)
+    assert other not in build.contents
 
 
 async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:

@@ -59,7 +59,7 @@ from tests.services.tool_output.builders import LARGE, Process
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
-PLAIN = {"budget": {"notice_at": 1.0}, "status_preamble": "none"}
+PLAIN = {"budget": {"notice_at": 1.0}}
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
 HOUR = 3600
