@@ -99,10 +99,11 @@ class WireRequest(Request):
     async def body(self) -> bytes:
         """Return the body; raises PayloadTooLarge (rule 1)."""
         if not hasattr(self, "_body"):
-            self._body = await self._read_body(self.app.state.max_body_bytes)
+            self._body = await self.read_body(self.app.state.max_body_bytes)
         return self._body
 
-    async def _read_body(self, max_bytes: int) -> bytes:
+    async def read_body(self, max_bytes: int) -> bytes:
+        """Read a body that has a limit of its own; raises PayloadTooLarge."""
         expected = body_bytes_of(self.scope)
         if expected is not None and expected > max_bytes:
             raise _too_large(max_bytes)
@@ -160,9 +161,10 @@ def parse(body: bytes, limits: StructureLimits) -> Any:
     Raises MalformedJson; PayloadTooLarge for too many values or keys, ValidationError for one
     nested too deeply.
     """
-    require_structure(body, limits)
     try:
-        return json_text.loads(body)
+        return json_text.loads_within(body, limits)
+    except json_text.ExceedsLimits as error:
+        raise _structure_error(error.excess) from None
     except ValueError as error:
         raise MalformedJson(_utf8_error(body) or f"The body is not JSON: {error}") from error
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATHS = ("/mcp", "/mcp/")
+MAX_BYTES = 2**20
+"""The longest body: the SDK parses it on the event loop. No tool takes arguments as long."""
 
 
 class McpEndpoint:
@@ -79,10 +81,9 @@ class McpEndpoint:
         try:
             conversation_of(request)
             require_json(request)
-            body = await request.body()
+            body = await request.read_body(min(MAX_BYTES, self._max_body_bytes))
             if needed := missing("mcp", "mcp"):
                 raise NotFound(f"MCP needs {needed}")
-            # The SDK parses the body on the event loop.
             limits: StructureLimits = request.app.state.json_limits
             limits = limits.at_most(MAX_MESSAGE_VALUES)
             await in_thread_if_long(body, require_structure, body, limits)

@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from sys import maxsize
 from typing import Any
 
 MAX_MESSAGE_VALUES = 10_000
@@ -34,20 +35,25 @@ _DEPTH_CHANGES = bytes.maketrans(_BRACKETS, b"\x01\xff\x01\xff")
 
 @dataclass(frozen=True, slots=True)
 class StructureLimits:
-    """The maximum values, keys and levels of a JSON text."""
+    """The maximum values, keys, levels and bytes of a JSON text."""
 
     values: int = 200_000
     keys: int = 150_000
     depth: int = 100
+    bytes: int = maxsize
 
     def at_most(self, values: int) -> StructureLimits:
         """Return the limits with at most so many values and keys."""
-        return StructureLimits(min(self.values, values), min(self.keys, values), self.depth)
+        return replace(self, values=min(self.values, values), keys=min(self.keys, values))
+
+
+MESSAGE_LIMITS = StructureLimits().at_most(MAX_MESSAGE_VALUES)
+"""The limits of what is parsed whenever its message is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A limit that a text exceeds: `what` is `values`, `keys` or `depth`.
+    """A limit that a text exceeds: `what` is `values`, `keys`, `depth` or `bytes`.
 
     `count` is a lower bound of what the text has: counting ends at the first exceeded limit.
     """
@@ -59,6 +65,8 @@ class ExceededLimit:
 
 def exceeded_limit(text: bytes, limits: StructureLimits) -> ExceededLimit | None:
     """Return the first limit that a JSON text exceeds, or None."""
+    if len(text) > limits.bytes:
+        return ExceededLimit("bytes", limits.bytes, len(text))
     return None if is_within_upper_bound(text, limits) else _count_structure(text, limits)
 
 

@@ -7,11 +7,35 @@ Infinity and numbers too large for a double are refused, as by RFC 8259.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from app.domain.common.json_structure import ExceededLimit, StructureLimits, exceeded_limit
 from app.domain.common.messages import sendable_json
+
+
+class ExceedsLimits(ValueError):
+    """A text exceeds a limit of its structure, and was not parsed."""
+
+    def __init__(self, excess: ExceededLimit) -> None:
+        super().__init__(f"more than {excess.limit:,} {excess.what}")
+        self.excess = excess
+
+
+def loads_within(
+    text: bytes | str, limits: StructureLimits, load: Callable[[bytes | str], Any] | None = None
+) -> Any:
+    """Parse a text from outside by `load`, which is `loads` by default.
+
+    Raises ExceedsLimits before anything is parsed, and ValueError as `load` does. Every JSON text
+    that the service did not write itself is parsed here, and in a thread where it is long.
+    """
+    written = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    if (excess := exceeded_limit(written, limits)) is not None:
+        raise ExceedsLimits(excess)
+    return (load or loads)(text)
 
 
 def loads(text: bytes | str) -> Any:

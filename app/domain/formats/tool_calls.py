@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import orjson
 
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
+from app.domain.common.json_structure import MESSAGE_LIMITS
 from app.domain.common.messages import sendable_json
 from app.domain.formats import json_fields
 
@@ -22,6 +24,9 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVALID: Final = object()
+_MAX_BYTES: Final = 4 * 2**20
+"""The longest text of a message."""
+_LIMITS: Final = replace(MESSAGE_LIMITS, bytes=_MAX_BYTES)
 
 
 def sendable_id(call_id: str) -> str:
@@ -59,15 +64,15 @@ def tool_name(name: str) -> str:
 
 
 def is_json(text: str) -> bool:
-    """Return whether a text is strict JSON: finite numbers and at most `MAX_DEPTH` levels.
+    """Return whether a text is strict JSON: finite numbers, at most `MAX_DEPTH` levels, `_LIMITS`.
 
     What orjson accepts is such JSON; what it refuses may still be.
     """
     try:
-        json_fields.json_at(orjson.loads(text), "")
+        json_fields.json_at(json_text.loads_within(text, _LIMITS, orjson.loads), "")
     except orjson.JSONDecodeError:
         return _read_json(text) is not _INVALID
-    except ValidationError:
+    except (json_text.ExceedsLimits, ValidationError):
         return False
     return True
 
@@ -103,6 +108,6 @@ def wrapped_arguments(text: str) -> str:
 
 def _read_json(text: str) -> Any:
     try:
-        return json_fields.json_at(json_text.loads_exact(text), "")
+        return json_fields.json_at(json_text.loads_within(text, _LIMITS, json_text.loads_exact), "")
     except (ValueError, ValidationError):
         return _INVALID

@@ -7,7 +7,9 @@
    image of a page. A PDF's pages are counted in its first megabytes and extrapolated. Where no page
    is recognised, 20 KB count as a page.
 4. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
-5. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
+5. Text that only its provider can read, such as encrypted reasoning, counts by its length
+   [tokens.sealed].
+6. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
    work is bounded, and so are the tokens of a document.
 """
 
@@ -22,7 +24,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.domain.common.messages import File, Image
 from app.domain.formats.inline_media import is_base64, media_type_of, sniffed_type, split_data_url
@@ -46,6 +48,18 @@ _RAW_AUDIO = ("audio/wav", "audio/x-wav", "audio/wave", "audio/pcm", "audio/pcm1
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/javascript")
 _PDF = "application/pdf"
 _URL_FIELDS = ("url", "image_url", "file_data", "video_url")
+
+MAX_SEARCH_TOKENS: Final = 6_000
+"""The maximum for the pages of one search: a provider sends parts of each page."""
+_SEARCH_RESULTS, _GENERATED_IMAGE = "web_search_tool_result", "image_generation_call"
+_REDACTED = ("redacted_thinking", "reasoning.encrypted")
+_SEALED = re.compile(r"encrypted_|signature$|Signature$|^redacted")
+_CIPHERTEXT = re.compile(r"[\w+/=.:-]{64,}", re.ASCII)
+_FERNET = "gAAAA"
+"""How OpenAI's sealed text begins: AES and base64, so four characters of it stand for three."""
+_THOUGHT_SIGNATURES = ("thoughtSignature", "thought_signature")
+_MAX_THOUGHT_CHARS = 1 << 17
+"""A longer one of Gemini seals an image: its thoughts have at most 32,768 tokens."""
 
 _SCANNED_CHARS = 1 << 22
 _PAGE = re.compile(rb"/Type\s{0,8}/Page(?![A-Za-z])")
@@ -89,31 +103,70 @@ def data_tokens(media_type: str, data: str, count: CountText) -> int:
     return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _estimated_pages(data))
 
 
-def without_media(value: Any, count: CountText) -> tuple[Any, int]:
-    """Remove base64 media from a provider's block; return the rest, and the tokens of the media."""
+class Block(NamedTuple):
+    """A provider's block without its data, and the tokens of its media and of its sealed text."""
+
+    rest: Any
+    media: int = 0
+    sealed: int = 0
+
+
+def without_data(value: Any, count: CountText) -> Block:
+    """Remove base64 media and sealed text from a provider's block, and count them."""
     match value:
         case list():
-            pairs = [without_media(item, count) for item in value]
-            return [rest for rest, _ in pairs], sum(tokens for _, tokens in pairs)
+            items = [without_data(item, count) for item in value]
+            rest: Any = [item.rest for item in items]
+            media, sealed = sum(item.media for item in items), sum(item.sealed for item in items)
+            return Block(rest, media, sealed)
         case Mapping():
-            media = _media_in(value)
-            tokens = sum(data_tokens(kind, data, count) for kind, data in media.values())
-            pairs = [without_media(item, count) for key, item in value.items() if key not in media]
-            keys = (key for key in value if key not in media)
-            rest = dict(zip(keys, (item for item, _ in pairs), strict=True))
-            return rest, tokens + sum(cost for _, cost in pairs)
+            found, seals = _media_in(value), _seals_in(value)
+            media = sum(data_tokens(kind, data, count) for kind, data in found.values())
+            names = [key for key in value if key not in found and key not in seals]
+            inner = without_data([value[key] for key in names], count)
+            sealed = inner.sealed + sum(seals.values())
+            if value.get("type") == _SEARCH_RESULTS:
+                sealed = min(sealed, MAX_SEARCH_TOKENS)
+            rest = dict(zip(names, inner.rest, strict=True))
+            return Block(rest, media + inner.media, sealed)
         case _:
-            return value, 0
+            return Block(value)
+
+
+def sealed_tokens(name: str, text: str) -> int:
+    """Count the sealed text of a field, by what providers bill for it."""
+    if text.startswith(_FERNET):
+        return len(text) * 3 // 20
+    if "signature" not in name.lower():
+        return -(-len(text) // 4)
+    is_image = name in _THOUGHT_SIGNATURES and len(text) > _MAX_THOUGHT_CHARS
+    return _IMAGE_TOKEN_RANGE[1] if is_image else -(-len(text) // 5)
+
+
+def _seals_in(block: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of a block whose text is sealed, with their tokens."""
+    is_redacted = block.get("type") in _REDACTED
+    return {
+        key: sealed_tokens(key, text)
+        for key, text in block.items()
+        if isinstance(text, str)
+        and (_SEALED.search(key) or (is_redacted and key == "data"))
+        and _CIPHERTEXT.fullmatch(text)
+    }
 
 
 def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the fields of a block that hold base64, each with its media type and its data."""
     media: dict[str, tuple[str, str]] = {}
-    for key in _URL_FIELDS:
-        url = block.get(key)
-        inline = split_data_url(url) if isinstance(url, str) else None
+    is_image = block.get("type") == _GENERATED_IMAGE
+    for key, text in block.items():
+        if not isinstance(text, str):
+            continue
+        inline = split_data_url(text) if key in _URL_FIELDS else None
         if inline is not None and is_base64(inline[1]):
             media[key] = (inline[0] or "", inline[1])
+        elif is_image and key == "result":
+            media[key] = (sniffed_type(text) or "image/png", text)
     kind, data = _kind_of(block), block.get("data")
     if kind is not None and isinstance(data, str) and is_base64(data):
         media["data"] = (kind, data)

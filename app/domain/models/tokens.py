@@ -109,8 +109,7 @@ def count_visible(
                 visible += _count_call(part, format, count)
                 visible += _count_extra_fields(part, format, count)
             case Opaque():
-                rest, tokens = media.without_media(part.block, count)
-                visible += tokens + count_json(rest, count)
+                visible += count_json(part.block, count)
     if is_object:
         visible += count(sendable(gemini.response_json(message)))
         visible += count(gemini.response_name(message))
@@ -127,13 +126,18 @@ def count_reasoning(message: Message, count: CountText) -> int:
     for part in message.parts:
         if not isinstance(part, Reasoning):
             signature = _signature_of(part)  # which belongs to the reasoning before the part
-            is_counted = signature not in ("", gemini.STAND_IN_SIGNATURE)
-            tokens += count(signature) if is_counted else 0
+            tokens += count_json(signature, count) if signature else 0
         elif part.block is None:
             tokens += count(part.text)
         else:
-            tokens += count_json(part.block, count)
+            tokens += _count_block(part.block, count)
     return tokens
+
+
+def _count_block(block: Mapping[str, Any], count: CountText) -> int:
+    """Count a block of reasoning: what it seals is the reasoning that its text shows or sums up."""
+    rest, media_tokens, sealed = media.without_data(block, count)
+    return media_tokens + max(_count_text(rest, count), sealed)
 
 
 def count_rendered(
@@ -192,7 +196,12 @@ def reasoning_of(message: Message) -> Message:
 
 
 def count_json(value: Any, count: CountText) -> int:
-    """Count a JSON value as it is sent."""
+    """Count a JSON value as it is sent, its media and its sealed text by what they stand for."""
+    rest, media_tokens, sealed = media.without_data(value, count)
+    return media_tokens + sealed + _count_text(rest, count)
+
+
+def _count_text(value: Any, count: CountText) -> int:
     return count(sendable(json_fields.compact(value)))
 
 
@@ -280,14 +289,16 @@ def _count_extra_fields(part: Text | ToolCall, format: FormatName, count: CountT
     return count_json(rest, count) if rest else 0
 
 
-def _signature_of(part: Part) -> str:
-    """Return the signature of a call or a text as it is sent, empty without one."""
+def _signature_of(part: Part) -> Mapping[str, Any]:
+    """Return the fields with the signature of a call or a text, empty without one."""
     if not isinstance(part, Text | ToolCall) or part.block is None:
-        return ""
+        return {}
     if part.format is FormatName.GEMINI:
-        return gemini.signature_in(part.block)
+        signature = gemini.signature_in(part.block)
+        is_own = signature not in ("", gemini.STAND_IN_SIGNATURE)
+        return {"thoughtSignature": signature} if is_own else {}
     is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-    return sendable(json_fields.compact(part.block)) if is_signed else ""
+    return part.block if is_signed else {}
 
 
 def _has_reasoning(part: Part) -> bool:

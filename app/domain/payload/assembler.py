@@ -23,6 +23,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -134,6 +135,15 @@ class Assembler(ABC):
                 self._put_provider_item(row, item)
             self._add_rows_before_item()
         self._add(row)
+
+    def copied(self) -> Assembler:
+        """Return a copy to which rows can be added apart."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, copy(value))
+        other._hash = self._hash.copy()
+        return other
 
     def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
         """Begin with the provider's item of a row (rule 8)."""

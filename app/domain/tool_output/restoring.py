@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.domain.common import json_text
+from app.domain.common.json_structure import MESSAGE_LIMITS
 from app.domain.common.messages import FormatName
 from app.domain.formats import FORMATS
 from app.domain.tool_output.blobs import decode_lossy, encode
@@ -28,7 +29,9 @@ def restore_result(
     texts = [decode_lossy(content[start : start + length]) for start, length in output.texts]
     if output.is_object:
         (text,) = texts
-        result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = json_text.loads_exact(text)
+        result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = json_text.loads_within(
+            text, MESSAGE_LIMITS, json_text.loads_exact
+        )
         return raw_message
     for (container, key), text in zip(text_positions(raw_message, format), texts, strict=True):
         container[key] = text

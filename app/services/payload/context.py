@@ -13,6 +13,7 @@ A build is a pipeline of steps. Each step returns a new immutable value:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,8 @@ from app.services.payload.pipeline.view import choose_view
 from app.services.prompt.budget_status import BudgetStatus, read_budget
 
 _MAX_ROUNDS = 12
+_THREAD_BYTES = 2**21
+"""The length of a payload that a thread writes."""
 
 
 class ContextService:
@@ -75,7 +78,7 @@ class ContextService:
         """
         first = Attempt(tenant_id, conversation_id, settings, known)
         _, recorded = await self._run(first)
-        return respond(self._deps, recorded)
+        return await _responded(self._deps, recorded)
 
     async def preview(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -89,7 +92,7 @@ class ContextService:
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
         _, recorded = await ContextService(apart)._run(first)
-        body = respond(apart, recorded)
+        body = await _responded(apart, recorded)
         return body | shown(recorded, body)
 
     async def overflow(
@@ -103,7 +106,7 @@ class ContextService:
         first = Attempt(tenant_id, conversation_id, settings)
         reduction, recorded = await self._run(first, after_overflow=True)
         assert reduction is not None
-        return reduction, respond(self._deps, recorded)
+        return reduction, await _responded(self._deps, recorded)
 
     async def lower_output(
         self,
@@ -123,7 +126,7 @@ class ContextService:
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         _, recorded = await self._run(replace(attempt, settings=settings))
-        body = respond(self._deps, recorded)
+        body = await _responded(self._deps, recorded)
         messages = loaded.input.conversation.state.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
@@ -172,3 +175,10 @@ class ContextService:
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")
+
+
+async def _responded(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
+    """Return the answer to a build; a long payload is copied in a thread."""
+    if recorded.rendered.assembler.size_bytes > _THREAD_BYTES:
+        return await asyncio.to_thread(respond, deps, recorded)
+    return respond(deps, recorded)

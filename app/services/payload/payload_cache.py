@@ -6,7 +6,7 @@ in the cache is rendered again from the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from cachetools import LRUCache
@@ -49,6 +49,16 @@ class CachedPayload:
     def show(self, view: View) -> None:
         """Take another view, of which every item is the same."""
         self.view = self.assembler.view = view
+
+    def copied(self) -> CachedPayload:
+        """Return a copy to which rows can be added apart."""
+        return replace(
+            self,
+            assembler=self.assembler.copied(),
+            entries=[*self.entries],
+            cut_seqs=[*self.cut_seqs],
+            tool_names={**self.tool_names},
+        )
 
     def add(self, row: LogRow) -> None:
         """Render one more row that the view shows."""

@@ -40,7 +40,7 @@ from starlette.types import Receive, Scope, Send
 from app.adapters.postgres.database import PostgresDatabase
 from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
-from app.api.mcp.endpoint import PATHS, McpEndpoint
+from app.api.mcp.endpoint import MAX_BYTES, PATHS, McpEndpoint
 from app.composition import utc_now
 from app.domain.prompt.agent_tools import AGENT_TOOLS
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, Caller
@@ -433,12 +433,14 @@ async def test_an_oversized_body_is_413(settings: Settings) -> None:
         assert (await client.post("/mcp", json=asked("ping"), headers=ASKED)).status_code == 200
 
 
-async def test_large_bodies_within_the_limit_are_read(client: httpx.AsyncClient) -> None:
-    """The limit is the service's, not the smaller one of the SDK. [api.limits]"""
-    body = asked("tools/call", name="recall", arguments={"query": "x" * 5_000_000})
-    body["params"]["arguments"]["conversation_id"] = NOWHERE
-    answer = await client.post("/mcp", json=body, headers=ASKED)
-    assert answer.json()["result"]["isError"]
+async def test_a_call_has_a_limit_of_its_own(client: httpx.AsyncClient) -> None:
+    """A call of 1 MB is read; one that the SDK would parse for long is refused. [api.limits]"""
+    for size, status in ((1_000_000, 200), (MAX_BYTES, 413)):
+        body = asked("tools/call", name="recall", arguments={"query": "x" * size})
+        body["params"]["arguments"]["conversation_id"] = NOWHERE
+        answer = await client.post("/mcp", json=body, headers=ASKED)
+        assert answer.status_code == status
+        assert status == 413 or answer.json()["result"]["isError"]
 
 
 FOREIGN = [

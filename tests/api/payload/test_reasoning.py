@@ -11,7 +11,6 @@ import copy
 import functools
 import json
 import warnings
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ from pydantic import TypeAdapter
 
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
-from tests.payload_tokens import encoding
+from tests.payload_tokens import payload_tokens
 
 
 @functools.cache
@@ -240,26 +239,6 @@ def whole(loop: Loop) -> list[dict[str, Any]]:
     ]
 
 
-def strings_in(value: Any) -> Iterator[str]:
-    """Yield every string of a payload."""
-    match value:
-        case str():
-            yield value
-        case dict():
-            for item in value.values():
-                yield from strings_in(item)
-        case list():
-            for item in value:
-                yield from strings_in(item)
-
-
-def counted(payload: Any) -> int:
-    """Count by tiktoken alone the strings of a payload that a model reads."""
-    settings = ("model", "prompt_cache_key")
-    found = strings_in({key: item for key, item in payload.items() if key not in settings})
-    return sum(len(encoding().encode(text, disallowed_special=())) for text in found)
-
-
 async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -> dict[str, Any]:
     """Build for a model and check what holds of every answer."""
     asked = {"model": model, "max_context_tokens": 100_000, "max_output_tokens": 4000, **more}
@@ -267,7 +246,7 @@ async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -
     assert answer.status_code == 200, answer.text
     built: dict[str, Any] = answer.json()
     if "known" not in more:
-        assert built["tokens_used"] >= 0.99 * counted(built["payload"]), model
+        assert built["tokens_used"] >= 0.99 * payload_tokens(built["payload"]), model
         facts = Facts(prefill=False, takes_system=True, has_gateway=True)
         # OpenAI takes a conversation that ends with an answer.
         found = judge(built["format"], built["payload"], facts)

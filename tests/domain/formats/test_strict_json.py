@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
-from app.domain.formats import json_fields
-from app.domain.formats.tool_calls import is_json
+from app.domain.common.json_structure import MAX_MESSAGE_VALUES
+from app.domain.common.messages import ToolCall
+from app.domain.formats import json_fields, openai_shared
+from app.domain.formats.tool_calls import (
+    arguments_object,
+    is_json,
+    object_arguments,
+    sent_as_object,
+    wrapped_arguments,
+)
 
 _NUMBERS = st.integers() | st.floats() | st.integers(10**300, 10**320)
 _VALUES = st.recursive(
@@ -40,3 +49,26 @@ def test_the_fast_parser_accepts_what_the_exact_one_does(text: str) -> None:
         assert not is_json(text)
     else:
         assert is_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":[' + ",".join(["[]"] * MAX_MESSAGE_VALUES) + "]}",
+        "{" + ",".join(f'"{number}":0' for number in range(MAX_MESSAGE_VALUES + 1)) + "}",
+        '{"a":' * 101 + "0" + "}" * 101,
+        '{"a":"' + "x" * 2**22 + '"}',
+    ],
+)
+def test_arguments_over_a_bound_are_not_parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever sends them sends their text, as that of arguments that are no JSON. [api.limits]"""
+
+    def parsed(*_: object) -> None:
+        raise AssertionError("the text was parsed")
+
+    monkeypatch.setattr(json_text, "loads_exact", parsed)
+    monkeypatch.setattr("app.domain.formats.tool_calls.orjson.loads", parsed)
+    call = ToolCall("c1", "f", text)
+    assert arguments_object(text) is None and sent_as_object(text) == text
+    assert json.loads(object_arguments(text)) == {"arguments": text}
+    assert openai_shared.adapt_call(call, {}).arguments == wrapped_arguments(text)

@@ -18,11 +18,13 @@ from app.domain.models.media import (
     FILE_TOKENS,
     MAX_ESTIMATED_PAGES,
     MAX_PAGES,
+    MAX_SEARCH_TOKENS,
     data_tokens,
     file_tokens,
     image_tokens,
-    without_media,
+    without_data,
 )
+from tests.domain.compaction.strategies_messages import png
 
 PDF = "application/pdf"
 KINDS = ("", "text/plain", "application/json", PDF, "application/zip", "audio/mp3", "audio/wav")
@@ -98,13 +100,71 @@ def test_media_in_a_block_cost_their_size_and_not_their_base64() -> None:
     """Sound in a part that one provider understands is no text."""
     data = encoded(b"\1" * 249_999)
     block = {"type": "input_audio", "input_audio": {"data": data, "format": "mp3"}, "note": "x"}
-    rest, tokens = without_media(block, len)
-    assert rest == {"type": "input_audio", "input_audio": {"format": "mp3"}, "note": "x"}
-    assert tokens == 1_000
+    rest = {"type": "input_audio", "input_audio": {"format": "mp3"}, "note": "x"}
+    assert without_data(block, len) == (rest, 1_000, 0)
     url = {"video_url": [{"url": f"data:video/mp4;base64,{data}"}, {"url": "https://x.test/"}]}
-    assert without_media(url, len) == ({"video_url": [{}, {"url": "https://x.test/"}]}, 1_000)
+    assert without_data(url, len) == ({"video_url": [{}, {"url": "https://x.test/"}]}, 1_000, 0)
     text = {"source": {"type": "text", "media_type": "text/plain", "data": "abcd"}}
-    assert without_media(text, len) == (text, 0)
+    assert without_data(text, len) == (text, 0, 0)
+
+
+def test_a_generated_image_costs_what_an_image_costs() -> None:
+    """What a provider drew is an image again, however long its data. [tokens.media]"""
+    item = {
+        "type": "image_generation_call",
+        "id": "ig_1",
+        "result": png(800, 600) + "QUJD" * 300_000,
+    }
+    assert without_data(item, len).media == 640
+    unknown = {"type": "image_generation_call", "result": "QUJD" * 300_000}
+    assert without_data(unknown, len).media == 1_000
+
+
+# What providers billed for sealed text in recorded calls: its field, its length, and its tokens.
+BILLED = [
+    ({"type": "reasoning", "encrypted_content": "gAAAA{}"}, 12_900, 1_920),
+    ({"type": "reasoning", "encrypted_content": "gAAAA{}"}, 11_896, 1_728),
+    ({"type": "reasoning", "encrypted_content": "gAAAA{}"}, 3_512, 384),
+    ({"thoughtSignature": "{}"}, 5_180, 1_001),
+    ({"thoughtSignature": "{}"}, 12_732, 2_650),
+    ({"thoughtSignature": "{}"}, 1_100_000, 1_100),
+    ({"type": "web_search_result", "encrypted_content": "{}"}, 9_904, 2_900),
+    ({"type": "web_search_result", "encrypted_content": "{}"}, 13_692, 4_100),
+]
+
+
+@pytest.mark.parametrize(("block", "chars", "tokens"), BILLED)
+def test_sealed_text_costs_about_what_it_seals(
+    block: dict[str, str], chars: int, tokens: int
+) -> None:
+    """Never much less, which would send too much, and never as much as text. [tokens.sealed]"""
+    filled = {key: text.replace("{}", "x7Qz" * (chars // 4)) for key, text in block.items()}
+    assert 0.8 * tokens <= without_data(filled, len).sealed <= 2 * tokens
+
+
+@given(st.sampled_from(BILLED), st.lists(st.integers(64, 100_000), min_size=2, max_size=2))
+def test_sealed_text_is_never_free_and_never_text(
+    billed: tuple[dict[str, str], int, int], sizes: list[int]
+) -> None:
+    """More of it costs no less, and all of it at most a quarter of its length."""
+    low, high = (
+        without_data({key: text.replace("{}", "Q" * size) for key, text in billed[0].items()}, len)
+        for size in sorted(sizes)
+    )
+    assert 0 < low.sealed <= high.sealed <= max(sizes) // 4 + 2
+
+
+def test_text_under_the_name_of_a_seal_is_text() -> None:
+    """What is no ciphertext counts as text, and so does a short one."""
+    for text in ("signed by the model " * 50, "short"):
+        assert without_data({"signature": text}, len) == ({"signature": text}, 0, 0)
+
+
+def test_the_pages_of_one_search_are_bounded() -> None:
+    """A provider puts parts of the pages that it found in the context, not all of each."""
+    result = {"type": "web_search_result", "encrypted_content": "ErYB" * 2_048, "url": "u"}
+    block = {"type": "web_search_tool_result", "content": [result] * 10}
+    assert without_data(block, len).sealed == MAX_SEARCH_TOKENS
 
 
 HOSTILE = [

@@ -17,6 +17,7 @@ from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.sections import PromptSection, SectionKind
+from app.services.payload.pipeline import rendering
 from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
 
@@ -58,6 +59,7 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
             await harness.set_policy(cid, {"budget": {"notice_at": 0.2 + head_seq % 5 / 10}})
 
 
+@pytest.mark.parametrize("thread_bytes", [200_000, 300], ids=["in place", "in a copy"])
 @given(
     own=OWN,
     format=st.sampled_from([CHAT, ANTHROPIC]),
@@ -78,9 +80,15 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_it_equals_a_build_that_reads_everything(
-    harness: Harness, own: dict[str, Any], format: FormatName, steps: list[Any]
+    harness: Harness,
+    thread_bytes: int,
+    own: dict[str, Any],
+    format: FormatName,
+    steps: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever happens between two builds, the answer is the same as from a new process."""
+    monkeypatch.setattr(rendering, "_THREAD_BYTES", thread_bytes)
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     for number, (append, change, status, limits) in enumerate(steps):
         await _append(harness, cid, append, number)

@@ -5,10 +5,12 @@ The work is bounded: an error of any size is read up to a number of fields and o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from app.domain.common import json_text
+from app.domain.common.json_structure import MESSAGE_LIMITS
 
 MAX_TEXT_CHARS = 8_000
 """How much of a text is searched, from both of its ends: errors are short, unless they quote."""
@@ -110,8 +112,8 @@ def _parsed(text: str) -> tuple[object | None, str]:
         return None, ""
     for candidate in (text[start : end + 1], f"[{text[start : end + 1]}]"):
         try:
-            return json.loads(candidate), text[:start]
-        except (ValueError, RecursionError):
+            return json_text.loads_within(candidate, MESSAGE_LIMITS), text[:start]
+        except ValueError:
             continue
     return None, ""
 

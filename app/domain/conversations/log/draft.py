@@ -3,7 +3,7 @@
 1. `body` is the message as the caller sent it. `fragment` is its openai_chat payload item, None
    when the body itself is that item. A chat build reads the fragment where there is one, other
    builds read the body. A chat build also reads the body of a message with reasoning, with media
-   in a tool result, or with a label.
+   in a tool result, or with a label. Of long media there is no second copy: it reads the body.
 2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload
    item. Builds for other formats count only what they send differently, such as arguments that
    were sent with white space.
@@ -23,7 +23,9 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
+    File,
     FormatName,
+    Image,
     Message,
     Opaque,
     Reasoning,
@@ -59,6 +61,8 @@ DEFAULT_RULES = OffloadRules()
 """The rules of the default policy, without known tool names and attached blobs."""
 MAX_PLAIN_CHARS = 16_000
 """The length of a plain text; a longer one is not even searched on the event loop."""
+_MAX_MEDIA_CHARS = 2**16
+"""The length of media up to which a chat item is stored beside the body."""
 _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
@@ -213,7 +217,9 @@ def drafts_of_any(
         visible = compactions.without_compactions(cleaned)
         sent = openai_chat.adapt(visible or cleaned)
         fragment = None
-        if format is not FormatName.OPENAI_CHAT or not openai_chat.is_faithful(stored_raw, message):
+        is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
+        has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
+        if not (is_item or has_long_media):
             fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
@@ -225,7 +231,7 @@ def drafts_of_any(
                 tokens=_count(sent, count) if visible is not None else 0,
                 reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
                 call_ids=_call_ids(message),
-                has_media=visible is None or _needs_body(sent),
+                has_media=visible is None or has_long_media or _needs_body(sent),
                 continues=index > 0,
                 timestamp=timestamp,
                 output=offloaded.output if offloaded is not None else None,
@@ -248,6 +254,10 @@ def _needs_body(sent: Message) -> bool:
     """Whether a chat build needs more than the item: its media or its labels."""
     labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
     return labelled or bool(openai_chat.tool_media(sent))
+
+
+def _media_chars(sent: Message) -> int:
+    return sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
 
 
 def _id_and_timestamp(

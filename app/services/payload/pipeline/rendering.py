@@ -83,7 +83,7 @@ async def read_rows(
 
 async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     """Render all rows of the view."""
-    if sum(len(row.text) for row in rows) > _THREAD_BYTES:
+    if _are_long(rows):
         return await asyncio.to_thread(_render, state, rows)
     return _render(state, rows)
 
@@ -114,8 +114,27 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     )
 
 
-def extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
-    """Render new rows into a cached payload; a concurrent build may have added some already."""
+async def extended(
+    deps: BuildDependencies, state: BuildState, cached: CachedPayload, rows: Sequence[LogRow]
+) -> CachedPayload:
+    """Return a cached payload with new rows; a concurrent build may have added some already.
+
+    Long rows are added in a thread, to a copy: concurrent builds read the cached one meanwhile.
+    """
+    if not _are_long(rows):
+        _extend(cached, rows)
+        return cached
+    copied = cached.copied()
+    await asyncio.to_thread(_extend, copied, rows)
+    deps.cache.put(state.attempt.cache_key, copied)
+    return copied
+
+
+def _are_long(rows: Iterable[LogRow]) -> bool:
+    return sum(len(row.text) for row in rows) > _THREAD_BYTES
+
+
+def _extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
     for row in rows:
         if row.seq > cached.assembler.rendered_through and cached.view.shows(row.seq):
             cached.add(row)

@@ -19,7 +19,7 @@ from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spa
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
-from app.services.payload.pipeline.rendering import can_extend, extend, render_rows
+from app.services.payload.pipeline.rendering import can_extend, extended, render_rows
 from app.services.payload.pipeline.state import BuildDependencies, BuildState, Restart
 
 
@@ -161,8 +161,7 @@ async def _with_entries(
         and last_epoch.view_version == build_input.conversation.state.view_version
     )
     if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
-        extend(cached, build_input.rows)
-        return state.with_rendered(cached)
+        return state.with_rendered(await extended(deps, state, cached, build_input.rows))
     if (
         build_input.has_rows
         and not is_warm

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain.common import json_text
+from app.domain.common.json_structure import MESSAGE_LIMITS
 from app.domain.common.messages import ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
@@ -41,7 +42,7 @@ def arguments_of(call: ToolCall) -> Mapping[str, Any]:
     if len(call.arguments) > MAX_ARGUMENT_CHARS:
         return _head_of(call.arguments)
     try:
-        arguments = json_text.loads(call.arguments)
+        arguments = json_text.loads_within(call.arguments, MESSAGE_LIMITS)
     except ValueError:
         return {}
     return arguments if isinstance(arguments, Mapping) else {}
