@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -92,6 +92,8 @@ class Parts:
     retention: RetentionService
     keys: KeyService
     limits: LimitService
+    missing_keys: Mapping[str, str]
+    """The summarizers without a key, and the variables that it is missing in."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -99,6 +101,9 @@ class Parts:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
+        for model, variable in self.missing_keys.items():
+            data = {"model": model, "variable": variable}
+            _log.warning("summarizer_without_key", extra={"data": data})
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
@@ -218,6 +223,11 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
         ),
         keys=keys_of(settings, database, refused=telemetry.key_refused),
         limits=limits,
+        missing_keys={
+            model: variable
+            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
+            if model is not None and (variable := gateway.missing_key(model)) is not None
+        },
     )
 
 

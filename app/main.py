@@ -25,6 +25,7 @@ from app.api.conversations import search as message_search
 from app.api.http import errors
 from app.api.http.application import Application
 from app.api.http.dependencies import Services
+from app.api.http.heavy_requests import large_slots
 from app.api.mcp.endpoint import McpEndpoint
 from app.api.middleware.authentication import AuthenticationMiddleware
 from app.api.middleware.request_logging import RequestLoggingMiddleware
@@ -95,7 +96,6 @@ ROUTERS = (
     conversations.router,
     conversations.page_router,
     exports.router,
-    exports.stream_router,
     forks.router,
     events.router,
     jobs.router,
@@ -103,7 +103,6 @@ ROUTERS = (
     agents.page_router,
     snapshots.router,
     snapshots.page_router,
-    snapshots.stream_router,
     stateless.router,
     tokens.router,
     models.router,
@@ -201,6 +200,7 @@ def create_app(
         settings.heavy_requests_per_tenant,
         wait_seconds=HEAVY_WAIT_SECONDS,
     )
+    app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
     app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
     app.state.metrics = parts.telemetry
     app.state.services = _services(settings, parts)
@@ -293,6 +293,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
         is_ready=Readiness(parts.store).is_ready,
+        degraded=("summarizer_without_key",) if parts.missing_keys else (),
         still_admits=parts.keys.still_admits,
     )
 

@@ -216,9 +216,9 @@ class LimitSettings(BaseModel):
     )
     heavy_requests: Positive = Field(
         32,
-        description="Slots per process for uploads, downloads, searches of outputs, forks, imports,"
-        " restores, lists, and bodies of more than 64 KiB, one more for each 4 MiB; others wait"
-        " 10 s and then receive 503.",
+        description="Slots per process for uploads, downloads, searches of outputs, lists, and"
+        " bodies of more than 64 KiB, one more for each 4 MiB; forks, exports, imports and full"
+        " contents take more. Others wait 10 s and then receive 503.",
     )
     heavy_requests_per_tenant: Positive = Field(
         16, description="The same limit per tenant; more receive 429."

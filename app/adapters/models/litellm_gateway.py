@@ -3,8 +3,9 @@
 1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
-4. A request in the provider's own format is sent unchanged; see `native_calls`.
-5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+4. No more than a limit is read of an answer; see `bounded_answers`.
+5. A request in the provider's own format is sent unchanged; see `native_calls`.
+6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
 """
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +24,7 @@ from functools import cache
 from typing import Any
 
 from app.adapters.models import native_calls
+from app.adapters.models.bounded_answers import bound, bounding
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.compaction.reduction.overflow_errors import is_context_overflow
@@ -65,12 +68,36 @@ _DETAILS = {
 }
 
 
+_KEYED = re.compile(
+    r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
+)
+_OTHER_KEYS = {
+    "ANTHROPIC": "ANTHROPIC_AUTH_TOKEN",
+    "GEMINI": "GOOGLE_API_KEY",
+    "OPENROUTER": "OR_API_KEY",
+}
+"""The second variable that LiteLLM reads a provider's key from."""
+
+
 class LiteLLMGateway:
     """Calls any model that LiteLLM supports; one instance serves the process."""
 
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
         self._api_key = api_key
+
+    def missing_key(self, model: str) -> str | None:
+        """Return the variable that the key of a model is missing in, None where one is given.
+
+        None also for a provider that needs no key, or several values. Does not import LiteLLM.
+        """
+        match = _KEYED.match(model)
+        if self._api_key or match is None:
+            return None
+        provider = (match[1] or ("anthropic" if match[2] else "openai")).upper()
+        variable = f"{provider}_API_KEY"
+        given = (variable, _OTHER_KEYS.get(provider, variable))
+        return None if any(os.environ.get(name) for name in given) else variable
 
     def load(self) -> None:
         """Import LiteLLM now (rule 1)."""
@@ -131,9 +158,21 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
+    _bound_answers(litellm)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def _bound_answers(litellm: Any) -> None:
+    """Limit what all clients of LiteLLM read, those that it has made and those that it will."""
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    from litellm.llms.openai.common_utils import BaseOpenAILLM
+
+    AsyncHTTPHandler.create_client = bounding(AsyncHTTPHandler.create_client)
+    openai_client = bounding(BaseOpenAILLM._get_async_http_client)
+    BaseOpenAILLM._get_async_http_client = staticmethod(openai_client)
+    bound(litellm.module_level_aclient.client)
 
 
 def _failed(exc: Exception, model: str) -> ServiceUnavailable:

@@ -30,7 +30,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID
 from app.api.http.pages import page_by_id
-from app.api.http.routing import HeavyRoute, WireRoute
+from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.context_schemas import CompactResult
 from app.domain.common.errors import (
     Conflict,
@@ -46,7 +46,7 @@ from app.services.compaction import receipts
 from app.services.compaction.runs import CompactRequest
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["compactions"])
+page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _READ = problems_of(NotFound, ServiceUnavailable)

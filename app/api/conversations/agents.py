@@ -31,7 +31,7 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import HeavyRoute, WireRoute
+from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
     Conflict,
     PayloadTooLarge,
@@ -45,7 +45,7 @@ from app.services.conversations.configurable_resources import Configured
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["agents"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["agents"])
+page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 
 
 @router.post(

@@ -37,7 +37,7 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.pages import Deleted
-from app.api.http.routing import HeavyRoute, WireRoute
+from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
 from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
@@ -47,7 +47,7 @@ from app.services.conversations.listing import ListedUsage
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
+page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
 
 
 @router.post(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from app.api.conversations.message_schemas import (
     ResultContent,
 )
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.bodies import Json, MalformedJson, long_json, require_small_messages
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
@@ -29,7 +30,7 @@ from app.api.http.dependencies import (
 )
 from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ
-from app.api.http.routing import DirectRoute, HeavyRoute, WireRoute
+from app.api.http.routing import DirectRoute, PageRoute, WireRoute
 from app.api.payload.append_schemas import Appended
 from app.domain.common.errors import (
     Conflict,
@@ -49,7 +50,7 @@ from app.services.conversations.transcripts import PageMessage, TranscriptMessag
 from app.services.tool_output.stored_results import Content
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
 MAX_ID_CHARS = 256
@@ -237,7 +238,16 @@ async def transcript(
     next_cursor = None
     if messages.has_more or len(page) > len(shown):
         next_cursor = cursors.encode("messages", order, shown[-1].page_message.message.seq)
-    return Json({"data": [shown_message(message) for message in shown], "next_cursor": next_cursor})
+    data = [shown_message(message) for message in shown]
+    return await long_json({"data": data, "next_cursor": next_cursor}, size_of(shown))
+
+
+def size_of(shown: Sequence[TranscriptMessage]) -> int:
+    """Return the approximate length of messages with the results that are shown whole."""
+    originals = [item.original for item in shown]
+    results = (item.message.output for item in originals if not item.is_truncated)
+    whole = sum(output.byte_size for output in results if output is not None)
+    return whole + sum(item.message.byte_size for item in originals)
 
 
 def shown_message(shown: TranscriptMessage) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from app.api.http.bodies import Json
 from app.api.http.dependencies import Cursor, page_bound, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId
-from app.api.http.routing import HeavyRoute
+from app.api.http.routing import PageRoute
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.search.several import MAX_HITS, Hit, SearchPlace
 
-router = APIRouter(route_class=HeavyRoute, tags=["messages"])
+router = APIRouter(route_class=PageRoute, tags=["messages"])
 
 
 @router.get(

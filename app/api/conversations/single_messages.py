@@ -12,8 +12,9 @@ from app.api.conversations.messages import (
     MessagePath,
     message_id_from,
     shown_message,
+    size_of,
 )
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json, MalformedJson, long_json
 from app.api.http.dependencies import (
     ConversationPath,
     by_caller,
@@ -23,7 +24,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.routing import HeavyRoute, WireRoute
+from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
     NotFound,
     PayloadTooLarge,
@@ -34,7 +35,7 @@ from app.services.tool_output.stored_results import Content
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 
 _PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
 
@@ -58,7 +59,7 @@ async def get_message(
     (shown,) = await transcripts.with_visibility(
         tenant_of(request), [found], Content(content or Content.AUTO), page_bound(request)
     )
-    return Json(shown_message(shown))
+    return await long_json(shown_message(shown), size_of([shown]))
 
 
 @router.post(

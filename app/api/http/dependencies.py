@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -83,6 +83,7 @@ class Services:
     usage: UsageService
     usage_totals: UsageTotalService
     is_ready: Callable[[], Awaitable[bool]]
+    degraded: Sequence[str]
     still_admits: Callable[[Caller], Awaitable[bool]]
 
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -28,19 +29,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
-    THREAD_BYTES,
     WireRequest,
     body_bytes_of,
     header_of,
-    in_thread_if_long,
     require_json,
 )
 from app.api.http.conversation_ids import with_key
 from app.api.http.errors import answer_error, answer_unexpected
 from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
-from app.api.http.heavy_requests import drained, take_share
+from app.api.http.heavy_requests import SLOT_BYTES, drained, take_share
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
 from app.domain.common.errors import ContextError, ValidationError
+from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -48,7 +48,13 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 def heavy(endpoint: _Endpoint) -> _Endpoint:
     """Mark an endpoint as heavy (`app.api.http.heavy_requests`)."""
-    endpoint.__dict__["is_heavy"] = True
+    endpoint.__dict__["share"] = "heavy"
+    return endpoint
+
+
+def large(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint as large (`app.api.http.heavy_requests`)."""
+    endpoint.__dict__["share"] = "large"
     return endpoint
 
 
@@ -65,8 +71,8 @@ class WireRoute(_NamedRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        if getattr(endpoint, "is_heavy", False):
-            self.app = _with_share(self.app, self.body_field is not None)
+        if share := getattr(endpoint, "share", None):
+            self.app = _with_share(self.app, share, self.body_field is not None)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with the body read before it and error handling around it."""
@@ -85,9 +91,9 @@ class WireRoute(_NamedRoute):
                 if reads_body and await request.body():
                     require_json(request)
                     value = await request.json()
-                    if len(whole := await request.body()) >= THREAD_BYTES:
+                    if len(await request.body()) > THREAD_BYTES:
                         # FastAPI would validate on the event loop, and create all error objects.
-                        await in_thread_if_long(whole, validated, schema(), value)
+                        await asyncio.to_thread(validated, schema(), value)
                 return await with_key(request, handle)
             except (ContextError, HTTPException):
                 raise
@@ -101,19 +107,25 @@ class WireRoute(_NamedRoute):
         return handle_wire
 
 
-class HeavyRoute(WireRoute):
-    """A route whose endpoints are all heavy, such as those of lists."""
+class PageRoute(WireRoute):
+    """A route whose endpoints return pages, which are heavy, and large with full contents."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, heavy(endpoint), **options)
+        endpoint.__dict__.setdefault("share", "page")
+        super().__init__(path, endpoint, **options)
 
 
-def _with_share(inner: ASGIApp, reads_body: bool) -> ASGIApp:
+def _with_share(inner: ASGIApp, share: str, reads_body: bool) -> ASGIApp:
     """Return the app with a share of the heavy work, held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        state, slots = scope["app"].state, 1
+        if share == "large" or b"content=full" in scope["query_string"]:
+            slots = state.large_slots
+        elif share == "page":
+            slots += state.page_bytes // SLOT_BYTES
         try:
-            await take_share(scope, body_bytes_of(scope) if reads_body else 0)
+            await take_share(scope, body_bytes_of(scope) if reads_body else 0, slots)
         except ContextError as error:
             await answer_error(error)(scope, receive, send)
             return
@@ -162,7 +174,8 @@ def _direct(
         value = None
         if whole := await request.body():
             require_json(request)
-            value = await in_thread_if_long(whole, validated, schema, await request.json())
+            parsed = await request.json()
+            value = await in_thread_if(len(whole) > THREAD_BYTES, validated, schema, parsed)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}

@@ -23,7 +23,6 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     WireRequest,
-    in_thread_if_long,
     require_json,
     require_structure,
 )
@@ -32,6 +31,7 @@ from app.api.mcp.binding import conversation_of
 from app.domain.common.errors import ContextError, NotFound
 from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import missing
+from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -86,7 +86,7 @@ class McpEndpoint:
                 raise NotFound(f"MCP needs {needed}")
             limits: StructureLimits = request.app.state.json_limits
             limits = limits.at_most(MAX_MESSAGE_VALUES)
-            await in_thread_if_long(body, require_structure, body, limits)
+            await in_thread_if(len(body) > THREAD_BYTES, require_structure, body, limits)
             manager = await self._started()
         except ContextError as error:
             response = answer_error(error)

@@ -11,7 +11,7 @@ from app.api.http.bodies import Json
 from app.api.http.dependencies import services
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
-from app.api.operation.health_schemas import Health
+from app.api.operation.health_schemas import Health, Ready
 from app.domain.common.errors import ServiceUnavailable, Unauthenticated
 
 router = APIRouter(route_class=WireRoute, tags=["health"])
@@ -51,14 +51,14 @@ async def healthz() -> Response:
     "/readyz",
     operation_id="readyz",
     summary="Readiness",
-    response_model=Health,
+    response_model=Ready,
     responses=problems_of(ServiceUnavailable),
 )
 async def readyz(request: Request) -> Response:
     """Return `ok` if the database is available with this version's schema, else `503`."""
     if not await services(request).is_ready():
         raise ServiceUnavailable("The database's schema is older than this version")
-    return Json({"status": "ok"})
+    return Json({"status": "ok", "degraded": services(request).degraded})
 
 
 @router.get(

@@ -15,3 +15,14 @@ class Health(ResponseSchema):
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
     status: Literal["ok"] = Field(description="Always `ok`.")
+
+
+class Ready(Health):
+    """The service can serve."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok", "degraded": []}]})
+
+    degraded: list[str] = Field(
+        description="What does not work: `summarizer_without_key` if the key of the configured"
+        " summarizer is missing."
+    )

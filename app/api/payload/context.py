@@ -252,7 +252,9 @@ async def overflow(
 
     Send the provider's `error` and its HTTP status to have them checked. Where only the requested
     output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
-    a lower output limit. Any other error is `422` and cuts nothing.
+    a lower output limit. Where the provider refused images or documents, it is `media_refused`:
+    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Any other error
+    is `422` and cuts nothing.
     """
     tenant_id = tenant_of(request)
     settings = _settings(body) if body is not None else _DEFAULT
@@ -264,7 +266,8 @@ async def overflow(
             tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
         )
     else:
-        result, built = await context.overflow(tenant_id, conversation_id, settings)
+        media = verdict if verdict.kind is VerdictKind.MEDIA_REFUSED else None
+        result, built = await context.overflow(tenant_id, conversation_id, settings, media)
     return Json(
         {
             **asdict(result),

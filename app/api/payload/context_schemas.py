@@ -407,6 +407,7 @@ class BuiltContext(BuildPayload):
         " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
         " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
         " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
+        " `media_left_out`,"
         " `provider_compacted`."
     )
     tokens_used: int = Field(description="Tokens of the payload.")
@@ -572,9 +573,9 @@ class OverflowAnswer(CompactResult):
         }
     )
 
-    verdict: Literal["input_too_long", "output_too_large"] = Field(
-        description="What the error means: the input is too long for the model, or only the"
-        " requested output is too large."
+    verdict: Literal["input_too_long", "output_too_large", "media_refused"] = Field(
+        description="What the error means: the input is too long for the model, only the requested"
+        " output is too large, or images or documents are refused."
     )
     max_output_tokens: int | None = Field(
         description="The lower output limit of the payload, null where the input is too long. Send"

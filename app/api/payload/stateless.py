@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json, MalformedJson, long_json
 from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
@@ -45,7 +45,8 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
         start, end = body.cached_state.summary_range
         state = ContextState(**dict(body.cached_state) | {"summary_range": (start, end)})
     build = replace(_request(body), state=state, model=body.model)
-    return Json(await services(request).stateless.build(tenant_of(request), build))
+    answer = await services(request).stateless.build(tenant_of(request), build)
+    return await long_json(answer, len(await request.body()))
 
 
 @router.post(

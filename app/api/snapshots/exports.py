@@ -29,7 +29,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId, ConversationId, ResponseSchema, examples
 from app.api.http.request_errors import validated
-from app.api.http.routing import HeavyRoute, WireRoute, heavy
+from app.api.http.routing import WireRoute, large
 from app.domain.common.errors import (
     Conflict,
     NotFound,
@@ -42,7 +42,6 @@ from app.domain.snapshots.exports import MEDIA_TYPE
 from app.services.snapshots.imports import NewImport
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
-stream_router = APIRouter(route_class=HeavyRoute, tags=["conversations"])
 
 _EXAMPLE = (
     '{"type":"export","format":"context-service.conversation","version":1,'
@@ -78,7 +77,7 @@ class ImportedConversation(ShownConversation):
     imported: ImportedContent = Field(description="What was imported.")
 
 
-@stream_router.get(
+@router.get(
     "/v1/conversations/{conversation_id}/export",
     operation_id="export_conversation",
     summary="Export a conversation",
@@ -88,6 +87,7 @@ class ImportedConversation(ShownConversation):
         **problems_of(NotFound, ServiceUnavailable),
     },
 )
+@large
 async def export_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Stream the conversation as lines of JSON, for `import_conversation` or a backup.
 
@@ -117,7 +117,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     responses=problems_of(Conflict, ValidationError, PayloadTooLarge, ServiceUnavailable),
     openapi_extra={"requestBody": {"required": True, "content": _RAW}},
 )
-@heavy
+@large
 async def import_conversation(
     request: Request,
     conversation_id: Annotated[

@@ -26,7 +26,7 @@ from app.api.http.fields import (
     ResponseSchema,
     examples,
 )
-from app.api.http.routing import WireRoute, heavy
+from app.api.http.routing import WireRoute, large
 from app.domain.common.errors import (
     Conflict,
     NotFound,
@@ -95,7 +95,7 @@ class Fork(ShownConversation):
         ServiceUnavailable,
     ),
 )
-@heavy
+@large
 async def fork_conversation(
     request: Request,
     conversation_id: ConversationPath,

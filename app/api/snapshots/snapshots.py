@@ -28,7 +28,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.fields import UUID, AgentId, ConversationId
 from app.api.http.pages import Deleted
-from app.api.http.routing import HeavyRoute, WireRoute, heavy
+from app.api.http.routing import PageRoute, WireRoute, large
 from app.api.snapshots.snapshot_schemas import (
     Restored,
     Snapshot,
@@ -52,8 +52,7 @@ from app.services.tool_output.stored_results import Content
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
-page_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
-stream_router = APIRouter(route_class=HeavyRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
 
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
@@ -139,7 +138,7 @@ async def list_snapshots(
         Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
     ),
 )
-@heavy
+@large
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     """Store a downloaded snapshot.
 
@@ -165,13 +164,14 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     return _created(stored)
 
 
-@stream_router.get(
+@router.get(
     f"{_PATH}/{{session_id}}",
     operation_id="get_snapshot",
     summary="Read or download a snapshot",
     response_model=SnapshotFile,
     responses=problems_of(NotFound, ValidationError, Gone, ServiceUnavailable),
 )
+@large
 async def get_snapshot(
     request: Request,
     session_id: SessionPath,
@@ -225,7 +225,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
     response_model=Restored,
     responses=problems_of(*_SAVE_ERRORS, Conflict, Gone),
 )
-@heavy
+@large
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
 ) -> Response:

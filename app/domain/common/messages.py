@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from app.domain.common.base64_media import PDF, ReadMedia, read_media, sniffed_type
+
 
 class Role(StrEnum):
     """The sender of a message."""
@@ -61,19 +63,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: base64 `data` with its media type, or a `url`."""
+    """An image: base64 `data` with its media type, or a `url`.
+
+    `block` has the other fields of the original of a `format`, which are sent to it again.
+    """
 
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
     detail: str | None = None
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     """A document: base64 `data`, a `url`, a provider's `file_id` or plain `text`.
 
-    `format` names the wire format of the provider that has `file_id`.
+    `format` names the wire format of the provider that has `file_id`, and that of `block`, which is
+    as with `Image`.
     """
 
     media_type: str | None = None
@@ -83,6 +91,7 @@ class File:
     text: str | None = None
     name: str | None = None
     format: FormatName | None = None
+    block: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class ToolCall:
     """A tool call of the assistant; `arguments` is the unchanged JSON text.
 
     `custom` marks OpenAI's custom tools, whose `arguments` are free text. `block` is the original
-    of a `format` with more fields, as with `Text`.
+    of a `format` with more fields, as with `Text`; of Anthropic and Chat the other fields alone.
     """
 
     id: str
@@ -129,7 +138,8 @@ Part = Text | Image | File | ToolCall | Reasoning | Opaque
 class Message:
     """One user, assistant or tool message in neutral form.
 
-    `tool_call_id` is set for tool messages only; `is_error` marks a failed tool.
+    `tool_call_id` is set for tool messages only; `is_error` marks a failed tool. `block` has the
+    fields of the original of a `format` that stand beside its content: they are sent to it again.
     """
 
     role: Role
@@ -137,6 +147,8 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     is_error: bool = False
+    block: Mapping[str, Any] | None = None
+    format: FormatName | None = None
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -194,17 +206,19 @@ def clean(message: Message) -> Message:
     """Return the message for use in a payload: sendable, and never empty
     [neutral.no-empty-content].
 
-    Blank text parts are removed. A message without visible parts gets a placeholder. Ids stay, so
-    that calls and results match; rendering replaces them. A clean message is the same object.
+    Blank text parts are removed. A message without visible parts gets a placeholder. Media have the
+    type that their data show, and data that every provider reads. Ids stay, so that calls and
+    results match; rendering replaces them. A clean message is the same object.
     """
     parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
     if all(isinstance(part, Reasoning) for part in parts):
         parts.append(placeholder_for(message.role, parts))
     name = sendable(message.name) if message.name is not None else None
+    block = sendable_json(message.block)
     same_parts = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
-    if same_parts and name is message.name:
+    if same_parts and name is message.name and block is message.block:
         return message
-    return replace(message, parts=tuple(parts), name=name)
+    return replace(message, parts=tuple(parts), name=name, block=block)
 
 
 def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
@@ -233,8 +247,8 @@ def _is_blank(part: Part) -> bool:
 _CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
     Text: ("text", "block"),
     ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail"),
-    File: ("media_type", "data", "url", "file_id", "text", "name"),
+    Image: ("media_type", "data", "url", "detail", "block"),
+    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
     Reasoning: ("text", "block"),
     Opaque: ("block",),
 }
@@ -253,4 +267,30 @@ def _clean_part(part: Part) -> Part:
             changes[name] = cleaned
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
-    return replace(part, **changes) if changes else part
+    part = replace(part, **changes) if changes else part
+    if not isinstance(part, Image | File):
+        return part
+    data = part.data
+    if data is None and sniffed_type(part.url or ""):
+        data = part.url  # base64 in the place of a URL
+    return part if data is None else _with_read_media(part, read_media(part.media_type, data))
+
+
+def _with_read_media(media: Image | File, read: ReadMedia | None) -> Part:
+    """Return media as they were read: another kind of part where they are not what they claim.
+
+    A label stands for data that nobody can read. [formats.media]
+    """
+    if read is None:
+        kind = "image" if isinstance(media, Image) else "file"
+        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+    is_wrong, shown = read.is_mislabelled, read.shown_type or ""
+    media_type = read.shown_type if is_wrong and read.media_type else read.media_type
+    if isinstance(media, Image) and is_wrong and shown == PDF:
+        return File(shown, read.data, block=media.block, format=media.format)
+    is_document = isinstance(media, File) and not (read.media_type or "").startswith("image/")
+    if is_document and is_wrong and shown.startswith("image/"):
+        return Image(shown, read.data, block=media.block, format=media.format)
+    if (media_type, read.data, read.url) == (media.media_type, media.data, media.url):
+        return media
+    return replace(media, media_type=media_type, data=read.data, url=read.url)

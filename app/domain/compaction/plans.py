@@ -56,10 +56,10 @@ class NoCompaction:
 
 @dataclass(frozen=True, slots=True)
 class SlidingCut:
-    """A plan to show only the messages from the seq `tail_start` on, and pinned ones before it."""
+    """A plan to show only the messages from the seq `tail_start` on, and these before it."""
 
     tail_start: int
-    pinned_seqs: tuple[int, ...] = ()
+    kept_seqs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

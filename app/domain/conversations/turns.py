@@ -110,6 +110,17 @@ def pinned_seqs(history: Sequence[Entry]) -> frozenset[int]:
     )
 
 
+def newest_user_message(history: Sequence[Entry]) -> Entry | None:
+    """Return the newest user message of a history."""
+    return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
+
+
+def never_hidden(history: Sequence[Entry]) -> frozenset[int]:
+    """Return the seqs that every view shows: pinned groups and the newest user message."""
+    newest = newest_user_message(history)
+    return pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
+
+
 def never_cleared(history: Sequence[Entry]) -> frozenset[int]:
     """Return the seqs that are never cleared: pinned groups and excluded results."""
     return pinned_seqs(history) | {entry.seq for entry in history if entry.excluded}

@@ -50,6 +50,14 @@ class ShortenedMessage:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class MediaCut:
+    """The media that are left out: those before the message at `seq`, and its first `count`."""
+
+    seq: int
+    count: int
+
+
 def _start(span: Span) -> int:
     return span.start
 
@@ -176,6 +184,7 @@ class View:
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
       for the payloads that do not send it.
+    - Labels stand for the media up to the `media_cut`.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
     """
@@ -192,6 +201,7 @@ class View:
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[ShortenedMessage, ...] = ()
     provider_item: ProviderItem | None = None
+    media_cut: MediaCut | None = None
 
     @property
     def sent_item(self) -> ProviderItem | None:
@@ -203,6 +213,10 @@ class View:
         """Whether the message with this seq is shown verbatim."""
         at = bisect_right(self.spans, seq, key=_start) - 1
         return at >= 0 and seq < self.spans[at].end
+
+    def cuts_media(self, seq: int) -> bool:
+        """Whether media of the message with this seq are left out."""
+        return self.media_cut is not None and seq <= self.media_cut.seq
 
     def clears_result(self, seq: int) -> bool:
         """Whether a tool result with this seq is a placeholder."""
@@ -216,7 +230,8 @@ class View:
     @property
     def is_reduced_inside(self) -> bool:
         """Whether something is left out that neither a summary nor a provider's item stands for."""
-        return bool(self.note or self.results_cleared_through or self.shortened)
+        cut = self.media_cut is not None
+        return bool(self.note or self.results_cleared_through or self.shortened) or cut
 
     @property
     def cuts_the_start(self) -> bool:
@@ -327,6 +342,7 @@ def view_from(raw: Mapping[str, Any]) -> View:
         window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
         shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
         provider_item=_provider_item_from(raw.get("provider_item")),
+        media_cut=MediaCut(**raw["media_cut"]) if raw.get("media_cut") else None,
     )
 
 

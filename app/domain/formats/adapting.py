@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from app.domain.common.messages import (
     File,
@@ -59,15 +60,23 @@ def adapt_parts(
 
 
 def adapted_message(
-    message: Message, parts: list[Part], ids: Mapping[str, str], name: str | None
+    message: Message,
+    parts: list[Part],
+    ids: Mapping[str, str],
+    name: str | None,
+    *,
+    has_fields: bool = False,
 ) -> Message:
     """Return a message with these parts and this name, and the call id to send.
 
     The same object is returned when nothing changes. A message without visible parts gets a
-    placeholder [neutral.no-empty-content]; reasoning is not visible.
+    placeholder [neutral.no-empty-content]; reasoning is not visible. With `has_fields` its content
+    is in fields. Where the name of a participant is not sent, the text begins with it.
     """
-    if all(isinstance(part, Reasoning) for part in parts):
+    if not has_fields and all(isinstance(part, Reasoning) for part in parts):
         parts = [*parts, placeholder_for(message.role, parts)]
+    if name is None and message.role is not Role.TOOL and (message.name or "").strip():
+        parts = _with_speaker(parts, message.name or "")
     call_id = message.tool_call_id
     sent = tool_calls.sent_id(call_id, ids) if call_id is not None else None
     if sent == call_id and name == message.name:
@@ -75,10 +84,26 @@ def adapted_message(
     return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
 
 
+def _with_speaker(parts: Sequence[Part], name: str) -> list[Part]:
+    """Put a participant's name before the first text, or before all that is visible."""
+    for index, part in enumerate(parts):
+        if isinstance(part, Text):
+            spoken = Text(f"{name}: {part.text}", stands_for=part.stands_for)
+            return [*parts[:index], spoken, *parts[index + 1 :]]
+    first = sum(isinstance(part, Reasoning) for part in parts)
+    return [*parts[:first], Text(f"{name}:"), *parts[first:]]
+
+
 def with_parts(message: Message, parts: Sequence[Part]) -> Message:
     """Return a message with these parts, the same object when it has them already."""
     same = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
     return message if same else replace(message, parts=tuple(parts))
+
+
+def beside(original: Message | Image | File | ToolCall, format: FormatName) -> dict[str, Any]:
+    """Return the fields that a format sends beside those it is rendered from."""
+    is_own = original.block is not None and original.format is format
+    return dict(original.block or {}) if is_own else {}
 
 
 def result_name(message: Message) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from app.domain.common.errors import Problem, ValidationError
 from app.domain.common.messages import FormatName
+from app.domain.formats.mcp_parts import is_mcp
 
 _CHAT, _RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 _ANTHROPIC = FormatName.ANTHROPIC
@@ -49,7 +50,7 @@ def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
 def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
     """Raise ValidationError at a part of another format, which no payload could have."""
     for part_pointer, part in _parts(raw, pointer):
-        kind = part.get("type")
+        kind = part.get("type") if not is_mcp(part) else None
         if owners := owners_of(kind, format):
             named = " or ".join(owners)
             detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from app.domain.common.messages import FormatName, Text, ToolCall
+from app.domain.common.messages import File, FormatName, Image, Message, Text, ToolCall
 from app.domain.formats import openai_responses
 
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
@@ -22,7 +22,11 @@ _ITEM: Final = ("type", "id", "role", "status", "phase", "execution", "encrypted
 _CONTENT_FIELDS: Final = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
 
 
-def extra_fields(part: Text | ToolCall, format: FormatName) -> dict[str, Any]:
+Original = Message | Text | Image | File | ToolCall
+"""What may have fields that are sent to the format it came in alone."""
+
+
+def extra_fields(part: Original, format: FormatName) -> dict[str, Any]:
     """Return the fields that `format` sends beside a part's text; empty for most parts."""
     block = part.block
     if block is None or part.format is not format:
@@ -35,7 +39,8 @@ def extra_fields(part: Text | ToolCall, format: FormatName) -> dict[str, Any]:
         case FormatName.OPENAI_RESPONSES:
             return _item_fields(part, block)
         case _:
-            return {}
+            is_reasoning = isinstance(part, Text | ToolCall)
+            return {} if is_reasoning else dict(block)
 
 
 def _without(block: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -51,7 +56,7 @@ def _gemini_fields(block: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _item_fields(part: Text | ToolCall, block: Mapping[str, Any]) -> dict[str, Any]:
+def _item_fields(part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
     match part:
         case ToolCall():
             return _without(block, (*_ITEM, *openai_responses.call_fields(block)))
@@ -61,3 +66,5 @@ def _item_fields(part: Text | ToolCall, block: Mapping[str, Any]) -> dict[str, A
             items = content if isinstance(content, list) else []
             rest = [_without(item, _CONTENT_FIELDS.get(item["type"], ())) for item in items]
             return fields | ({"content": rest} if any(rest) else {})
+        case _:
+            return _without(block, _ITEM)

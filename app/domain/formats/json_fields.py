@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from app.domain.common.errors import ValidationError
+from app.domain.common.messages import FormatName
 
 MAX_DEPTH: Final = 100
 OBJECT: Final = (dict, Mapping)
 """The types of JSON objects. A check of an abstract type alone takes ten times as long."""
+CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
+"""Fields that mark a cache breakpoint."""
 _SYSTEM_TEXT = (
     "system text is not part of the log: store it as a section (PUT .../sections)"
     " or send it with the build"
@@ -90,6 +93,14 @@ class Fields:
         """Return the object without the excluded fields, checked by `json_at`."""
         fields = {key: item for key, item in self.raw.items() if key not in excluded}
         return json_at(fields, self.at)  # type: ignore[no-any-return]
+
+    def beside(self, format: FormatName, *known: str) -> dict[str, Any]:
+        """Return `block` and `format` of a part with the fields beside the known ones, if any.
+
+        Cache breakpoints are no such fields: each payload places them itself.
+        """
+        block = without_nulls(self.json("type", *CACHE_MARKS, *known))
+        return {"block": block, "format": format} if block else {}
 
 
 def text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:

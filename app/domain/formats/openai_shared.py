@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from app.domain.common.base64_media import strict_base64
 from app.domain.common.errors import ValidationError
-from app.domain.common.messages import File, FormatName, Image, Part, Text, ToolCall
+from app.domain.common.messages import File, FormatName, Image, Opaque, Part, Text, ToolCall
 from app.domain.formats import inline_media, json_fields, labels, tool_calls
 from app.domain.formats.json_fields import Fields
 
@@ -30,6 +31,8 @@ def file_at(file: Fields, format: FormatName) -> File:
     has_url = format is FormatName.OPENAI_RESPONSES
     name = file.optional_text("filename")
     if file_data := file.optional_text("file_data"):
+        if inline_media.is_web_url(file_data):
+            return File(url=file_data.strip(), name=name, format=format)
         media_type, data = inline_media.split_data_url(file_data) or (None, file_data)
         return File(media_type=media_type, data=data, name=name)
     if has_url and (url := file.optional_text("file_url")):
@@ -38,6 +41,17 @@ def file_at(file: Fields, format: FormatName) -> File:
         return File(file_id=file_id, name=name, format=format)
     fields = "file_data, file_url or file_id" if has_url else "file_data or file_id"
     raise ValidationError.at(file.at, f"must have {fields}")
+
+
+def audio_at(part: Fields, format: FormatName) -> Opaque | Text:
+    """Read an `input_audio` part; a label stands for data that nobody can read."""
+    block = part.json(*json_fields.CACHE_MARKS)
+    data = json_fields.text_in(block.get("input_audio"), "data")
+    if not data:
+        return Opaque(block, format)
+    if (strict := strict_base64(data)) is None:
+        return Text("[audio: unreadable data]", stands_for=("audio",))
+    return Opaque(block | {"input_audio": {**block["input_audio"], "data": strict}}, format)
 
 
 def adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
@@ -71,6 +85,8 @@ def adapt_content(file: File) -> File | Text | None:
     """Return a document with a name and a media type, or as text; None where it has no content."""
     if file.data is not None:
         media_type = inline_media.media_type_of(file) or "application/octet-stream"
+        if media_type.startswith(("audio/", "video/")):
+            return labels.label_for(file)
         if file.name and media_type == file.media_type:
             return file
         return replace(file, name=file.name or "document", media_type=media_type)

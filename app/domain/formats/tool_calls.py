@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -21,6 +22,7 @@ NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVALID: Final = object()
@@ -39,6 +41,13 @@ def sendable_id(call_id: str) -> str:
         return call_id
     digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
     return f"call_{digest[:24]}"
+
+
+def short_id(call_id: str) -> str:
+    """Map a call id to one that Mistral accepts: nine letters or digits."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
 def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
@@ -61,6 +70,20 @@ def is_name(name: str) -> bool:
 def tool_name(name: str) -> str:
     """Return the name of a called tool in a form that every provider accepts [anthropic.sizes]."""
     return name if is_name(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
+
+
+def participant_name(name: str) -> str | None:
+    """Return a participant's name in a form that OpenAI accepts, None where it has none.
+
+    Accents are left out. A name with letters that no ASCII letter stands for has no such form.
+    """
+    if is_name(name):
+        return name
+    folded = unicodedata.normalize("NFKD", name)
+    if any(char.isalnum() and not char.isascii() for char in folded):
+        return None
+    ascii_name = "".join(filter(str.isascii, folded))[:64]
+    return _NOT_IN_NAME.sub("_", ascii_name).strip("_") or None
 
 
 def is_json(text: str) -> bool:

@@ -184,14 +184,14 @@ def _kind_of(block: Mapping[str, Any]) -> str | None:
 
 
 def _image_data_tokens(data: str) -> int:
-    size = _pixel_size(data)
+    size = pixel_size(data)
     if size is None:
         return IMAGE_TOKENS
     low, high = _IMAGE_TOKEN_RANGE
     return min(high, max(low, math.ceil(size[0] * size[1] / _PIXELS_PER_TOKEN)))
 
 
-def _pixel_size(data: str) -> tuple[int, int] | None:
+def pixel_size(data: str) -> tuple[int, int] | None:
     """Read the size of common image types only; the package has larger parsers for others."""
     if sniffed_type(data) is None:
         return None

@@ -49,7 +49,7 @@ from app.domain.formats import (
     json_fields,
     openai_chat,
 )
-from app.domain.formats.extra_fields import extra_fields
+from app.domain.formats.extra_fields import Original, extra_fields
 from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.tool_calls import NO_IDS, sent_as_object
 from app.domain.models import media
@@ -92,7 +92,7 @@ def count_visible(
     message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
 ) -> int:
     """Count the parts of a clean message that are in every payload of a format."""
-    visible = MESSAGE_OVERHEAD
+    visible = MESSAGE_OVERHEAD + _count_extra_fields(message, format, count)
     is_object = format is FormatName.GEMINI and message.role is Role.TOOL
     for part in message.parts:
         match part:
@@ -103,8 +103,10 @@ def count_visible(
                 visible += 0 if is_object else count(part.text)
             case Image():
                 visible += media.image_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
             case File():
                 visible += media.file_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
             case ToolCall():
                 visible += _count_call(part, format, count)
                 visible += _count_extra_fields(part, format, count)
@@ -164,7 +166,7 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
         return False
     if format is FormatName.GEMINI and message.role is Role.TOOL:
         return False
-    if not all(_counts_alike(part, format) for part in sent.parts):
+    if extra_fields(sent, format) or not all(_counts_alike(part, format) for part in sent.parts):
         return False
     if (message.name, message.tool_call_id) != (sent.name, sent.tool_call_id):
         return False
@@ -272,6 +274,8 @@ def _counts_alike(part: Part, format: FormatName) -> bool:
             text = part.arguments
             same = format not in _OBJECT_ARGUMENTS or sent_as_object(text) == text
             return same and not extra_fields(part, format)
+        case Image() | File():
+            return not extra_fields(part, format)
         case _:
             return True
 
@@ -284,7 +288,7 @@ def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
-def _count_extra_fields(part: Text | ToolCall, format: FormatName, count: CountText) -> int:
+def _count_extra_fields(part: Original, format: FormatName, count: CountText) -> int:
     rest = extra_fields(part, format)
     return count_json(rest, count) if rest else 0
 

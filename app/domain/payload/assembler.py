@@ -35,9 +35,11 @@ from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
-from app.domain.formats.tool_calls import sendable_id
+from app.domain.formats.reasoning_families import MISTRAL
+from app.domain.formats.tool_calls import sendable_id, short_id
 from app.domain.models.tokens import CountText, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.domain.tool_output.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
 from app.domain.tool_output.stored_output import (
@@ -86,6 +88,8 @@ class Assembler(ABC):
     """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
+    linked_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -105,6 +109,7 @@ class Assembler(ABC):
     has_reasoning: bool = field(default=False, init=False)
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._stable_items: list[bytes] = []
@@ -112,6 +117,7 @@ class Assembler(ABC):
         self._not_carried: dict[str, None] = {}
         self._used_ids: set[str] = set()
         self._open_calls: dict[str, str] = {}  # the id to send, by call id
+        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
         self._has_first_message = False
@@ -282,6 +288,8 @@ class Assembler(ABC):
         """
         if row.seq in self._shortened_by_seq or self._has_sent_item(row):
             return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
         output = row.output
         if output is None or not output.mentions:
             return False
@@ -291,6 +299,17 @@ class Assembler(ABC):
         return True
 
     def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
             return self._shortened(row, shortened)
         message = self._sent_message(row)
@@ -368,13 +387,26 @@ class Assembler(ABC):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        wire_id, number = sendable_id(call_id), 1
+        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
+        wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1
-            digest = hashlib.sha256(f"{call_id}\0{number}".encode("utf-8", "surrogatepass"))
-            wire_id = f"call_{digest.hexdigest()[:24]}"
+            wire_id = form(f"{call_id}\0{number}")
         self._used_ids.add(wire_id)
         return wire_id
+
+    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
+        """Remember the fields of a rendered call that its result has to have."""
+        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
+            self._linked[call_id] = fields
+
+    def _with_linked(self, message: Message) -> Message:
+        """Return an adapted result with the fields of its call."""
+        linked = self._linked.get(message.tool_call_id or "")
+        if linked is None:
+            return message
+        own = message.block if message.format is self.format else None
+        return replace(message, block={**linked, **(own or {})}, format=self.format)
 
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._is_cleared(row):
@@ -427,6 +459,11 @@ class Assembler(ABC):
             tail_tokens=tail_tokens,
             not_carried=tuple(self._not_carried),
         )
+
+
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
 
 
 def _may_have_compaction(row: LogRow) -> bool:

@@ -20,6 +20,7 @@ from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.view import View, minus, view_from
 from app.domain.models.budget import Limits
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     STUB_TOOL,
@@ -224,4 +225,4 @@ def _view_change(old: View, new: View) -> str | None:
         return "tool_results_cleared"
     if old.shortened != new.shortened:
         return MESSAGES_SHORTENED
-    return None
+    return MEDIA_LEFT_OUT if old.media_cut != new.media_cut else None

@@ -1,7 +1,8 @@
 """The fields of the records of an export, and the checks of their values [exports.refused].
 
-An import stores what a record has, so that payloads are equal byte for byte even if another release
-would count or convert a message differently. The checks ensure that every stored value can be read.
+What follows from a message (its tokens, its chat item, the names of its calls) is not in its
+record: an import computes it, and does not read it where a record has it. The checks ensure that
+every stored value can be read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from app.domain.common import json_text
+from app.domain.common.json_structure import StructureLimits
 from app.domain.common.messages import FormatName, Role, is_sendable
 from app.domain.common.policy import CounterName
 from app.domain.conversations.active_window import time_from, window_from
@@ -72,8 +74,8 @@ def _json(kind: type[Any], value: Any) -> bool:
     if not _text(value):
         return False
     try:
-        return isinstance(json_text.loads(value), kind)
-    except (ValueError, RecursionError):
+        return isinstance(json_text.loads_within(value, StructureLimits()), kind)
+    except ValueError:
         return False
 
 
@@ -82,8 +84,8 @@ def _reads(read: Callable[[Any], bool], value: Any) -> bool:
     if not _text(value):
         return False
     try:
-        return read(json_text.loads(value))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return read(json_text.loads_within(value, StructureLimits()))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -234,14 +236,9 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "message_id": _name,
         "role": partial(_one_of, Role),
         "format": partial(_one_of, FormatName),
-        "tokens": _small,
-        "reasoning_tokens": _small,
         "call_ids": _is_texts_json,
-        "call_names": _is_texts_json,
-        "has_media": _is_boolean,
         "continues": _is_boolean,
-        "body": _object,
-        "fragment": partial(_or_null, _object),
+        "body": _text,
         "timestamp": _null_or_text,
         "created_at": _time,
         "output": partial(_or_null, _is_output),
@@ -297,6 +294,10 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
     },
 }
 """The fields of every type of line; none may be missing, and there are no others."""
+_COMPUTED = frozenset(
+    ("tokens", "reasoning_tokens", "call_names", "has_media", "fragment", "turn", "total_tokens")
+)
+"""What an import computes of a message; a record may have it."""
 
 
 def checked(line: Line) -> dict[str, Any]:
@@ -304,12 +305,15 @@ def checked(line: Line) -> dict[str, Any]:
     known = FIELDS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-    for name in line.fields:
+    fields = dict(line.fields)
+    if line.type == RecordKind.MESSAGE:
+        fields = {name: value for name, value in fields.items() if name not in _COMPUTED}
+    for name in fields:
         if name not in known:
             raise line.error("is not a field of this record", name[:80])
     for name, check in known.items():
-        if name not in line.fields:
+        if name not in fields:
             raise line.error("is missing", name)
-        if not check(line.fields[name]):
+        if not check(fields[name]):
             raise line.error("has a value that is not allowed", name)
-    return dict(line.fields)
+    return fields

@@ -6,7 +6,8 @@
 2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
    of `RECORDS`, and the records of a kind ascend by their keys.
 3. A record whose text is longer than `PIECE_CHARS` is cut into lines of the type `part`. So no line
-   is longer than `MAX_LINE_BYTES`.
+   is longer than `MAX_LINE_BYTES`. Its text is written and cut piece by piece: no single call of
+   the writer takes long, in which no other thread runs.
 4. A blob is followed by `blob_piece` lines with its bytes, unless it was collected.
 """
 
@@ -17,10 +18,12 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import PayloadTooLarge, Problem, ValidationError
+from app.domain.common.json_structure import StructureLimits
 
 FORMAT = "context-service.conversation"
 VERSION = 1
@@ -109,19 +112,14 @@ class ExportWriter:
             }
         )
 
-    def record(self, kind: str, fields: Mapping[str, Any]) -> bytes:
-        """Return the lines of a record."""
+    def record(self, kind: str, fields: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the lines of a record."""
         if kind in self._counts:
             self._counts[RecordKind(kind)] += 1
-        record = json_text.dump_stored({"type": kind, **fields})
-        lines = record + b"\n"
-        self._lines += 1
-        if len(record) > PIECE_CHARS:
-            parts = [_line(part) for part in _parts(record.decode())]
-            self._lines += len(parts) - 1
-            lines = b"".join(parts)
-        self._hash.update(lines)
-        return lines
+        for line in _lines({"type": kind, **fields}):
+            self._lines += 1
+            self._hash.update(line)
+            yield line
 
     def last(self) -> bytes:
         """Return the last line."""
@@ -146,10 +144,33 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return json_text.dump_stored(record) + b"\n"
 
 
-def _parts(text: str) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(text), PIECE_CHARS):
-        is_last = start + PIECE_CHARS >= len(text)
-        yield {"type": "part", "is_last": is_last, "text": text[start : start + PIECE_CHARS]}
+def _lines(record: Mapping[str, Any]) -> Iterator[bytes]:
+    pending, is_cut = "", False
+    for piece in _json_pieces(record):
+        pending += piece
+        while len(pending) > PIECE_CHARS:
+            yield _line({"type": "part", "is_last": False, "text": pending[:PIECE_CHARS]})
+            pending, is_cut = pending[PIECE_CHARS:], True
+    if is_cut:
+        yield _line({"type": "part", "is_last": True, "text": pending})
+    else:
+        yield pending.encode() + b"\n"
+
+
+def _json_pieces(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the JSON of a record, with a long text in pieces; a stored text has no surrogates."""
+    opening = "{"
+    for name, value in record.items():
+        yield f'{opening}"{name}":'
+        opening = ","
+        if isinstance(value, str) and len(value) > PIECE_CHARS:
+            yield '"'
+            for start in range(0, len(value), PIECE_CHARS):
+                yield json_text.dumps(value[start : start + PIECE_CHARS])[1:-1]
+            yield '"'
+        else:
+            yield json_text.dumps(value)
+    yield "}"
 
 
 class ExportReader:
@@ -162,8 +183,7 @@ class ExportReader:
     def __init__(self, max_record_bytes: int) -> None:
         self._max_record_bytes = max_record_bytes
         self._pending = bytearray()
-        self._parts: list[str] = []
-        self._part_bytes = 0
+        self._parts = BytesIO()
         self._hash = hashlib.sha256()
         self.number = 0
         self._has_ended = False
@@ -201,7 +221,7 @@ class ExportReader:
             self._hash.update(raw + b"\n")
         if kind == "part":
             return self._joined(record)
-        if self._parts:
+        if self._parts.tell():
             raise line_error(self.number, "A part of the record before it is missing")
         return Line(self.number, kind, _without_type(record))
 
@@ -210,22 +230,21 @@ class ExportReader:
         text, is_last = part.get("text"), part.get("is_last")
         if not isinstance(text, str) or not isinstance(is_last, bool) or len(part) != 3:
             raise line_error(self.number, "A part has a text, and is_last")
-        self._parts.append(text)
-        self._part_bytes += len(text)
-        if self._part_bytes > self._max_record_bytes:
+        self._parts.write(text.encode("utf-8", "surrogatepass"))
+        if self._parts.tell() > self._max_record_bytes:
             raise self._too_long(self.number, self._max_record_bytes)
         if not is_last:
             return None
-        record = self._parsed("".join(self._parts).encode("utf-8", "surrogatepass"))
-        self._parts, self._part_bytes = [], 0
+        whole, self._parts = self._parts.getvalue(), BytesIO()
+        record = self._parsed(whole)
         if record["type"] in ("part", "end", "export"):
             raise line_error(self.number, "A part holds no record")
         return Line(self.number, record["type"], _without_type(record))
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
         try:
-            record = json_text.loads(raw)
-        except (ValueError, RecursionError) as error:
+            record = json_text.loads_within(raw, StructureLimits())
+        except ValueError as error:
             raise line_error(self.number, f"The line is not JSON: {error}") from error
         if not isinstance(record, dict) or not isinstance(record.get("type"), str):
             raise line_error(self.number, "A line is a JSON object with a type")

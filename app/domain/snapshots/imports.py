@@ -1,30 +1,42 @@
 """Imports: whether the lines of an export are a log that may be stored [exports.refused].
 
-The running values of the log, its turns and token sums, are computed again. What a line says about
-other lines is checked: seqs, call pairing, blobs and the active compaction.
+1. What follows from a message is computed as in an append, and so are the running values of the
+   log, its turns and token sums, and the costs of summaries and of a provider's compaction items.
+2. What a line says about other lines is checked: seqs, call pairing, blobs and the active
+   compaction.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
-from app.domain.common.json_structure import MAX_MESSAGE_VALUES, has_more_values
-from app.domain.common.messages import FormatName, Role
+from app.domain.common.json_structure import StructureLimits
+from app.domain.common.messages import FormatName, Message, Role
+from app.domain.compaction.provider_items import provider_item
+from app.domain.compaction.views import summary_message_tokens
 from app.domain.conversations.active_window import ActiveWindow, window_from
 from app.domain.conversations.log.batch import unpaired
+from app.domain.conversations.log.draft import Derived, derive
+from app.domain.conversations.log.text_limit import require_short_text
+from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import FORMATS
+from app.domain.models.tokens import CountText
 from app.domain.snapshots.export_fields import checked
 from app.domain.snapshots.exports import FORMAT, KEYS, ORDER, VERSION, Line, RecordKind
+from app.domain.tool_output.stored_output import inline_output, stored_output_from
 
 
 class ImportChecker:
     """Checks the lines of one export in their order; memory does not grow with their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, counter: Callable[[str], CountText]) -> None:
+        self._counter = counter
+        self._item_tokens: dict[int, int] = {}
         self._kind: RecordKind | None = None
         self._key: tuple[Any, ...] = ()
         self._has_begun = False
@@ -72,9 +84,7 @@ class ImportChecker:
                 if fields["seq"] > self.head_seq:
                     raise line.error("There is no message with this seq", "seq")
             case RecordKind.COMPACTION:
-                end = self.head_seq + 1
-                if not 0 <= fields["span_start"] <= fields["span_end"] <= end:
-                    raise line.error("is beyond the log", "span_end")
+                self._check_compaction(line, fields)
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:
@@ -116,32 +126,53 @@ class ImportChecker:
         """Check a message with those before it, and add its turn and its token sum."""
         if fields["seq"] != self.head_seq + 1:
             raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
-        call_ids = tuple(json_text.loads(fields["call_ids"] or "[]"))
-        self._check_body(line, fields)
+        raw, message = _message(line, fields)
+        self.head_seq += 1
+        self.turns += message.role is Role.USER
+        derived = self._derived(raw, message, FormatName(fields["format"]))
         try:
-            self._check_calls(fields["role"], call_ids)
+            self._check_calls(message.role, derived.call_ids)
         except UnpairedToolResult as error:
             raise line.error(error.detail, "call_ids") from error
-        self.head_seq += 1
-        self.turns += fields["role"] == Role.USER
-        self.tokens += fields["tokens"]
-        fields |= {"turn": self.turns, "total_tokens": self.tokens}
+        self.tokens += derived.tokens
+        call_ids, names = derived.call_ids, derived.call_names
+        fields |= {
+            "body": json_text.dump_stored(raw),
+            "fragment": derived.fragment,
+            "tokens": derived.tokens,
+            "reasoning_tokens": derived.reasoning_tokens,
+            "call_ids": json_text.dumps(call_ids) if call_ids else None,
+            "call_names": json_text.dumps(names) if names else None,
+            "has_media": derived.has_media,
+            "turn": self.turns,
+            "total_tokens": self.tokens,
+            "output": _output(fields["output"], message, derived.tokens),
+        }
 
-    def _check_body(self, line: Line, fields: Mapping[str, Any]) -> None:
-        """Check that a build can read the message."""
-        formats = {"body": fields["format"], "fragment": FormatName.OPENAI_CHAT}
-        for name, format in formats.items():
-            if fields[name] is None:
-                continue
-            raw = json_text.loads(fields[name])
-            if has_more_values(raw, MAX_MESSAGE_VALUES):
-                raise line.error(f"has more than {MAX_MESSAGE_VALUES:,} JSON values", name)
-            try:
-                messages = FORMATS[FormatName(format)].parse(raw, "")
-            except ValidationError as error:
-                raise line.error(error.detail, name) from error
-            if len(messages) != 1 or messages[0].role != fields["role"]:
-                raise line.error(f"is not one {fields['role']} message", name)
+    def _derived(self, raw: Mapping[str, Any], message: Message, format: FormatName) -> Derived:
+        """Return what follows from a message, and note what its compaction item costs."""
+        count = self._counter(self.settings["counter"])
+        derived = derive(raw, message, format, count)
+        if derived.compaction is not None:
+            item = provider_item(derived.compaction, self.head_seq, format, "", count)
+            self._item_tokens[self.head_seq] = item.tokens
+        return derived
+
+    def _check_compaction(self, line: Line, fields: dict[str, Any]) -> None:
+        """Check the range of a receipt, and count what its view has."""
+        if not 0 <= fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
+            raise line.error("is beyond the log", "span_end")
+        count = self._counter(self.settings["counter"])
+        view = json_text.loads(fields["view"]) if fields["view"] else {}
+        made = json_text.loads(fields["made"])
+        for summary in (*view.get("summaries", ()), *made):
+            summary["tokens"] = summary_message_tokens(summary["text"], count)
+        if (item := view.get("provider_item")) is not None:
+            if item["seq"] not in self._item_tokens:
+                raise line.error("There is no compaction item in the message that it names", "view")
+            item["tokens"] = self._item_tokens[item["seq"]]
+        fields["view"] = json_text.dumps(view) if view else ""
+        fields["made"] = json_text.dumps(made)
 
     def _check_calls(self, role: str, call_ids: Sequence[str]) -> None:
         if role != Role.TOOL:
@@ -165,6 +196,34 @@ class ImportChecker:
     def window(self) -> ActiveWindow:
         """The active window of the export."""
         return window_from(self.state["since"], self.state["parts"])
+
+
+def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Message]:
+    """Return a message as it is stored and as a build reads it."""
+    format = FormatName(fields["format"])
+    try:
+        raw = json_text.loads_within(fields["body"], StructureLimits())
+        messages = FORMATS[format].parse(raw, "")
+    except ValidationError as error:
+        raise line.error(error.detail, "body") from error
+    except ValueError as error:
+        raise line.error(f"is not a message: {error}", "body") from error
+    if len(messages) != 1 or messages[0].role != fields["role"]:
+        raise line.error(f"is not one {fields['role']} message", "body")
+    (message,) = messages
+    require_short_text(message, f"/{line.number}/body")
+    call_ids = json_text.loads(fields["call_ids"] or "[]")
+    if format is FormatName.GEMINI and message.role is Role.TOOL and len(call_ids) == 1:
+        message = replace(message, tool_call_id=call_ids[0])  # stored by its position
+    return raw, message
+
+
+def _output(given: str | None, message: Message, tokens: int) -> str | None:
+    """Return the stored output of a result; one that its row holds as a whole is measured."""
+    stored = stored_output_from(given) if given is not None else None
+    if message.role is Role.TOOL and (stored is None or stored.ref is None):
+        return inline_output(message).as_json() if tokens > MAX_PLACEHOLDER_TOKENS else None
+    return stored.as_json() if stored is not None else None
 
 
 def _check_format(line: Line, fields: Mapping[str, Any]) -> None:

@@ -39,15 +39,18 @@ class Slots:
     def check(self, tenant_id: str, slots: int = 1) -> None:
         """Raise RateLimited at the tenant's limit, or ServiceUnavailable at the total limit.
 
-        The tenant's limit is checked first, because the tenant itself can end some of its work.
+        The tenant's limit is checked first, because the tenant itself can end some of its work. A
+        tenant takes no more than it leaves free, so that another one always finds some.
         """
-        if self._in_use[tenant_id] + slots > self._max_per_tenant:
+        used, free = self._in_use[tenant_id], self._max_total - self._in_use.total()
+        is_over_share = slots <= free < used + slots
+        if is_over_share or used + slots > self._max_per_tenant:
             raise RateLimited(
-                f"The limit of {self._max_per_tenant} {self._plural} at once per tenant and process"
-                " is reached",
+                f"A tenant has at most {self._max_per_tenant} {self._plural} at once in a process,"
+                " and never more than it leaves to others",
                 {"limit": self._max_per_tenant, "kind": self._kind, "retry_after": RETRY_SECONDS},
             )
-        if self._in_use.total() + slots > self._max_total:
+        if slots > free:
             raise ServiceUnavailable(
                 f"All {self._max_total} {self._plural} of this process are in use",
                 {"reason": f"too_many_{self._kind}", "retry_after": RETRY_SECONDS},

@@ -445,8 +445,12 @@ async def read_user_messages(
     found: list[Message] = []
     for page in _pages(spans):
         rows = await _rows(database, conversation_id, page)
-        found += (row.message() for row in rows if row.role is Role.USER)
+        found += await asyncio.to_thread(_user_messages, rows)
     return found
+
+
+def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
+    return [row.message() for row in rows if row.role is Role.USER]
 
 
 async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:

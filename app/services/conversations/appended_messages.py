@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict
@@ -76,9 +77,11 @@ async def is_same_message(stored: StoredMessage, draft: Draft, format: FormatNam
         return await asyncio.to_thread(
             is_same_result, stored.body, output, draft.raw_message, format
         )
-    return bool(
-        json_text.loads(stored.body) == json_text.loads(json_text.dump_stored(draft.raw_message))
-    )
+    return await asyncio.to_thread(_is_equal, stored.body, draft.raw_message)
+
+
+def _is_equal(body: str, raw_message: Mapping[str, Any]) -> bool:
+    return bool(json_text.loads(body) == json_text.loads(json_text.dump_stored(raw_message)))
 
 
 def positions_of_drafts(

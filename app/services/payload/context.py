@@ -13,12 +13,13 @@ A build is a pipeline of steps. Each step returns a new immutable value:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from app.domain.common.errors import Conflict
+from app.domain.compaction.reduction.overflow_errors import Verdict
 from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.observers import UNOBSERVED
@@ -31,7 +32,11 @@ from app.services.payload.pipeline.epoch import (
     unrecorded,
 )
 from app.services.payload.pipeline.loading import LoadedConversation, load
-from app.services.payload.pipeline.overflow import reduce_after_overflow, refusal
+from app.services.payload.pipeline.overflow import (
+    leave_out_media,
+    reduce_after_overflow,
+    refusal,
+)
 from app.services.payload.pipeline.reduction import reduce, reduce_rendered
 from app.services.payload.pipeline.rendering import render
 from app.services.payload.pipeline.response import respond, shown
@@ -46,8 +51,7 @@ from app.services.payload.pipeline.view import choose_view
 from app.services.prompt.budget_status import BudgetStatus, read_budget
 
 _MAX_ROUNDS = 12
-_THREAD_BYTES = 2**21
-"""The length of a payload that a thread writes."""
+_Reduction = Callable[[BuildDependencies, BuildState], Awaitable[CompactResult]]
 
 
 class ContextService:
@@ -78,7 +82,7 @@ class ContextService:
         """
         first = Attempt(tenant_id, conversation_id, settings, known)
         _, recorded = await self._run(first)
-        return await _responded(self._deps, recorded)
+        return await recorded.rendered.call(respond, self._deps, recorded)
 
     async def preview(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -92,21 +96,29 @@ class ContextService:
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
         _, recorded = await ContextService(apart)._run(first)
-        body = await _responded(apart, recorded)
+        body = await recorded.rendered.call(respond, apart, recorded)
         return body | shown(recorded, body)
 
     async def overflow(
-        self, tenant_id: str, conversation_id: str, settings: RequestSettings
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        refused_media: Verdict | None = None,
     ) -> tuple[CompactResult, dict[str, Any]]:
         """Reduce the payload that a provider refused as too long, and build again, without a model.
 
-        Each call makes the newest payload of this stream smaller. Raises as `build` does, and
-        ContextOverflow when nothing can be left out.
+        Each call makes the newest payload of this stream smaller. Where the provider refused media,
+        only these are left out. Raises as `build` does, and ContextOverflow when nothing can be
+        left out.
         """
         first = Attempt(tenant_id, conversation_id, settings)
-        reduction, recorded = await self._run(first, after_overflow=True)
+        reduce_first: _Reduction = reduce_after_overflow
+        if refused_media is not None:
+            reduce_first = partial(leave_out_media, verdict=refused_media)
+        reduction, recorded = await self._run(first, reduce_first)
         assert reduction is not None
-        return reduction, await _responded(self._deps, recorded)
+        return reduction, await recorded.rendered.call(respond, self._deps, recorded)
 
     async def lower_output(
         self,
@@ -126,7 +138,7 @@ class ContextService:
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         _, recorded = await self._run(replace(attempt, settings=settings))
-        body = await _responded(self._deps, recorded)
+        body = await recorded.rendered.call(respond, self._deps, recorded)
         messages = loaded.input.conversation.state.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
@@ -139,7 +151,7 @@ class ContextService:
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _run(
-        self, first: Attempt, *, after_overflow: bool = False
+        self, first: Attempt, reduce_first: _Reduction | None = None
     ) -> tuple[CompactResult | None, RecordedBuild]:
         """Run the pipeline until a payload fits and is recorded, unless it is a preview.
 
@@ -155,8 +167,8 @@ class ContextService:
                 if state is None:
                     epoch = None
                     state = await choose_view(deps, await load(deps, attempt))
-                    if after_overflow and reduction is None:
-                        reduction = await reduce_after_overflow(deps, state)
+                    if reduce_first is not None and reduction is None:
+                        reduction = await reduce_first(deps, state)
                         attempt, state = replace(first, may_compact=False), None
                         continue
                     state = await reduce(deps, state)
@@ -164,6 +176,9 @@ class ContextService:
                 state = await render(deps, state, epoch.start.view, epoch.kept_tools)
                 if not epoch.matches(state):
                     continue  # the rendered text mentions other tools
+                if (cut := state.media_cut()) is not None:
+                    state = state.with_media_cut(cut)
+                    continue
                 if not state.fits:
                     state = await reduce_rendered(deps, state)
                     continue
@@ -175,10 +190,3 @@ class ContextService:
         if state is not None:
             raise await refusal(deps, state, state.view_entries)
         raise Conflict("The conversation changes too fast to build on; try again")
-
-
-async def _responded(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
-    """Return the answer to a build; a long payload is copied in a thread."""
-    if recorded.rendered.assembler.size_bytes > _THREAD_BYTES:
-        return await asyncio.to_thread(respond, deps, recorded)
-    return respond(deps, recorded)

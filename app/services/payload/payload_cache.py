@@ -6,8 +6,10 @@ in the cache is rendered again from the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
@@ -16,7 +18,11 @@ from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
+from app.services.common.concurrency import in_thread_if
 
+_Result = TypeVar("_Result")
+LONG_BYTES = 2**20
+"""The length of rendered rows that only a thread copies; they are not shared while they grow."""
 _ROW_BYTES = 400
 """Memory of a rendered row beside its text."""
 
@@ -45,6 +51,10 @@ class CachedPayload:
     def size_bytes(self) -> int:
         """Roughly how much memory it takes."""
         return self.assembler.size_bytes + _ROW_BYTES * len(self.entries)
+
+    async def call(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call a function that copies what is rendered, in a thread if that is long."""
+        return await in_thread_if(self.assembler.size_bytes > LONG_BYTES, work, *arguments)
 
     def show(self, view: View) -> None:
         """Take another view, of which every item is the same."""

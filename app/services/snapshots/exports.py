@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.snapshots.export_fields import FIELDS
-from app.domain.snapshots.exports import ExportWriter, RecordKind, blob_pieces
+from app.domain.snapshots.exports import KEYS, ExportWriter, RecordKind, blob_pieces
 from app.domain.tool_output.blobs import Blob
 from app.services.ports import Database
 from app.services.tool_output.stored_results import StoredResults
 
+_BATCH_BYTES = 2**20
 _AFTER_STATE = (
     RecordKind.VERSION,
     RecordKind.BLOB,
@@ -58,12 +60,14 @@ class ExportService:
         public_id = row["own_id"] or conversation_id
         yield writer.first(public_id, created_at, self._now().isoformat())
         for kind in (RecordKind.SETTINGS, RecordKind.STATE):
-            yield writer.record(kind, {name: row[name] for name in FIELDS[kind]})
+            lines = writer.record(kind, {name: row[name] for name in FIELDS[kind]})
+            async for batch in _batches(lines):
+                yield batch
         for kind in _AFTER_STATE:
             pages = self._pages(kind, conversation_id, row, writer, bound)
             async with aclosing(pages):
-                async for lines in pages:
-                    yield lines
+                async for batch in pages:
+                    yield batch
         yield writer.last()
 
     async def _pages(
@@ -84,18 +88,17 @@ class ExportService:
             has_more = page.has_more
             if not page:
                 break
-            last, count = page[-1], count + len(page)
+            last, count = {name: page[-1][name] for name in KEYS[kind]}, count + len(page)
             if kind is RecordKind.BLOB:
                 for blob in page:
-                    async for lines in self._blob(conversation_id, blob, writer):
-                        yield lines
+                    async for batch in self._blob(conversation_id, blob, writer):
+                        yield batch
                 continue
-            records = [record for record in page if not _follows(kind, record, newer)]
-            written = b"".join([writer.record(kind, record) for record in records])
-            del records
+            records = (record for record in page if not _follows(kind, record, newer))
+            lines = (line for record in records for line in writer.record(kind, record))
+            async for batch in _batches(lines):
+                yield batch
             page.clear()
-            yield written
-            del written
         if kind is RecordKind.MESSAGE and count != head_seq:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
 
@@ -104,7 +107,8 @@ class ExportService:
     ) -> AsyncGenerator[bytes]:
         """Yield the lines of a blob with its bytes; no bytes if it was collected."""
         row = {**row, "is_collected": row["collected_at"] is not None}
-        yield writer.record(RecordKind.BLOB, {name: row[name] for name in FIELDS[RecordKind.BLOB]})
+        fields = {name: row[name] for name in FIELDS[RecordKind.BLOB]}
+        yield b"".join(writer.record(RecordKind.BLOB, fields))
         if row["is_collected"]:
             return
         blob = Blob(
@@ -118,8 +122,26 @@ class ExportService:
         )
         async with aclosing(self._outputs.batches(conversation_id, blob)) as batches:
             async for chunks in batches:
-                pieces = [piece for chunk in chunks for piece in blob_pieces(chunk)]
-                yield b"".join([writer.record("blob_piece", piece) for piece in pieces])
+                pieces = (piece for chunk in chunks for piece in blob_pieces(chunk))
+                lines = (line for piece in pieces for line in writer.record("blob_piece", piece))
+                async for batch in _batches(lines):
+                    yield batch
+
+
+async def _batches(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield lines, several at a time, that are written in a thread."""
+    while batch := await asyncio.to_thread(_next_lines, lines):
+        yield batch
+
+
+def _next_lines(lines: Iterator[bytes]) -> bytes:
+    batch, size = [], 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= _BATCH_BYTES:
+            break
+    return b"".join(batch)
 
 
 def _follows(kind: RecordKind, record: Mapping[str, Any], newer: set[str]) -> bool:

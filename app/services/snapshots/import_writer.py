@@ -85,7 +85,8 @@ class ImportWriter:
                     await self.flush()
                 self._kind = kind
                 self._batch.append((line, fields))
-                self._chars += sum(len(item) for item in fields.values() if isinstance(item, str))
+                texts = (item for item in fields.values() if isinstance(item, str | bytes))
+                self._chars += sum(map(len, texts))
                 if len(self._batch) >= _BATCH_ROWS or self._chars >= _BATCH_CHARS:
                     await self.flush()
 

@@ -46,8 +46,8 @@ _DROP_TIMEOUT_SECONDS = 60
 _STALE_BATCH = 50
 _LINES_AT_ONCE = 100
 _MAX_ATTEMPTS = 3
-_RECORD_BYTES = 8
-"""Bytes of a record for each byte of a request body: a message is in it twice, and escaped."""
+_RECORD_FACTOR = 2
+"""Bytes of a record for each byte of a request body: the quotes of its JSON are escaped."""
 _TIMES = ("cleared_at", "oldest_at", "newest_at")
 _log = logging.getLogger("app.imports")
 
@@ -96,7 +96,7 @@ class ImportService:
         self._now = now
         self._stale = StaleImports(database, now)
         self._check_settings = check_settings
-        self._max_record_bytes = _RECORD_BYTES * max_body_bytes
+        self._max_record_bytes = _RECORD_FACTOR * max_body_bytes
         self._max_blob_bytes = max_blob_bytes
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
@@ -176,7 +176,7 @@ class ImportService:
         new: NewImport,
     ) -> Imported:
         reader = ExportReader(self._max_record_bytes)
-        checker = ImportChecker()
+        checker = ImportChecker(self._resolver.counter)
         body = hashlib.sha256()
         has_settings = False
         async with ImportWriter(

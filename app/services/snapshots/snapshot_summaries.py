@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from app.domain.common.pages import BATCH_BYTES, batches
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.domain.conversations.conversation import Conversation
+from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.domain.snapshots.snapshots import (
     FAILED_SUMMARY,
@@ -162,8 +164,12 @@ class SnapshotSummaries:
         for start, end in batches(sizes, BATCH_BYTES):
             async with self._database.session() as session:
                 rows = await session.contexts.rows(conversation_id, start, end, as_chat=False)
-            messages += [truncated(row.message(), MAX_TEXT_CHARS) for row in rows]
+            messages += await asyncio.to_thread(_truncated, rows)
         return messages
+
+
+def _truncated(rows: Sequence[LogRow]) -> list[Message]:
+    return [truncated(row.message(), MAX_TEXT_CHARS) for row in rows]
 
 
 def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:

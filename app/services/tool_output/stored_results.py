@@ -21,7 +21,7 @@ from app.domain.tool_output.offloading import NewBlob, PreviewedBlob
 from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.domain.tool_output.restoring import restore_result
 from app.domain.tool_output.stored_output import StoredOutput
-from app.services.common.concurrency import for_each
+from app.services.common.concurrency import THREAD_BYTES, for_each, in_thread_if
 from app.services.ports import BlobStore, Database
 
 DeleteConversationObjects = Callable[[str, Sequence[str]], Awaitable[None]]
@@ -173,11 +173,17 @@ class StoredResults:
             is_collected = blob is not None and blob.collected_at is not None
             if output is None or blob is None or is_collected or not size:
                 is_truncated = output is not None and output.is_cut
-                raw_message = json_text.loads(message.body)
+                raw_message = await in_thread_if(
+                    message.byte_size > THREAD_BYTES, json_text.loads, message.body
+                )
                 originals.append(Original(message, raw_message, is_truncated, is_collected))
             else:
                 data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-                raw_message = restore_result(message.body, FormatName(message.format), output, data)
+                format = FormatName(message.format)
+                is_long = message.byte_size + size > THREAD_BYTES
+                raw_message = await in_thread_if(
+                    is_long, restore_result, message.body, format, output, data
+                )
                 originals.append(Original(message, raw_message))
         return originals
 

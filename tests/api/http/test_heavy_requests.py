@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import httpx
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Message
 
-from app.api.http.heavy_requests import SLOT_BYTES, drained
+from app.api.http.heavy_requests import SLOT_BYTES, drained, large_slots
 from app.main import create_app
 from app.services.common.limiter import Slots
 from app.settings import Settings
@@ -70,13 +72,32 @@ async def test_long_bodies_take_slots_by_their_length(settings: Settings, is_dir
             assert (slots.taken, slots.in_use) == (taken, 0)
 
 
-async def test_lists_take_a_slot(settings: Settings) -> None:
-    """A request without a slot is refused with the time to wait."""
+@given(st.integers(1, 1000), st.integers(1, 200))
+def test_large_requests_leave_connections(heavy_requests: int, pool_max_size: int) -> None:
+    """Property: half of the pool is left, and no cheaper large request would leave it."""
+    slots, most = large_slots(heavy_requests, pool_max_size), max(1, pool_max_size // 2)
+    assert heavy_requests // slots <= most
+    assert slots == 1 or heavy_requests // (slots - 1) > most
+
+
+async def test_pages_and_large_requests_take_slots(settings: Settings) -> None:
+    """By what they keep busy; a request without a slot is refused with the time to wait."""
     app = create_app(settings)
     async with started(app) as client:
+        path = await new_conversation(client)
+        page, large = 1 + settings.page_bytes // SLOT_BYTES, app.state.large_slots
+        for method, target, taken in (
+            ("GET", "/v1/conversations", page),
+            ("GET", f"{path}/messages", page),
+            ("GET", f"{path}/messages?limit=5&content=full", large),
+            ("GET", f"{path}/export", large),
+            ("POST", f"{path}/fork", large),
+        ):
+            slots = app.state.heavy = Recorded(32)
+            answer = await client.request(method, target)
+            assert answer.status_code < 300, answer.text
+            assert (slots.taken, slots.in_use) == ([taken], 0), target
         slots = app.state.heavy = Recorded(1)
-        assert (await client.get("/v1/conversations")).status_code == 200
-        assert (slots.taken, slots.in_use) == ([1], 0)
         slots.take("another")
         refused: httpx.Response = await client.get("/v1/conversations")
         assert_problem(refused, 503, "SERVICE_UNAVAILABLE")

@@ -17,13 +17,54 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import Server, execute, lock_waiters, started
+from tests.logged import Lines, lines
+
+__all__ = ["lines"]
 
 
 async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
     """Both answer ok on a migrated database. [operation.database-away]"""
-    for path in ("/healthz", "/readyz"):
+    told: dict[str, dict[str, object]] = {"/healthz": {}, "/readyz": {"degraded": []}}
+    for path, more in told.items():
         answer = await client.get(path)
-        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"} | more)
+
+
+@pytest.mark.parametrize(
+    ("model", "variable", "other"),
+    [
+        ("gpt-4.1-mini", "OPENAI_API_KEY", "OPENAI_API_KEY"),
+        ("claude-haiku-4-5", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        ("gemini/gemini-2.5-flash", "GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        ("mistral/mistral-small-latest", "MISTRAL_API_KEY", "MISTRAL_API_KEY"),
+    ],
+)
+async def test_a_summarizer_without_its_key_is_reported(
+    settings: Settings,
+    lines: Lines,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    variable: str,
+    other: str,
+) -> None:
+    """The start logs it and `/readyz` names it; with a key, from wherever, neither does."""
+    for name in (variable, other):
+        monkeypatch.delenv(name, raising=False)
+    keyless = settings.model_copy(update={"summarizer_model": model, "summarizer_api_key": None})
+
+    async def degraded(of: Settings) -> object:
+        async with started(create_app(of)) as client:
+            answer = await client.get("/readyz")
+            assert answer.status_code == 200
+            return answer.json()["degraded"]
+
+    assert await degraded(keyless) == ["summarizer_without_key"]
+    (told,) = lines.told("summarizer_without_key")
+    assert (told["model"], told["variable"]) == (model, variable)
+    assert await degraded(keyless.model_copy(update={"summarizer_api_key": "key"})) == []
+    monkeypatch.setenv(other, "key")
+    assert await degraded(keyless) == []
+    assert len(lines.told("summarizer_without_key")) == 1
 
 
 async def test_without_a_database(settings: Settings) -> None:

@@ -89,7 +89,8 @@ async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> N
     for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
         assert await payload(client, copy, **body) == await payload(client, path, **body)
     shown, origin = (await client.get(copy)).json(), (await client.get(path)).json()
-    own = ("conversation_id", "created_at", "updated_at")
+    # A redacted message counts what it has, no longer what it had.
+    own = ("conversation_id", "created_at", "updated_at", "tokens")
     assert {**origin, **{name: shown[name] for name in own}} == shown
     await append(client, copy, result("c2"))
     found = (await client.get(f"{copy}/messages", params={"content": "full"})).json()["data"]
@@ -176,8 +177,8 @@ REFUSED: dict[str, Any] = {
     "settings twice": doubled("settings"),
     "an unknown field": changed("message", more=1),
     "an unknown type": changed("message", type="more"),
-    "a number as text": changed("message", tokens="1"),
-    "a negative number": changed("message", tokens=-1),
+    "a number as text": changed("pin", seq="1"),
+    "a negative number": changed("pin", seq=-1),
     "a NUL": changed("message", message_id="a\x00"),
     "a body that is no message": changed("message", body="[]"),
     "a body of another role": changed("message", role="assistant"),
@@ -205,6 +206,43 @@ REFUSED: dict[str, Any] = {
 }
 
 
+LIES = {
+    "tokens": 1,
+    "reasoning_tokens": -1,
+    "call_names": "[]",
+    "has_media": "no",
+    "fragment": '{"role":"user","content":"x"}',
+    "turn": 9,
+    "total_tokens": 0,
+}
+
+
+async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient) -> None:
+    """Counts and conversions of a file are not read. [exports.import]"""
+    path = await new_conversation(client, model="gpt-4o")
+    await append(client, path, user("why " * 5_000), calling("c1"), result("c1", "row " * 900))
+    await append(client, path, *(user(f"{at} " + "because " * 300) for at in range(14)))
+    compacted = await client.post(f"{path}/compact", json={})
+    assert compacted.json()["compacted"], compacted.text
+    export = await exported(client, path)
+    lines = [json.loads(line) for line in export.splitlines()]
+    for line in lines:
+        if line["type"] == "message":
+            line.update(LIES)
+        if line["type"] == "compaction":
+            view, made = json.loads(line["view"]), json.loads(line["made"])
+            for summary in (*view["summaries"], *made):
+                summary["tokens"] = 0
+            line.update(view=json.dumps(view), made=json.dumps(made))
+    copy = await imported(client, written(lines))
+    assert after_first(await exported(client, copy)) == after_first(export)
+    for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
+        ask = {"max_context_tokens": 8_000, **body}
+        one, two = [(await client.post(f"{at}/context", json=ask)).json() for at in (path, copy)]
+        assert one["tokens_used"] == two["tokens_used"] <= 8_000
+        assert await payload(client, copy, **ask) == await payload(client, path, **ask)
+
+
 async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     """Each error names a line or a setting, and leaves nothing behind. [exports.refused]"""
     lines = await small_export(client)
@@ -226,7 +264,7 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     for content in foreign:
         answer = await client.post("/v1/conversations/import", content=content)
         assert_problem(answer, 422, "VALIDATION_ERROR")
-    bent = [{**line, "tokens": 1} if line["type"] == "message" else line for line in lines]
+    bent = [{**line, "continues": True} if line["type"] == "message" else line for line in lines]
     answer = await client.post("/v1/conversations/import", content=written(bent, sealed=False))
     assert_problem(answer, 422, "VALIDATION_ERROR", f"/{len(lines)}/sha256")
     long = b'{"type":"' + b"x" * 600_000

@@ -135,6 +135,18 @@ def images() -> st.SearchStrategy[Image]:
     )
 
 
+def images_with_fields() -> st.SearchStrategy[Image]:
+    """Images with more fields of one format."""
+    kept = {"transformations": {"oversized_image": "error"}}
+    framed = {"inlineData": {"displayName": "a"}, "videoMetadata": {"fps": 1.0}}
+    blocks = st.sampled_from([(kept, FormatName.ANTHROPIC), (framed, FormatName.GEMINI)])
+    return st.builds(
+        lambda image, own: replace(image, data=png(3, 4), url=None, block=own[0], format=own[1]),
+        images(),
+        blocks,
+    )
+
+
 def odd_images() -> st.SearchStrategy[Image]:
     """Images some format cannot send as they are."""
     return st.builds(
@@ -165,7 +177,7 @@ def files() -> st.SearchStrategy[File]:
 def user_opaques() -> st.SearchStrategy[Opaque]:
     """Parts of a user message that one format alone understands."""
     upload = {"type": "container_upload", "file_id": "file_1"}
-    clip = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}, "videoMetadata": {"fps": 1.0}}
+    clip = {"videoMetadata": {"fps": 1.0}, "toolCall": {"id": "t1"}}
     return st.sampled_from(
         [
             Opaque(_AUDIO, FormatName.OPENAI_CHAT),
@@ -267,8 +279,10 @@ def _with_originals(call: ToolCall) -> list[ToolCall]:
     part = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
     patch = {"type": "apply_patch_call", "call_id": call.id, "status": "completed"}
     operation = {"type": "delete_file", "path": "a"}
+    caller = {"caller": {"type": "direct"}, "toolset_name": "browser"}
     return [
         replace(call, custom=False, block=item, format=FormatName.OPENAI_RESPONSES),
+        replace(call, custom=False, block=caller, format=FormatName.ANTHROPIC),
         ToolCall(
             call.id,
             "apply_patch",
@@ -282,7 +296,9 @@ def _with_originals(call: ToolCall) -> list[ToolCall]:
 
 def user_messages() -> st.SearchStrategy[Message]:
     """User messages with any mix of content."""
-    part = st.one_of(texts().map(Text), images(), odd_images(), files(), user_opaques())
+    part = st.one_of(
+        texts().map(Text), images(), images_with_fields(), odd_images(), files(), user_opaques()
+    )
     names = st.none() | st.sampled_from(["ann", "not a name"])
     return st.builds(
         lambda parts, name: Message(Role.USER, tuple(parts), name=name),

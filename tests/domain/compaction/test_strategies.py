@@ -41,6 +41,8 @@ from app.domain.conversations.turns import (
     group_boundary_after,
     group_boundary_before,
     is_group_boundary,
+    never_hidden,
+    newest_user_message,
     pinned_seqs,
 )
 from app.domain.conversations.view import Span, Summary, View, spans_beside
@@ -358,7 +360,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
             must = history[turns[-1] :]
         case _:
             must = history[groups[-1][0] :]
-    stays = {item.seq for item in must} | pinned_seqs(history)
+    stays = {item.seq for item in must} | never_hidden(history)
     loose = [item for item in left if item.seq not in stays]
     assert not loose or policy.preserve_user_messages
     assert all(item.role is U for item in loose)
@@ -396,17 +398,42 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     )
 
 
-def test_the_newest_user_message_stays_once_it_was_kept() -> None:
-    """After an emergency cut to the newest user message no plan hides it. [compaction.emergency]"""
-    kept = entry(5, U, 50)
-    policy = Policy(sandwich=SandwichPolicy(0, 1))
-    for name in (StrategyName.SANDWICH, StrategyName.RETAIN_SUMMARY, StrategyName.TREE_SUMMARY):
-        for deep in (False, True):
-            plan = STRATEGIES[name].plan([kept], Span(1, 9), VAST, policy, deep=deep)
-            assert isinstance(plan, NoCompaction)
-    later = [kept, *(entry(seq, A, 50) for seq in range(9, 13))]
-    plan = SANDWICH.plan(later, Span(1, 9), VAST, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 150, Span(1, 12), unhidden_seqs=(5,))
+@given(
+    pinned_histories(),
+    st.lists(entries(4), max_size=6),
+    policies(),
+    budgets(),
+    st.sampled_from(StrategyName),
+    st.lists(st.booleans(), min_size=7, max_size=7),
+    st.booleans(),
+)
+def test_the_newest_user_message_always_stays(
+    history: list[Entry],
+    later: list[list[Entry]],
+    policy: Policy,
+    budget: HistoryBudget,
+    name: StrategyName,
+    deep: list[bool],
+    is_loop: bool,
+) -> None:
+    """No plan hides it, wherever it lies, however long the loop after it. [strategy.newest-user]"""
+    covered: Span | None = None
+    head_seq = history[-1].seq
+    if is_loop:
+        later = [[replace(i, role=A) if i.role is U else i for i in more] for more in later]
+    for more, is_deep in zip([[], *later], deep, strict=False):
+        history = grown(history, more, head_seq)
+        head_seq += len(more)
+        newest = newest_user_message(history)
+        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
+        while isinstance(plan, CompactionPlan) and plan.fallback is not None and is_deep:
+            plan = plan.fallback
+        if isinstance(plan, CompactionPlan):
+            history, covered = applied(history, covered, plan)
+        elif isinstance(plan, SlidingCut):
+            shown = {*plan.kept_seqs, *range(plan.tail_start, head_seq + 1)}
+            history = [item for item in history if item.seq in shown]
+        assert newest is None or newest in history
 
 
 # --- sandwich, sliding window, full history -------------------------------------------------
@@ -428,10 +455,10 @@ def test_not_enough_messages_keep_the_full_history() -> None:
 def test_sliding_window_shows_exactly_the_last_n(
     history: list[Entry], policy: Policy, budget: HistoryBudget
 ) -> None:
-    """The last N messages and pins are shown, grown to a call group and no further."""
+    """The last N messages are shown, grown to a call group and no further, and what stays."""
     last = policy.sliding_window.keep_last_n
     plan = SLIDING.plan(history, None, budget, policy)
-    pinned = pinned_seqs(history)
+    pinned = never_hidden(history)
     if isinstance(plan, NoCompaction):
         minimum = group_boundary_before(history, len(history) - last)
         assert all(item.seq in pinned for item in history[:minimum])
@@ -441,8 +468,8 @@ def test_sliding_window_shows_exactly_the_last_n(
     assert tail[0].role is not T
     assert len(tail) >= last
     assert all(item.role is T for item in tail[1 : len(tail) - last + 1])
-    assert plan.pinned_seqs == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
-    kept = [item for item in history if item.seq in plan.pinned_seqs]
+    assert plan.kept_seqs == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
+    kept = [item for item in history if item.seq in plan.kept_seqs]
     assert isinstance(SLIDING.plan([*kept, *tail], None, budget, policy), NoCompaction)
 
 
@@ -467,7 +494,9 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
     if end == 1:
         assert isinstance(plan, NoCompaction)
     else:
-        assert plan == CompactionPlan(("retain_summary",), (end - 1) * 10, Span(1, end))
+        newest = (8,) if end > 8 else ()
+        freed = (end - 1 - len(newest)) * 10
+        assert plan == CompactionPlan(("retain_summary",), freed, Span(1, end), newest)
 
 
 @given(pinned_histories(), budgets(), policies(), st.booleans())
@@ -541,7 +570,8 @@ def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
     history = history_of([U, A, U, A, T, A, T, A, T])
     budget = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
     plan = TREE.plan(history, None, budget, Policy())
-    assert plan == CompactionPlan(("tree_summary",), 50, Span(1, 6), chunks=(Span(1, 6),))
+    kept, chunks = (3,), (Span(1, 6),)
+    assert plan == CompactionPlan(("tree_summary",), 40, Span(1, 6), kept, chunks=chunks)
 
 
 @given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), budgets(), st.booleans())

@@ -135,6 +135,8 @@ OPENAI_READS = [
         Message(
             Role.ASSISTANT,
             (Opaque({"type": "refusal", "refusal": "No."}, FormatName.OPENAI_CHAT),),
+            block={"refusal": "No."},
+            format=FormatName.OPENAI_CHAT,
         ),
     ),
     (

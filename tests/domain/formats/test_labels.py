@@ -81,7 +81,7 @@ PARTS: list[tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]]
         chat(role="assistant", audio={"id": "audio_1", "transcript": "Hello there"}),
         "[audio: Hello there]",
         "audio",
-        (),
+        (CHAT,),
     ),
     (
         CHAT,
@@ -234,8 +234,8 @@ PARTS: list[tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]]
             },
             role="user",
         ),
-        "[video: video/mp4]",
-        "inline_data",
+        "[file: video/mp4]",
+        "file",
         (GEMINI,),
     ),
     (CHAT, chat({"type": "hologram", "beam": 3}), "[hologram]", "hologram", (CHAT,)),
@@ -246,7 +246,7 @@ PARTS: list[tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]]
 
 
 def row_of(raw: dict[str, Any], format: FormatName, seq: int = 1) -> LogRow:
-    """Return a message as a build of any format but its own may read it."""
+    """Return a message as a build of any format may read it: Chat has an item of its own."""
     (made,) = make_drafts(raw, format, third, "")
     return LogRow(
         id=f"m{seq}",

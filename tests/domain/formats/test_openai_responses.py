@@ -167,15 +167,11 @@ READS = [
         {**OUTPUT, "id": "m-7", "name": "f", "status": "completed", "output_ref": {"id": "b"}},
         Message(
             Role.TOOL,
-            (
-                Text(
-                    "ok",
-                    {"type": "function_call_output", "name": "f", "status": "completed"},
-                    RESPONSES,
-                ),
-            ),
+            (Text("ok"),),
             "c1",
             "f",
+            block={"type": "function_call_output", "name": "f", "status": "completed"},
+            format=RESPONSES,
         ),
     ),
     (
@@ -184,12 +180,12 @@ READS = [
             Role.TOOL,
             (
                 Text(
-                    '[{"type":"function","name":"z","parameters":{"type":"object"},"strict":false}]',
-                    {"type": "tool_search_output", "execution": "client"},
-                    RESPONSES,
+                    '[{"type":"function","name":"z","parameters":{"type":"object"},"strict":false}]'
                 ),
             ),
             "c3",
+            block={"type": "tool_search_output", "execution": "client"},
+            format=RESPONSES,
         ),
     ),
 ]

@@ -115,7 +115,7 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> V
     if isinstance(plan, CompactionPlan):
         return draw(compacted(plan, history))
     if isinstance(plan, SlidingCut):
-        return View(spans=spans_beside(Span(1, plan.tail_start), plan.pinned_seqs))
+        return View(spans=spans_beside(Span(1, plan.tail_start), plan.kept_seqs))
     return EVERYTHING
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -65,12 +66,28 @@ def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
             try:
                 assert await slots.acquire(tenant_id, count) == wanted
             except RateLimited:
-                assert used[tenant_id] + wanted > 3
+                assert used[tenant_id] + wanted > min(3, 5 - used.total())
             except ServiceUnavailable:
                 assert used.total() + wanted > 5
             else:
                 used[tenant_id] += wanted
             assert used.total() <= 5 and max(used.values(), default=0) <= 3
+
+    asyncio.run(run())
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.lists(st.integers(1, 9), max_size=99))
+def test_a_tenant_leaves_as_much_as_it_has(total: int, limit: int, sizes: list[int]) -> None:
+    """Property: another tenant finds as many free slots as it had before its newest work."""
+
+    async def run() -> None:
+        slots, used, before = Slots("things", "things", total, limit), 0, [0]
+        for size in sizes:
+            with suppress(RateLimited, ServiceUnavailable):
+                taken = await slots.acquire("hog", size)
+                before.append(used)
+                used += taken
+            slots.check("next", before[-1])
 
     asyncio.run(run())
 

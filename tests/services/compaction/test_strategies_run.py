@@ -151,7 +151,7 @@ async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> None:
-    """`retain_last_turns` whole turns follow the summary; with 0 the last call group."""
+    """`retain_last_turns` whole turns follow; with 0 the last call group and user message."""
     own = policy(20_000, strategy="retain_summary", compaction={"retain_last_turns": turns})
     cid = await harness.conversation(own)
     await harness.talk(cid, 3)
@@ -161,7 +161,7 @@ async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> Non
     assert made.compacted
     chat, _ = await both(harness, cid)
     rest = chat.messages[1:]
-    assert len(rest) == {0: 1, 1: 2, 3: 12}[turns]
+    assert len(rest) == {0: 2, 1: 2, 3: 12}[turns]
     assert made.after_msg_count == len(chat.messages)
     assert made.after_tokens == chat["tokens_used"]
 

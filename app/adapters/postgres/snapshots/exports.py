@@ -57,14 +57,9 @@ COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
         "message_id": "text",
         "role": "text",
         "format": "text",
-        "tokens": "integer",
-        "reasoning_tokens": "integer",
         "call_ids": "text",
-        "call_names": "text",
-        "has_media": "boolean",
         "continues": "boolean",
         "body": "text",
-        "fragment": "text",
         "timestamp": "text",
         "created_at": "timestamptz",
         "output": "text",
@@ -114,11 +109,23 @@ COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
     },
 }
 """The columns of a record with their types, by kind."""
-_ADDED = {RecordKind.MESSAGE: {"turn": "bigint", "total_tokens": "bigint"}}
+_ADDED = {
+    RecordKind.MESSAGE: {
+        "tokens": "integer",
+        "reasoning_tokens": "integer",
+        "call_names": "text",
+        "has_media": "boolean",
+        "turn": "bigint",
+        "total_tokens": "bigint",
+        "fragment": "text",
+    }
+}
 """Columns that an import computes."""
+_WRITTEN = ("body", "fragment")
+"""The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
     RecordKind.VERSION: ("body",),
-    RecordKind.MESSAGE: ("body", "fragment", "output"),
+    RecordKind.MESSAGE: ("body", "output"),
     RecordKind.COMPACTION: ("summary", "view", "made"),
 }
 """Columns with texts of any length."""
@@ -181,13 +188,19 @@ RENEW = Statement(
 
 def _add(kind: RecordKind) -> Statement:
     columns = {**COLUMNS[kind], **_ADDED.get(kind, {})}
-    typed = ", ".join(f'"{name}" {type}' for name, type in columns.items())
-    names = ", ".join(columns)
+    written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
+    plain = {name: type for name, type in columns.items() if name not in written}
+    typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
+    rows = f"json_to_recordset(CAST(:rows AS json)) AS ({typed})"
+    arrays = [f"unnest(CAST(:{name} AS bytea[]))" for name in written]
+    values = [f"convert_from(item.{name}, 'UTF8')" for name in written]
     return Statement(
         f"""
-        INSERT INTO {_TABLES[kind]} (conversation_id, {names})
-        SELECT CAST(:conversation_id AS uuid), {", ".join(f"item.{name}" for name in columns)}
-        FROM json_to_recordset(CAST(:rows AS json)) AS item ({typed})
+        INSERT INTO {_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
+        SELECT CAST(:conversation_id AS uuid),
+            {", ".join((*(f"item.{name}" for name in plain), *values))}
+        FROM ROWS FROM ({", ".join((rows, *arrays))})
+            AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
         """,
         is_long=True,
     )
@@ -289,11 +302,18 @@ class ExportRepository:
     async def add(
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
     ) -> bool:
+        written = {name: [row.get(name) for row in records] for name in _WRITTEN}
+        is_message = kind is RecordKind.MESSAGE
+        rows = [
+            {name: value for name, value in row.items() if not is_message or name not in _WRITTEN}
+            for row in records
+        ]
         try:
             await self._session.run(
                 ADDITIONS[kind],
                 conversation_id=UUID(conversation_id),
-                rows=json_text.dumps(list(records)),
+                rows=json_text.dumps(rows),
+                **written,
             )
         except UniqueViolationError:
             return False

@@ -7,7 +7,8 @@ apply in order:
    where lowering it leaves enough of it, and the error names its setting or it takes a third of the
    window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
-3. Limits on a rate, a quota, a payment or media are neither.
+3. Limits on a rate, a quota or a payment are neither. Refused media are named as such: too many,
+   too large, or one that the provider cannot read, whose message it may name by its index.
 4. A requested output beyond the model's limit is too large.
 5. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
 6. Words that name the context, the prompt or the input as too long decide.
@@ -28,6 +29,8 @@ from app.domain.compaction.reduction.provider_phrasings import (
     CODES,
     FIELD_CODES,
     INPUTS,
+    MEDIA,
+    MEDIA_COUNTS,
     OTHER_LIMITS,
     OTHERS,
     OUTPUTS,
@@ -54,6 +57,7 @@ class VerdictKind(StrEnum):
 
     INPUT_TOO_LONG = "input_too_long"
     OUTPUT_TOO_LARGE = "output_too_large"
+    MEDIA_REFUSED = "media_refused"
     OTHER = "other"
 
 
@@ -61,13 +65,17 @@ class VerdictKind(StrEnum):
 class Verdict:
     """What an error says; of an output that is too large also the limit and the request, if named.
 
-    Both are in tokens. With `exceeds_window` a smaller input would help, too.
+    Both are in tokens. With `exceeds_window` a smaller input would help, too. Of refused media,
+    `keep_media` is how many may stay at most where they are too many, and `item_index` is the place
+    of the item with a bad one, if named.
     """
 
     kind: VerdictKind
     exceeds_window: bool = False
     output_limit: int | None = None
     requested_output: int | None = None
+    keep_media: int | None = None
+    item_index: int | None = None
 
     def lowered_output(self, max_output_tokens: int) -> int:
         """Return the output limit to try next: the named one, else half of the requested one."""
@@ -92,7 +100,11 @@ _SUMS = [(_compiled(row.pattern), row.names_setting) for row in SUMS]
 _OUTPUTS = [_compiled(row.pattern) for row in OUTPUTS]
 _CODE = re.compile(rf"\b(?:{'|'.join(row.pattern for row in CODES)})\b")
 _FIELD_CODES = frozenset(row.pattern for row in FIELD_CODES)
-_WEAK_CODE, _RATE, _MEDIA = _joined(WEAK_CODES), _joined(RATES), _joined(OTHERS)
+_WEAK_CODE, _RATE, _OTHERS = _joined(WEAK_CODES), _joined(RATES), _joined(OTHERS)
+_MEDIA, _MEDIA_COUNT = _joined(MEDIA), _joined(MEDIA_COUNTS)
+_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
+_MANY_IMAGES = 20
+"""How many images no provider counts as too many, whatever their size."""
 _NAMES_INPUT, _VAGUE_INPUT = _joined(INPUTS), _joined(VAGUE_INPUTS)
 _OTHER_LIMIT = _joined(OTHER_LIMITS)
 _STRING = re.compile(
@@ -116,8 +128,10 @@ def judge_error(
         return verdict
     if found.codes & _FIELD_CODES or _has(_CODE, texts):
         return _INPUT
-    if _has(_RATE, texts) or _has(_MEDIA, texts):
+    if _has(_RATE, texts) or _has(_OTHERS, texts):
         return _OTHER
+    if _has(_MEDIA, texts):
+        return _verdict_of_media(texts)
     if (verdict := _verdict_of_output(texts)) is not None:
         return verdict
     return _INPUT if _is_too_long(found, status) else _OTHER
@@ -143,6 +157,13 @@ def _is_too_long(found: ErrorTexts, status: int | None) -> bool:
     if any(_STRING_CODE in text for text in texts) or _has(_NAMES_INPUT, texts):
         return True
     return not _has(_OTHER_LIMIT, texts) and _has(_VAGUE_INPUT, texts)
+
+
+def _verdict_of_media(texts: Sequence[str]) -> Verdict:
+    if _has(_MEDIA_COUNT, texts):
+        return Verdict(VerdictKind.MEDIA_REFUSED, keep_media=_MANY_IMAGES)
+    match = next(filter(None, map(_ITEM_INDEX.search, texts)), None)
+    return Verdict(VerdictKind.MEDIA_REFUSED, item_index=int(match[1]) if match else None)
 
 
 def _is_long_string(match: re.Match[str]) -> bool:

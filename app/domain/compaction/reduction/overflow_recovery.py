@@ -17,7 +17,6 @@ from app.domain.compaction.planning import CompactionInput
 from app.domain.compaction.plans import CompactionPlan
 from app.domain.compaction.reduction.truncation import (
     EMERGENCY_CUT,
-    newest_user_message,
     open_end,
     spans_of_entries,
 )
@@ -26,6 +25,7 @@ from app.domain.conversations.turns import (
     Entry,
     call_groups,
     never_cleared,
+    newest_user_message,
     parse_turn_boundaries,
     pinned_seqs,
 )

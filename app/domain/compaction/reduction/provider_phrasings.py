@@ -107,21 +107,54 @@ RATES: Final = (
 )
 """Limits on a rate, a quota, a plan or a payment."""
 
-OTHERS: Final = (
+MEDIA_COUNTS: Final = (
+    Phrasing(
+        "Anthropic",
+        r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b",
+        "anthropics/claude-code#23392, anthropics/claude-code#3397",
+    ),
+    Phrasing(ANY, r"\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)"),
+)
+"""Too many images, or too large ones for so many."""
+
+MEDIA: Final = (
+    *MEDIA_COUNTS,
+    Phrasing(
+        "Anthropic",
+        r"could not process (?:image|pdf|document|file)|specified using the [\w/.+-]{1,40} media"
+        r" type|does not match the provided media type|image\.source\.[\w.]{1,40}:",
+        "anthropics/claude-code#39534, anthropics/claude-code#12064",
+    ),
+    Phrasing(
+        "OpenAI",
+        r"uploaded an unsupported image|not represent a valid image|invalid_image|image_parse_error"
+        r"|invalid_base64|(?:failed to|error while) download|invalid (?:image|audio|file)[ _]",
+        "vercel/ai#1544, CosmosShadow/gptpdf#6",
+    ),
+    Phrasing(
+        "Gemini",
+        r"unable to process input (?:image|video|audio|file)|provided image is not valid"
+        r"|inline_?data[^:]{0,60}base64|base64 decoding failed|unsupported mime type",
+        "google-gemini/gemini-cli#5064, danny-avila/LibreChat#6593",
+    ),
     Phrasing(
         "Anthropic",
         r"(?<!of )\b(?:image|file|attachment|audio|video|document|pdf)s?\b(?: \w{1,20}){0,3} "
         r"(?:exceeds?|too large|too big|too long)\b|\bimage dimensions\b|\bpixels\b|\bpdf pages\b",
         "gptme/gptme#185, anthropics/claude-code#24630",
     ),
+)
+"""Media that a provider refuses: what they are, their size or their number."""
+
+OTHERS: Final = (
     Phrasing(
         "OpenAI",
-        r"\btools\b[^.]{0,40}array too long|\bmax(?:imum)? of \d+ (?:images|tools)",
+        r"\btools\b[^.]{0,40}array too long|\bmax(?:imum)? of \d+ tools",
         "vishalmysore/Tools4AI#16",
     ),
     Phrasing("OpenAI", r"unsupported parameter|is not supported with this model"),
 )
-"""Limits of media and tools, and other errors that name a size."""
+"""Limits of tools, and other errors that name a size."""
 
 SUMS: Final = (
     Sum(

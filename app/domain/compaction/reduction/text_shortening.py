@@ -5,7 +5,8 @@
 2. A note between beginning and end names how much is shown and how to read the rest by the ref of
    the message. A payload without tools has the note without their names.
 3. A message is oversized when it does not fit beside a summary of everything else. The newest user
-   message keeps a larger share of the window than others.
+   message, which always stays, keeps a larger share of the window than others, and is oversized
+   already when it takes more than that and what follows it does not fit.
 4. Where nothing else can be dropped, the largest texts are shortened first, all to one size.
 
 See [decision 0003].
@@ -19,8 +20,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.domain.compaction.reduction.truncation import newest_user_message
-from app.domain.conversations.turns import Entry
+from app.domain.conversations.turns import Entry, newest_user_message
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.formats import labels, openai_chat
 from app.domain.models.tokens import CountText, count_message
@@ -70,9 +70,16 @@ def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[i
     """
     if history_tokens < MIN_SHORTENED_TOKENS:
         return {}
-    newest = newest_user_message(entries)
+    newest, newest_limit = newest_user_message(entries), history_tokens
+    if newest is not None:
+        tokens_from_newest = sum(item.tokens for item in entries if item.seq >= newest.seq)
+        if tokens_from_newest > history_tokens:
+            newest_limit = max(MIN_SHORTENED_TOKENS, int(history_tokens * _NEWEST_SHARE))
     texts = [
-        item for item in entries if item.role is not Role.TOOL and item.tokens > history_tokens
+        item
+        for item in entries
+        if item.role is not Role.TOOL
+        and item.tokens > (newest_limit if item is newest else history_tokens)
     ]
     if len(texts) > MAX_AT_ONCE:
         texts = [*texts[:_FIRST_AT_ONCE], *texts[_FIRST_AT_ONCE - MAX_AT_ONCE :]]

@@ -21,15 +21,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from app.domain.common.messages import Role
 from app.domain.compaction.plans import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
     group_boundary_after,
     group_boundary_before,
     never_cleared,
+    never_hidden,
+    newest_user_message,
     parse_turn_boundaries,
-    pinned_seqs,
 )
 from app.domain.conversations.view import ENDLESS, Span
 
@@ -64,10 +64,8 @@ def truncate(
     `history` are the entries that the view shows, in order; its tool results up to
     `results_cleared_through` are placeholders already. `covered` is the range that the view hides.
     """
-    never_cleared_seqs, end = never_cleared(history), open_end(history, covered)
-    newest = newest_user_message(history)
-    never_dropped = pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
-    visible = _VisibleHistory(tuple(history), never_dropped, never_cleared_seqs, end)
+    end = open_end(history, covered)
+    visible = _VisibleHistory(tuple(history), never_hidden(history), never_cleared(history), end)
     through = results_cleared_through
     if budget.fits(visible.cost(0, through)):
         return visible.truncation(0, through, ())
@@ -142,11 +140,6 @@ class _VisibleHistory:
         """Return the result of these steps."""
         shown = spans_of_entries(self.shown(cut), self.end) if self.drops(cut) else None
         return Truncation(results_cleared_through, shown, steps)
-
-
-def newest_user_message(history: Sequence[Entry]) -> Entry | None:
-    """Return the newest user message of a history."""
-    return next((entry for entry in reversed(history) if entry.role is Role.USER), None)
 
 
 def open_end(history: Sequence[Entry], covered: Span | None) -> int:

@@ -5,13 +5,13 @@
 2. The history has the messages that are shown now, each at its current cost. The hidden messages
    lie in one range, `covered`. Entries of the history inside that range stayed shown there.
 3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
-4. Some messages stay wherever they are: pinned call groups; with `preserve_user_messages` the
-   newest user messages that together take at most half of the history target; and the newest user
-   message if it already stays inside the covered range.
+4. Some messages stay wherever they are: pinned call groups; the newest user message; and with
+   `preserve_user_messages` the newest others that together take at most half of the history target.
 5. Other messages that stayed in the covered range until now are hidden with the rest.
 6. Preserved ranges grow to call groups, and to whole turns where that fits the target. They shrink
-   only when they would not fit the capacity even with cleared results: preserved user messages
-   last, pins never. The last call group always stays. [strategy.preserved-ranges-grow]
+   only when they would not fit the capacity even with cleared results, then down to the target:
+   preserved user messages last, pins and the newest one never. The last call group always stays.
+   [strategy.preserved-ranges-grow]
 7. Planning again right after a plan was applied finds nothing to do. [strategy.idempotent]
 8. A plan goes down to the target and no further than the next place to cut. As many of the newest
    messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
@@ -33,7 +33,7 @@ from app.domain.conversations.view import Span
 NO_MESSAGES = NoCompaction("no messages are shown")
 WITHIN_TARGET = NoCompaction("already within the target")
 LAST_GROUP_TOO_LARGE = NoCompaction("the last messages alone do not fit")
-"""Such a plan would hide the newest user message, although that may fit alone."""
+"""Beside what is never hidden; the steps without a model take over."""
 
 
 class Strategy(ABC):

@@ -22,6 +22,7 @@ from app.domain.conversations.turns import (
     Entry,
     group_boundary_before,
     is_group_boundary,
+    never_hidden,
     pinned_seqs,
 )
 from app.domain.conversations.view import Span
@@ -45,6 +46,7 @@ class CutSearch:
     budget: HistoryBudget
     policy: Policy
     pinned: frozenset[int]
+    never_hidden: frozenset[int]
     covered_start: int
     covered_end: int
     last_group: int
@@ -57,7 +59,8 @@ class CutSearch:
         start = sum(entry.seq < covered.start for entry in history) if covered is not None else 0
         end = sum(entry.seq < covered.end for entry in history) if covered is not None else 0
         last_group = max(end, group_boundary_before(history, len(history) - 1))
-        return cls(history, covered, budget, policy, pinned_seqs(history), start, end, last_group)
+        pinned, kept = pinned_seqs(history), never_hidden(history)
+        return cls(history, covered, budget, policy, pinned, kept, start, end, last_group)
 
     def shown(self, top: int, bottom: int, *, keeps_users: bool = True) -> list[Entry]:
         """Return the entries that are shown if those from `top` to `bottom` are hidden."""
@@ -81,13 +84,15 @@ class CutSearch:
     def shown_to_fit(self, top: int, bottom: int) -> tuple[list[Entry], bool] | None:
         """Return the entries to show, and whether preserved messages are hidden so that they fit.
 
-        Of preserved messages the whole top is hidden first, then the oldest of the bottom. None
-        when the last call group and the pinned messages do not fit.
+        Of preserved messages the whole top is hidden first, then the oldest of the bottom, down to
+        the target, so that the next time is far. None when the last call group does not fit beside
+        what is never hidden.
         """
         if self.fits(top, bottom):
             return self.shown(top, bottom), False
-        cut = _first(self._group_cuts(bottom), lambda cut: self.fits(0, cut))
-        if cut is not None:
+        cut = _first(self._group_cuts(bottom), lambda cut: self.meets_target(0, cut))
+        cut = self.last_group if cut is None else cut
+        if self.fits(0, cut):
             return self.shown(0, cut), True
         smallest = self.shown(0, self.last_group, keeps_users=False)
         return (smallest, True) if self.budget.fits(placeholder_tokens_of(smallest)) else None
@@ -162,17 +167,12 @@ class CutSearch:
 
     def _staying_seqs(self, between: Sequence[Entry], keeps_users: bool) -> set[int]:
         """Return the seqs of the messages between two cuts that stay shown."""
-        staying = (
-            {item.seq for item in between if item.seq in self.pinned} if self.pinned else set()
-        )
-        if self.covered is not None:
-            newest = next((i.seq for i in reversed(self.history) if i.role is Role.USER), 0)
-            staying |= {newest} if self.covered.holds(newest) else set()
+        staying = {item.seq for item in between if item.seq in self.never_hidden}
         if not (self.policy.preserve_user_messages and keeps_users):
             return staying
         remaining_tokens = self.budget.history_target // 2
         for item in reversed(between) if remaining_tokens > 0 else ():
-            if item.role is not Role.USER or item.seq in self.pinned:
+            if item.role is not Role.USER or item.seq in staying:
                 continue
             remaining_tokens -= item.tokens
             if remaining_tokens < 0:

@@ -27,7 +27,7 @@ class SlidingWindow(Strategy):
         history = search.history
         keep = search.policy.sliding_window.keep_last_n
         cut = group_boundary_before(history, len(history) - keep)
-        pinned = tuple(entry.seq for entry in history[:cut] if entry.seq in search.pinned)
-        if len(pinned) == cut:
+        kept = tuple(entry.seq for entry in history[:cut] if entry.seq in search.never_hidden)
+        if len(kept) == cut:
             return NoCompaction("all messages are inside the window")
-        return SlidingCut(history[cut].seq, pinned)
+        return SlidingCut(history[cut].seq, kept)

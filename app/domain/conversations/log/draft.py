@@ -119,6 +119,19 @@ class Draft:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What follows from a stored message, as in `Draft`."""
+
+    fragment: bytes | None
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    call_names: tuple[str, ...]
+    has_media: bool
+    compaction: Reasoning | None
+
+
 def make_drafts(
     raw: Mapping[str, Any],
     format: FormatName,
@@ -213,37 +226,53 @@ def drafts_of_any(
             if stored_raw is not raw_message:
                 (preview,) = codec.parse(stored_raw, "")
                 message = replace(preview, tool_call_id=message.tool_call_id)
-        cleaned = clean(message)
-        visible = compactions.without_compactions(cleaned)
-        sent = openai_chat.adapt(visible or cleaned)
-        fragment = None
-        is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
-        has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
-        if not (is_item or has_long_media):
-            fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
+        derived = derive(stored_raw, message, format, count)
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
             Draft(
                 id=own_id,
                 role=message.role,
                 body=json_text.dump_stored(stored_raw),
-                fragment=fragment,
-                tokens=_count(sent, count) if visible is not None else 0,
-                reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
-                call_ids=_call_ids(message),
-                has_media=visible is None or has_long_media or _needs_body(sent),
+                fragment=derived.fragment,
+                tokens=derived.tokens,
+                reasoning_tokens=derived.reasoning_tokens,
+                call_ids=derived.call_ids,
+                has_media=derived.has_media,
                 continues=index > 0,
                 timestamp=timestamp,
                 output=offloaded.output if offloaded is not None else None,
                 blobs=offloaded.blobs if offloaded is not None else (),
                 attached_blob_id=offloaded.attached_blob_id if offloaded is not None else None,
-                call_names=tuple(call.name for call in message.calls),
+                call_names=derived.call_names,
                 raw_message=raw_message,
                 pointer=message_pointer,
-                compaction=compactions.last_compaction(cleaned),
+                compaction=derived.compaction,
             )
         )
     return drafts
+
+
+def derive(
+    stored_raw: Mapping[str, Any], message: Message, format: FormatName, count: CountText
+) -> Derived:
+    """Return what follows from a message; `stored_raw` is its stored form."""
+    cleaned = clean(message)
+    visible = compactions.without_compactions(cleaned)
+    sent = openai_chat.adapt(visible or cleaned)
+    fragment = None
+    is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
+    has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
+    if not (is_item or has_long_media):
+        fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
+    return Derived(
+        fragment=fragment,
+        tokens=_count(sent, count) if visible is not None else 0,
+        reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
+        call_ids=_call_ids(message),
+        call_names=tuple(call.name for call in message.calls),
+        has_media=visible is None or has_long_media or _needs_body(sent),
+        compaction=compactions.last_compaction(cleaned),
+    )
 
 
 def _count(sent: Message, count: CountText) -> int:

@@ -26,6 +26,10 @@ REDACTED_SUMMARY = "(the summary told of a message that was redacted)"
 """The summary of a receipt or a snapshot that used a redacted message."""
 
 
+_PAIRING = ("caller", "toolset_name")
+"""Fields of Anthropic's calls that belong to the pair of call and result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """The columns of the log that replace a message; `output` is that of a large tool result."""
@@ -103,6 +107,7 @@ def _anthropic(message: Message) -> dict[str, Any]:
         return {"role": message.role, "content": REDACTED}
     calls = (
         {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        | {key: call.block[key] for key in _PAIRING if call.block and key in call.block}
         for call in message.calls
     )
     return {"role": "assistant", "content": [{"type": "text", "text": REDACTED}, *calls]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common.errors import ValidationError
@@ -18,7 +19,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats import inline_media, json_fields, mcp_parts, tool_calls
 from app.domain.formats.json_fields import Fields
 
 RESULT_KEY = "content"
@@ -118,11 +119,14 @@ def _parse_result(result: Fields) -> Message:
     is_error = bool(result.optional_boolean("is_error"))
     blocks = _blocks(result) if result.get("content") is not None else []
     parts = tuple(_parse_content(block, at, Role.TOOL) for block, at in blocks)
-    return Message(Role.TOOL, parts, call_id, is_error=is_error)
+    beside = result.beside(_FORMAT, "tool_use_id", "content", "is_error", "output_ref")
+    return Message(Role.TOOL, parts, call_id, is_error=is_error, **beside)
 
 
 def _parse_content(value: object, pointer: str, role: Role) -> Part:
     block = Fields(value, pointer)
+    if role is not Role.ASSISTANT and (of_mcp := mcp_parts.read(block)) is not None:
+        return of_mcp
     match block.filled_text("type"), role:
         case "text", _:
             return _parse_text(block)
@@ -132,7 +136,9 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
             return _parse_document(block)
         case "tool_use", Role.ASSISTANT:
             call_id, name = block.filled_text("id"), block.text("name")
-            return ToolCall(call_id, name, json_fields.compact(block.object("input").json()))
+            arguments = json_fields.compact(block.object("input").json())
+            beside = block.beside(_FORMAT, "id", "name", "input")
+            return ToolCall(call_id, name, arguments, **beside)
         case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
             return _parse_thinking(block)
         case "compaction", Role.ASSISTANT:
@@ -198,11 +204,12 @@ def _parse_image(block: Fields) -> Image | Opaque:
     match source.filled_text("type"):
         case "base64":
             media_type = source.optional_text("media_type")
-            return Image(media_type=media_type, data=source.filled_text("data"))
+            image = Image(media_type=media_type, data=source.filled_text("data"))
         case "url":
-            return inline_media.image_from_url(source.filled_text("url"), f"{source.at}/url")
+            image = inline_media.image_from_url(source.filled_text("url"), f"{source.at}/url")
         case _:
             return _opaque(block)
+    return replace(image, **block.beside(_FORMAT, "source"))
 
 
 def _parse_document(block: Fields) -> File | Opaque:
@@ -210,15 +217,15 @@ def _parse_document(block: Fields) -> File | Opaque:
     name, media_type = block.optional_text("title"), source.optional_text("media_type")
     match source.filled_text("type"):
         case "base64":
-            return File(media_type=media_type, data=source.filled_text("data"), name=name)
+            file = File(media_type=media_type, data=source.filled_text("data"), name=name)
         case "text":
-            return File(media_type=media_type, text=source.text("data"), name=name)
+            file = File(media_type=media_type, text=source.text("data"), name=name)
         case "url":
             url = source.filled_text("url")
-            if (inline := inline_media.split_data_url(url)) is not None:
-                return File(*inline, name=name)
-            return File(url=url, name=name)
+            inline = inline_media.split_data_url(url)
+            file = File(*inline, name=name) if inline else File(url=url, name=name)
         case "file":
-            return File(file_id=source.filled_text("file_id"), name=name, format=_FORMAT)
+            file = File(file_id=source.filled_text("file_id"), name=name, format=_FORMAT)
         case _:
             return _opaque(block)
+    return replace(file, **block.beside(_FORMAT, "source", "title"))

@@ -62,7 +62,7 @@ def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
     arguments = tool_calls.object_arguments(call.arguments)
     if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
         return call
-    return ToolCall(sent, name, arguments)
+    return replace(call, id=sent, name=name, arguments=arguments, custom=False)
 
 
 def _adapt_image(image: Image) -> Image | Text:
@@ -91,7 +91,7 @@ def _adapt_file_data(file: File, data: str) -> File | Text:
     text = _decoded(data) if (media_type or "").startswith("text/") else ""
     if not text.strip():
         return labels.label_for(file)
-    return File(media_type="text/plain", text=sendable(text), name=file.name)
+    return replace(file, media_type="text/plain", data=None, text=sendable(text))
 
 
 def _decoded(data: str) -> str:
@@ -143,13 +143,15 @@ def _wire_block(part: Part) -> dict[str, Any]:
                 return dict(part.block)
             return {"type": "text", "text": part.text}
         case Image():
-            return {"type": "image", "source": _source(part)}
+            return {"type": "image", "source": _source(part)} | adapting.beside(part, _FORMAT)
         case File():
             title = {"title": part.name} if part.name else {}
-            return {"type": "document", "source": _document_source(part)} | title
+            document = {"type": "document", "source": _document_source(part)} | title
+            return document | adapting.beside(part, _FORMAT)
         case ToolCall():
             arguments = tool_calls.arguments_object(part.arguments) or {}
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+            use = {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+            return use | adapting.beside(part, _FORMAT)
         case Reasoning() | Opaque():
             return dict(part.block or {})
         case _:
@@ -171,7 +173,8 @@ def _document_source(file: File) -> dict[str, Any]:
 
 
 def _wire_result(message: Message, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    is_text = len(blocks) == 1 and blocks[0].get("type") == "text"
+    is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
     content = blocks[0]["text"] if is_text else blocks
     result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
-    return result | {"is_error": True} if message.is_error else result
+    result |= {"is_error": True} if message.is_error else {}
+    return result | adapting.beside(message, _FORMAT)

@@ -27,7 +27,7 @@ _SNAKE = {
     "thoughtSignature": "thought_signature",
 }
 _OWN_FILES = "https://generativelanguage.googleapis.com/"
-_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 
 
 def key_in(raw: Mapping[str, Any], name: str) -> str:
@@ -83,8 +83,11 @@ def answered_before(open_calls: Mapping[str, str]) -> dict[str, int]:
 
 
 def function_name(name: str) -> str:
-    """Return the name of a function as Gemini accepts it."""
-    return name if _NAME.fullmatch(name) else tool_calls.tool_name(name)
+    """Return the name of a function as Gemini accepts it [gemini.names]."""
+    if _NAME.fullmatch(name):
+        return name
+    valid = tool_calls.tool_name(name)
+    return valid if _NAME.fullmatch(valid) else f"_{valid}"
 
 
 def is_own_file(uri: str) -> bool:

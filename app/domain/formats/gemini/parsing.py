@@ -31,6 +31,7 @@ from app.domain.formats.gemini.fields import (
 from app.domain.formats.json_fields import Fields
 
 _FORMAT = FormatName.GEMINI
+_MEDIA_FIELDS = ("data", "mimeType", "mime_type", "fileUri", "file_uri")
 _RESPONSE_FIELDS = (
     "id",
     "name",
@@ -161,11 +162,18 @@ def _parse_part(part: Fields, role: Role) -> Part:
         return _parse_text(part, role, is_signed=is_signed)
     for name, read in (("inlineData", _parse_inline), ("fileData", _parse_uri)):
         if part.get(key := key_in(part.raw, name)) is not None:
-            media = read(part.object(key))
-            return media if not _has_more_fields(part, key) else _opaque(part)
+            return _opaque(part) if is_signed else _with_fields(read(part.object(key)), part, key)
     if not _has_more_fields(part):
         raise ValidationError.at(part.at, "a part must have content")
     return _opaque(part)
+
+
+def _with_fields(media: Image | File, part: Fields, key: str) -> Image | File:
+    """Keep the other fields of a part with media, and those of the object that holds them."""
+    names = ("displayName", "display_name") if isinstance(media, File) else ()
+    blob = part.object(key).beside(_FORMAT, *_MEDIA_FIELDS, *names).get("block", {})
+    own = part.beside(_FORMAT, key).get("block", {}) | ({key: blob} if blob else {})
+    return replace(media, block=own, format=_FORMAT) if own else media
 
 
 def _has_more_fields(part: Fields, *names: str) -> bool:
@@ -195,13 +203,10 @@ def _parse_text(part: Fields, role: Role, *, is_signed: bool) -> Text | Reasonin
 
 def _parse_inline(media: Fields) -> Image | File:
     data = media.filled_text("data")
-    if not inline_media.is_base64(data):
-        raise media.error("data", "must be base64")
     media_type = media.filled_text(key_in(media.raw, "mimeType"))
-    name = media.optional_text(key_in(media.raw, "displayName"))
     if media_type.lower().startswith("image/"):
         return Image(media_type, data)
-    return File(media_type, data, name=name)
+    return File(media_type, data, name=media.optional_text(key_in(media.raw, "displayName")))
 
 
 def _parse_uri(media: Fields) -> Image | File:

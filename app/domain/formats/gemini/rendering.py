@@ -126,33 +126,20 @@ def _adapt_image(image: Image) -> Image | Text:
         suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
         declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
     media_type = "image/jpeg" if declared == "image/jpg" else declared
-    data = _base64(image.data) if image.data is not None else None
-    is_fetched = image.data is None and inline_media.is_web_url(image.url)
-    if media_type not in _IMAGE_TYPES or not (data or is_fetched):
+    is_sendable = image.data is not None or inline_media.is_web_url(image.url)
+    if media_type not in _IMAGE_TYPES or not is_sendable:
         return labels.label_for(image)
-    if media_type == image.media_type and data is image.data:
-        return image
-    return replace(image, media_type=media_type, data=data)
-
-
-def _base64(data: str) -> str | None:
-    """Return base64 in one line, as Gemini accepts it; None for other text."""
-    if inline_media.is_base64(data):
-        return data
-    joined = "".join(data.split())
-    return joined if inline_media.is_base64(joined) else None
+    return image if media_type == image.media_type else replace(image, media_type=media_type)
 
 
 def _adapt_file(file: File) -> File | Image | Text:
     media_type = inline_media.media_type_of(file)
     if file.data is not None:
         if (media_type or "").startswith("image/"):
-            return _adapt_image(Image(media_type, file.data))
-        data = _base64(file.data)
-        if not data or not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
+            return _adapt_image(Image(media_type, file.data, block=file.block, format=file.format))
+        if not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
             return labels.label_for(file)
-        same = data is file.data and media_type == file.media_type
-        return file if same else replace(file, data=data, media_type=media_type)
+        return file if media_type == file.media_type else replace(file, media_type=media_type)
     if (document := labels.document_text(file)) is not None:
         return document
     if file.file_id is not None and file.format is _FORMAT:
@@ -226,7 +213,10 @@ def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render functions as one `Tool` that declares them all, and hosted tools after it."""
     functions = [tool for tool in tools if tool.hosted is None]
-    declarations = [wire_fields(tool, "parametersJsonSchema") for tool in functions]
+    declarations = [
+        wire_fields(tool, "parametersJsonSchema") | {"name": function_name(tool.name)}
+        for tool in functions
+    ]
     declared = [{"functionDeclarations": declarations}] if declarations else []
     return [*declared, *hosted_wire(tools)]
 
@@ -278,12 +268,13 @@ def _wire_call(call: ToolCall, keep_reasoning: bool) -> dict[str, Any]:
 def _wire_media(media: Image | File) -> dict[str, Any]:
     named = {"displayName": media.name} if isinstance(media, File) and media.name else {}
     typed = {"mimeType": media.media_type} if media.media_type else {}
+    own = adapting.beside(media, _FORMAT)
     if media.data is not None:
-        return {"inlineData": {**typed, "data": media.data, **named}}
-    uri = media.url
-    if isinstance(media, File) and media.file_id is not None and media.format is _FORMAT:
-        uri = media.file_id
-    return {"fileData": {"fileUri": uri, **typed, **named}}
+        key, held = "inlineData", {**typed, "data": media.data, **named}
+    else:
+        file_id = media.file_id if isinstance(media, File) and media.format is _FORMAT else None
+        key, held = "fileData", {"fileUri": file_id or media.url or "", **typed, **named}
+    return {key: {**held, **(own.pop(key_in(own, key), None) or {})}, **own}
 
 
 def _wire_result(message: Message, call: Mapping[str, Any] | None) -> list[dict[str, Any]]:

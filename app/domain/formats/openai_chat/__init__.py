@@ -1,6 +1,7 @@
 """OpenAI Chat Completions.
 
-1. One wire message is one neutral message. System text is refused.
+1. One wire message is one neutral message. System text is refused. Audio is sent back by its id,
+   to other formats as a label with the transcript.
 2. Reasoning has no place in the format itself: providers and gateways add fields of their own
    (`reasoning_fields`). It is replayed as it came, to a model of the family that made it.
 3. A tool message carries text only. Its media follow in a user message (`render_media`).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common.messages import (
@@ -16,7 +17,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, openai_shared, tool_calls
+from app.domain.formats import inline_media, json_fields, mcp_parts, openai_shared, tool_calls
 from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_chat import reasoning_fields
 
@@ -64,12 +65,19 @@ def _parse_assistant(message: Fields) -> Message:
     if message.get("function_call") is not None:
         raise message.error("function_call", "function_call is deprecated: send tool_calls")
     parts = [*_parse_reasoning(message), *_parse_content(message, Role.ASSISTANT)]
+    fields: dict[str, Any] = {}
     if refusal := message.optional_text("refusal"):
+        fields["refusal"] = refusal
         parts.append(Opaque({"type": "refusal", "refusal": refusal}, _FORMAT))
-    parts.extend(_parse_generated_media(message.raw))
+    if audio := json_fields.object_in(message.raw, "audio"):
+        transcript = json_fields.text_in(audio, "transcript")
+        parts.append(Opaque({"type": "audio", "transcript": transcript}, _FORMAT))
+        fields |= {"audio": {"id": audio["id"]}} if json_fields.text_in(audio, "id") else {}
+    parts.extend(_parse_generated_images(message.raw))
     if message.get("tool_calls") is not None:
         parts.extend(_parse_calls(message.items("tool_calls")))
-    return Message(Role.ASSISTANT, tuple(parts), name=message.optional_text("name"))
+    name, beside = message.optional_text("name"), (fields, _FORMAT) if fields else (None, None)
+    return Message(Role.ASSISTANT, tuple(parts), None, name, False, *beside)
 
 
 def _parse_tool(message: Fields) -> Message:
@@ -91,14 +99,8 @@ def _parse_reasoning(message: Fields) -> list[Part]:
     return [Reasoning(reasoning_fields.text_of(fields), fields, _FORMAT)] if fields else []
 
 
-def _parse_generated_media(raw: Mapping[str, Any]) -> Iterable[Part]:
-    """Read the audio of a message, and images in the fields that gateways add.
-
-    The provider keeps audio for a short time only, so it is never replayed. Malformed fields are
-    ignored.
-    """
-    if isinstance(raw.get("audio"), Mapping):
-        yield Opaque({"type": "audio", "audio": dict(raw["audio"])}, _FORMAT)
+def _parse_generated_images(raw: Mapping[str, Any]) -> Iterable[Part]:
+    """Read images in the fields that gateways add; malformed ones are ignored."""
     images = raw.get("images")
     for item in images if isinstance(images, list) else ():
         image = item.get("image_url") if isinstance(item, Mapping) else None
@@ -120,6 +122,8 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
     thought = reasoning_fields.part_of(part) if role is Role.ASSISTANT else None
     if thought is not None:
         return thought
+    if role is not Role.ASSISTANT and (of_mcp := mcp_parts.read(part)) is not None:
+        return of_mcp
     match part.filled_text("type"):
         case "text":
             return Text(part.text("text"))
@@ -129,9 +133,13 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
                 {"url": source} if isinstance(source, str) else source, f"{pointer}/image_url"
             )
             url, detail = image.filled_text("url"), image.optional_text("detail")
-            return inline_media.image_from_url(url, f"{image.at}/url", detail)
+            found = inline_media.image_from_url(url, f"{image.at}/url", detail)
+            return replace(found, **part.beside(_FORMAT, "image_url"))
         case "file":
-            return openai_shared.file_at(part.object("file"), _FORMAT)
+            file = openai_shared.file_at(part.object("file"), _FORMAT)
+            return replace(file, **part.beside(_FORMAT, "file"))
+        case "input_audio":
+            return openai_shared.audio_at(part, _FORMAT)
         case "refusal":
             part.text("refusal")
     return Opaque(part.json("prompt_cache_breakpoint"), _FORMAT)

@@ -42,11 +42,18 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         _adapt_file,
     )
     is_assistant = message.role is Role.ASSISTANT
-    parts = [_refusal_or_label(part, is_assistant) for part in parts]
+    fields = adapting.beside(message, _FORMAT)
+    parts = [
+        _refusal_or_label(part, is_assistant)
+        for part in parts
+        if not (isinstance(part, Opaque) and part.block.get("type") in fields)
+    ]
     if is_assistant:
         parts = _join_texts(parts)
-    keeps_name = message.role is Role.TOOL or tool_calls.is_name(message.name or "")
-    return adapting.adapted_message(message, parts, ids, message.name if keeps_name else None)
+    name = message.name
+    if message.role is not Role.TOOL:
+        name = tool_calls.participant_name(name or "")
+    return adapting.adapted_message(message, parts, ids, name, has_fields=bool(fields))
 
 
 def tool_media(message: Message) -> tuple[Part, ...]:
@@ -66,7 +73,8 @@ def _refusal_or_label(part: Part, is_assistant: bool) -> Part:
 def _adapt_file(file: File) -> File | Text:
     if (content := openai_shared.adapt_content(file)) is not None:
         return content
-    if file.file_id is not None and file.format in OPENAI_FORMATS:
+    is_own_url = file.url is not None and file.format is _FORMAT  # routers take it as `file_data`
+    if is_own_url or (file.file_id is not None and file.format in OPENAI_FORMATS):
         return file
     return labels.label_for(replace(file, name=None) if file.url else file)
 
@@ -158,7 +166,7 @@ def _render_assistant(message: Message) -> dict[str, Any]:
     calls = [_wire_call(call) for call in message.calls]
     if calls:
         rendered["tool_calls"] = calls
-    return rendered | _name(message)
+    return rendered | adapting.beside(message, _FORMAT) | _name(message)
 
 
 def _with_reasoning(message: Message) -> dict[str, Any]:
@@ -217,9 +225,10 @@ def _wire_part(part: Part) -> dict[str, Any]:
             return {"type": "text", "text": part.text}
         case Image():
             detail = {"detail": part.detail} if part.detail else {}
-            return {"type": "image_url", "image_url": {"url": inline_media.url_of(part)} | detail}
+            image = {"type": "image_url", "image_url": {"url": inline_media.url_of(part)} | detail}
+            return image | adapting.beside(part, _FORMAT)
         case File():
-            return {"type": "file", "file": _wire_file(part)}
+            return {"type": "file", "file": _wire_file(part)} | adapting.beside(part, _FORMAT)
         case Opaque():
             return dict(part.block)
         case _:
@@ -229,4 +238,6 @@ def _wire_part(part: Part) -> dict[str, Any]:
 def _wire_file(file: File) -> dict[str, Any]:
     if file.data is not None:
         return {"file_data": inline_media.url_of(file), "filename": file.name}
+    if file.url is not None:
+        return {"file_data": file.url} | ({"filename": file.name} if file.name else {})
     return {"file_id": file.file_id} | ({"filename": file.name} if file.name else {})

@@ -6,13 +6,14 @@
    Every other item is one message.
 2. The block of a part that the model made is its original item, which is replayed verbatim, but
    for null fields: those that the provider requires are sent, and no others. The block of a result
-   is the item without its content.
+   or of a user message is the item without its content.
 3. A call that the client runs is a tool call, whatever its type, and its output has the type that
    belongs to the call. Hosted calls, whose output the provider holds, are opaque.
 4. Reasoning and compaction are bound to the items before them. Where they are left out, items made
    after them lose the `id` that refers to them, and a label replaces hosted calls that need one.
    Reasoning whose output was stored apart is left out, too.
-5. Optional ids are sent only where the provider made them: it refuses any other.
+5. Optional ids are sent only where the provider made them: it refuses any other, and one that
+   another item has.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from app.domain.formats.openai_responses.rendering import (
     render,
     tools_to_wire,
     unbound,
+    without_repeated_ids,
 )
 
 __all__ = [
@@ -49,4 +51,5 @@ __all__ = [
     "split",
     "tools_to_wire",
     "unbound",
+    "without_repeated_ids",
 ]

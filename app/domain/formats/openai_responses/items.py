@@ -28,16 +28,8 @@ BUILT_IN_CALLS = {
     "apply_patch_call": ("apply_patch", "operation"),
 }
 """Calls of tools that OpenAI defines: the tool's name, and the field of the arguments."""
-OUTPUT_FIELDS = {
-    "function_call_output": ("caller", "name", "namespace", "status"),
-    "custom_tool_call_output": ("caller",),
-    "tool_search_output": ("execution", "status"),
-    "computer_call_output": ("acknowledged_safety_checks", "status"),
-    "local_shell_call_output": ("status",),
-    "shell_call_output": ("caller", "max_output_length", "status"),
-    "apply_patch_call_output": ("caller", "status"),
-}
-"""Fields of outputs that are replayed beside the content."""
+CALLS = {kind: call for call, kind in OUTPUT_TYPES.items()}
+"""The same by the type of the output."""
 TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
 REQUIRED_NULLS = {
     "code_interpreter_call": ("code", "outputs"),
@@ -121,6 +113,6 @@ def is_model_made(raw: Any) -> bool:
     kind = item_type(raw)
     if kind == "message":
         return raw.get("role") == "assistant"
-    is_client_output = kind in OUTPUT_FIELDS and not is_hosted(raw)
+    is_client_output = kind in CALLS and not is_hosted(raw)
     is_other = kind in ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response")
     return not (is_client_output or is_other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.common.messages import (
@@ -15,12 +16,19 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, labels, openai_shared, tool_calls
+from app.domain.formats import (
+    inline_media,
+    json_fields,
+    labels,
+    mcp_parts,
+    openai_shared,
+    tool_calls,
+)
 from app.domain.formats.json_fields import Fields
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
+    CALLS,
     FUNCTION,
-    OUTPUT_FIELDS,
     OUTPUT_TYPES,
     REFUSED_TYPES,
     REQUIRED_NULLS,
@@ -65,10 +73,11 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
         return (Message(Role.ASSISTANT, _parse_output(item)),)
     kind = item_type(item.raw)
     if kind == "message" and item.get("role") == "user":
-        return (Message(Role.USER, _parse_content(item, "content")),)
+        beside = item.beside(_FORMAT, "id", "role", "content", *_LOG_FIELDS)
+        return (Message(Role.USER, _parse_content(item, "content"), **beside),)
     if kind == "mcp_approval_response":
         return (Message(Role.USER, (_opaque(item),)),)
-    if kind in OUTPUT_FIELDS and not is_hosted(item.raw):
+    if kind in CALLS and not is_hosted(item.raw):
         return (_parse_result(item),)
     return (Message(Role.ASSISTANT, (_parse_item(item),)),)
 
@@ -80,7 +89,7 @@ def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """List the item itself where it is a tool's result."""
-    return [("", raw)] if item_type(raw) in OUTPUT_FIELDS and not is_hosted(raw) else []
+    return [("", raw)] if item_type(raw) in CALLS and not is_hosted(raw) else []
 
 
 def _parse_output(group: Fields) -> tuple[Part, ...]:
@@ -88,7 +97,7 @@ def _parse_output(group: Fields) -> tuple[Part, ...]:
     seen: set[str] = set()
     for value, at in group.items("output"):
         item = Fields(value, at)
-        is_output = not is_model_made(item.raw) and item_type(item.raw) in OUTPUT_FIELDS
+        is_output = not is_model_made(item.raw) and item_type(item.raw) in CALLS
         if is_item_group(item.raw) or is_output:
             raise item.error("type", "only items that the model made are allowed here")
         part = _parse_item(item)
@@ -187,8 +196,6 @@ def _parse_result(result: Fields) -> Message:
     kind = result.raw["type"]
     has_id = kind == "local_shell_call_output" and "call_id" not in result.raw
     call_id = result.filled_text("id" if has_id else "call_id")
-    fields = {key: item for key in OUTPUT_FIELDS[kind] if (item := result.get(key)) is not None}
-    envelope = json_fields.json_at({"type": kind, **fields}, result.at)
     name = None
     parts: Sequence[Part]
     match kind:
@@ -201,19 +208,11 @@ def _parse_result(result: Fields) -> Message:
         case _:
             name = result.optional_text("name")
             parts = _parse_content(result, "output")
-    if len(envelope) > 1 or kind != OUTPUT_TYPES[FUNCTION]:
-        parts = _with_envelope(parts, envelope)
-    return Message(Role.TOOL, tuple(parts), call_id, name)
-
-
-def _with_envelope(parts: Sequence[Part], envelope: Mapping[str, Any]) -> list[Part]:
-    """Put the fields beside the content on the first text."""
-    changed = list(parts)
-    for index, part in enumerate(parts):
-        if isinstance(part, Text):
-            changed[index] = Text(part.text, envelope, _FORMAT)
-            break
-    return changed
+    known = ("id", "call_id", "output", "tools", *_LOG_FIELDS)
+    fields = result.beside(_FORMAT, *known).get("block", {})
+    if not fields and kind == OUTPUT_TYPES[FUNCTION]:
+        return Message(Role.TOOL, tuple(parts), call_id, name)
+    return Message(Role.TOOL, tuple(parts), call_id, name, False, {"type": kind} | fields, _FORMAT)
 
 
 def _parse_list(result: Fields, key: str) -> Text:
@@ -237,13 +236,20 @@ def _parse_content(item: Fields, key: str) -> tuple[Part, ...]:
 
 def _parse_part(value: object, pointer: str) -> Part:
     part = Fields(value, pointer)
+    if (of_mcp := mcp_parts.read(part)) is not None:
+        return of_mcp
     match part.filled_text("type"):
+        case "input_audio":
+            return openai_shared.audio_at(part, _FORMAT)
         case "input_text":
             return Text(part.text("text"))
         case "input_image" if part.get("file_id") is None:
             url, detail = part.filled_text("image_url"), part.optional_text("detail")
             explicit = detail if detail != "auto" else None
-            return inline_media.image_from_url(url, f"{pointer}/image_url", explicit)
+            image = inline_media.image_from_url(url, f"{pointer}/image_url", explicit)
+            return replace(image, **part.beside(_FORMAT, "image_url", "file_id", "detail"))
         case "input_file":
-            return openai_shared.file_at(part, _FORMAT)
+            file = openai_shared.file_at(part, _FORMAT)
+            known = ("file_data", "file_url", "file_id", "filename")
+            return replace(file, **part.beside(_FORMAT, *known))
     return _opaque(part)

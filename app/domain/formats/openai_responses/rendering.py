@@ -99,6 +99,25 @@ def unbound(message: Message) -> Message:
     return adapting.with_parts(message, parts)
 
 
+def without_repeated_ids(message: Message, seen: set[str]) -> Message:
+    """Return a message without the ids of earlier items, which `seen` has (rule 5).
+
+    Reasoning with such an id is that of an earlier item: it is left out.
+    """
+    if message.role is not Role.ASSISTANT:
+        return message
+    parts: list[Part] = []
+    for part in message.parts:
+        block = part.block if not isinstance(part, Image | File) else None
+        item_id = (block or {}).get("id") if part.format is _FORMAT else None
+        if not isinstance(item_id, str) or item_id not in seen:
+            parts.append(part)
+        elif not isinstance(part, Reasoning):
+            parts.append(_without_id(part))
+        seen |= {item_id} if isinstance(item_id, str) else set()
+    return adapting.with_parts(message, parts)
+
+
 def _with_sent_arguments(call: ToolCall) -> ToolCall:
     """Take the arguments from the object that is sent, whose escaped characters were replaced."""
     kind = call.block.get("type") if call.block and call.format is _FORMAT else None
@@ -180,7 +199,8 @@ def _user_items(message: Message) -> list[dict[str, Any]]:
     ]
     items = [dict(part.block) for part in approvals]
     if content := [_wire_part(part) for part in message.parts if part not in approvals]:
-        items.append({"type": "message", "role": "user", "content": content})
+        item = {"type": "message", "role": "user", "content": content}
+        items.append(item | adapting.beside(message, _FORMAT))
     return items
 
 
@@ -217,23 +237,20 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _wire_result(message: Message, call_type: str | None) -> dict[str, Any]:
-    envelope = _envelope(message)
-    original_kind = envelope.get("type", OUTPUT_TYPES[FUNCTION])
+    own = adapting.beside(message, _FORMAT)
+    original_kind = own.pop("type", OUTPUT_TYPES[FUNCTION])
     kind = OUTPUT_TYPES[call_type] if call_type is not None else original_kind
-    is_same_kind = kind == original_kind
-    fields = {key: item for key, item in envelope.items() if key != "type" and is_same_kind}
+    fields = own if kind == original_kind else {}
     identity = {"type": kind, "call_id": message.tool_call_id}
-    is_original = is_same_kind and bool(envelope)
     match kind:
         case "tool_search_output":
-            tools = _read_list(message.text) if is_original else []
+            tools = _read_list(message.text) or []
             return identity | {"execution": "client"} | fields | {"tools": tools}
         case "shell_call_output":
             outcome = {"type": "exit", "exit_code": 0}
             plain = [{"stdout": message.text, "stderr": "", "outcome": outcome}]
-            return (
-                identity | fields | {"output": _read_list(message.text) if is_original else plain}
-            )
+            output = _read_list(message.text) if kind == original_kind else None
+            return identity | fields | {"output": plain if output is None else output}
         case "computer_call_output":
             return identity | fields | {"output": _wire_screenshot(message)}
         case "local_shell_call_output":
@@ -246,15 +263,10 @@ def _wire_result(message: Message, call_type: str | None) -> dict[str, Any]:
             return identity | {"output": message.text if is_text else output} | fields
 
 
-def _envelope(message: Message) -> Mapping[str, Any]:
-    """Return the original item of a result without its content, empty where there is none."""
-    blocks = (p.block for p in message.parts if isinstance(p, Text) and p.format is _FORMAT)
-    return next((block for block in blocks if block is not None), {})
-
-
-def _read_list(text: str) -> list[Any]:
-    value = json_text.loads_exact(text) if tool_calls.is_json(text) else []
-    return value if isinstance(value, list) else []
+def _read_list(text: str) -> list[Any] | None:
+    value = json_text.loads_exact(text) if tool_calls.is_json(text) else None
+    is_list = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
+    return value if is_list else None
 
 
 def _wire_screenshot(message: Message) -> dict[str, Any]:
@@ -273,9 +285,10 @@ def _wire_part(part: Part) -> dict[str, Any]:
             return {"type": "input_text", "text": part.text}
         case Image():
             detail = part.detail or "auto"
-            return {"type": "input_image", "image_url": inline_media.url_of(part), "detail": detail}
+            image = {"type": "input_image", "image_url": inline_media.url_of(part)}
+            return image | {"detail": detail} | adapting.beside(part, _FORMAT)
         case File():
-            return {"type": "input_file"} | _wire_file(part)
+            return {"type": "input_file"} | _wire_file(part) | adapting.beside(part, _FORMAT)
         case Opaque():
             return dict(part.block)
         case _:

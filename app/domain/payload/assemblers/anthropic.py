@@ -26,6 +26,7 @@ class AnthropicAssembler(MergingAssembler):
     """Items for Anthropic Messages."""
 
     format = FormatName.ANTHROPIC
+    linked_fields = ("toolset_name",)
 
     def _item_start(self, role: str) -> bytes:
         return b'{"role":"%s","content":[' % role.encode()
@@ -34,9 +35,9 @@ class AnthropicAssembler(MergingAssembler):
         return json_text.dump_payload({"type": "text", "text": text})
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
-        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
         _, (block,) = anthropic.render(message)
-        tokens = count_visible(message, self.count) - MESSAGE_OVERHEAD
+        tokens = count_visible(message, self.count, self.format) - MESSAGE_OVERHEAD
         return json_text.dump_payload(block), tokens
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
@@ -44,9 +45,11 @@ class AnthropicAssembler(MergingAssembler):
         stored = self._with_defined_references(original)
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
-        role, blocks = anthropic.render(message, ids, keep_reasoning=replays)
+        adapted = self._with_linked(anthropic.adapt(message, ids))
+        role, blocks = anthropic.render(adapted, keep_reasoning=replays)
+        for block in blocks if row.call_ids else ():
+            self._link(block.get("id", ""), block)
         # With ids the message is counted again: the comparison with the stored one sees no new id.
-        adapted = anthropic.adapt(message, ids)
         is_changed = bool(ids) or stored is not original
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         if replays and row.reasoning_tokens:

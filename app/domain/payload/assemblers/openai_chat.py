@@ -20,7 +20,9 @@ from app.domain.formats.openai_chat.reasoning_fields import (
     stand_in_fields,
 )
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
+from app.domain.payload.assembler import may_have_media
 from app.domain.payload.assemblers.separate import SeparateAssembler
+from app.domain.payload.sent_media import media_in
 
 
 class ChatAssembler(SeparateAssembler):
@@ -39,12 +41,21 @@ class ChatAssembler(SeparateAssembler):
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         super()._add_result(row, wire_id)
         if row.has_media and not self._is_cleared(row):
-            self._media.append((row.message(), wire_id))
+            self._media.append((self._shown_media(row), wire_id))
         if not self._open_calls:
             self._finish_group()
 
+    def _shown_media(self, row: LogRow) -> Message:
+        """Return a result with the media that are shown of it."""
+        shown = len(self.media)
+        message = self._message(row)
+        del self.media[shown:]  # counted with the result
+        return message
+
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         if not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row)):
+            if may_have_media(row):
+                self.media += media_in(row.seq, row.message())
             self._append(row.text)
             self.tokens += row.tokens
             return

@@ -32,12 +32,14 @@ class ResponsesAssembler(SeparateAssembler):
     """Items for OpenAI Responses."""
 
     format = FormatName.OPENAI_RESPONSES
+    linked_fields = ("caller",)
     newest_breakpoints = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._last_is_model = False  # whether the model made the last item
         self._call_types: dict[str, str] = {}
+        self._item_ids: set[str] = set()
 
     def _put_item(self, item: dict[str, Any], tokens: int) -> None:
         self._put([item], tokens)
@@ -68,11 +70,14 @@ class ResponsesAssembler(SeparateAssembler):
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
+        shown = openai_responses.without_repeated_ids(self._with_linked(shown), self._item_ids)
         self._record_labels(shown)
         call_type = self._call_types.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
         if row.role is Role.ASSISTANT:
             self._call_types = openai_responses.call_types(items)
+            for item in items if row.call_ids else ():
+                self._link(item.get("call_id") or "", item)
         if call_type not in (None, openai_responses.FUNCTION):
             tokens = self._parsed_tokens(items[0])
         else:
@@ -99,6 +104,6 @@ class ResponsesAssembler(SeparateAssembler):
         return item, MESSAGE_OVERHEAD + sum(map(self.count, texts))
 
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
-        message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
+        message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
         (item,) = openai_responses.render(message, call_type=self._call_types.get(wire_id))
         return item, self._parsed_tokens(item)

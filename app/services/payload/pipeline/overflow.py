@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from app.domain.common.errors import Conflict, ContextOverflow
+from app.domain.common.errors import Conflict, ContextOverflow, ValidationError
+from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import CompactionInput
+from app.domain.compaction.reduction.overflow_errors import Verdict
 from app.domain.compaction.reduction.overflow_recovery import view_after_overflow
 from app.domain.compaction.reduction.text_shortening import MIN_SHORTENED_TOKENS, largest_text
 from app.domain.compaction.results import CompactResult
@@ -16,7 +18,9 @@ from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import View
 from app.domain.models.budget import Limits, Usage, measure
 from app.domain.payload.contributors import Contributor, contributors, overflow_detail, suggestions
+from app.domain.payload.sent_media import cut_after_refusal
 from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.services.payload.pipeline.rendering import render_view
 from app.services.payload.pipeline.shortening import shorten_messages
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 
@@ -73,6 +77,30 @@ async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> C
         raise await refusal(deps, state, state.view_entries)
     try:
         return await deps.compaction.apply_emergency_cut(compaction_input, view)
+    except Conflict as conflict:
+        raise state.restart() from conflict
+
+
+async def leave_out_media(
+    deps: BuildDependencies, state: BuildState, verdict: Verdict
+) -> CompactResult:
+    """Leave out the media that a provider refused, the oldest first.
+
+    Raises Restart when the view changed meanwhile, and ValidationError where no media are sent.
+    """
+    if state.rendered is None:
+        state = await render_view(deps, state)
+    assert state.rendered is not None
+    assembler, index = state.rendered.assembler, verdict.item_index
+    # Only these formats have the system prompt apart from the items that the provider counts.
+    is_counted = index is not None and state.format in (FormatName.ANTHROPIC, FormatName.GEMINI)
+    seq = assembler.seq_of(index) if index is not None and is_counted else None
+    cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
+    if cut is None:
+        raise ValidationError.at("/error", "No media are sent that could be left out")
+    try:
+        view = replace(state.view, media_cut=cut)
+        return await deps.compaction.apply_emergency_cut(_input_of(state), view)
     except Conflict as conflict:
         raise state.restart() from conflict
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import unsummarised_spans
 from app.domain.compaction.plans import CompactionPlan, HistoryBudget
 from app.domain.compaction.reduction.truncation import (
-    EMERGENCY_CUT,
     RESULTS_CLEARED,
     Truncation,
-    newest_user_message,
     truncate_with_note,
 )
 from app.domain.compaction.strategies import STRATEGIES
@@ -24,30 +21,27 @@ from app.domain.compaction.views import (
     summary_message_tokens,
     view_after,
     with_omission_note,
-    with_shown_item,
     without_item,
 )
-from app.domain.conversations.turns import Entry
+from app.domain.conversations.turns import Entry, never_hidden
 from app.domain.conversations.view import (
     Span,
     Summary,
-    View,
     overlap,
-    spans_beside,
 )
 from app.domain.tool_output.preview import RECALL
 from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import summarise_paged
 from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded_seqs
 from app.services.payload.pipeline.overflow import refusal
-from app.services.payload.pipeline.rendering import render_view, with_notes
+from app.services.payload.pipeline.rendering import noted, render_view
 from app.services.payload.pipeline.shortening import (
     remaining_budget,
     shorten_largest,
     shorten_oversized,
 )
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
-from app.services.payload.pipeline.view import read_entries
+from app.services.payload.pipeline.view import show_newest_user
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
@@ -86,7 +80,7 @@ async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildSt
     if state.rendered is None and state.fits:
         state = await render_view(deps, state)
     if state.items is not None:
-        state = with_notes(state, state.tools.agent_tools)
+        state = await noted(state, state.tools.agent_tools)
     return state
 
 
@@ -118,7 +112,8 @@ async def _reduce(
         state = await _summarise_again(deps, state, state.view.summarised)
         reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is not None and state.view.provider_item is not None:
-        released = replace(state.without_rendered(), view=without_item(state.view))
+        state = replace(state.without_rendered(), view=without_item(state.view))
+        released = await show_newest_user(deps, state)
         reduced, too_large = await _reduce_view(deps, released, overshoot)
     if too_large is None:
         return reduced
@@ -149,7 +144,7 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
             state = shortened
             truncation = _truncation(state, budget)
     if truncation is None:
-        return await _show_newest_only(deps, state, overshoot)
+        return state, _never_dropped(state) or state.view_entries
     return _truncate(state, truncation), None
 
 
@@ -174,37 +169,9 @@ def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
 
 
 def _never_dropped(state: BuildState) -> list[Entry]:
-    """Return the entries that no reduction drops: the newest user message and the pins."""
-    shown = state.view_entries
-    newest, pins = newest_user_message(shown), state.pinned_group_seqs
-    return [item for item in shown if item is newest or item.seq in pins]
-
-
-async def _show_newest_only(
-    deps: BuildDependencies, state: BuildState, overshoot: int
-) -> _Reduction:
-    """Show only the newest user message and the pins, where a summary hid that message."""
-    too_large = _never_dropped(state) or state.view_entries
-    window = state.view.window
-    log = await read_entries(deps, state, View(spans=window))
-    newest = next((item for item in reversed(log) if item.role is Role.USER), None)
-    if newest is None or state.view.shows(newest.seq):
-        return state, too_large
-    remaining = [item for item in log if item is newest or item.pinned]
-    spans = spans_beside(Span(1, log[-1].seq + 1), [item.seq for item in remaining], window)
-    view = with_omission_note(with_shown_item(replace(state.view, spans=spans)))
-    reduced = replace(state.without_rendered(), view=view, entries=remaining)
-    if not _entries_fit(reduced, overshoot):
-        reduced = await shorten_largest(deps, reduced, reduced.view_entries, overshoot) or reduced
-    if _entries_fit(reduced, overshoot):
-        return reduced.degrade(EMERGENCY_CUT), None
-    return state.degrade(*reduced.degraded), too_large
-
-
-def _entries_fit(state: BuildState, overshoot: int) -> bool:
-    """Whether the view fits, by the counts of its entries."""
-    budget = replace(remaining_budget(state, overshoot), summary=state.summary_tokens)
-    return budget.fits(sum(item.tokens for item in state.view_entries))
+    """Return the entries that no reduction drops."""
+    kept = never_hidden(state.plan_entries)
+    return [item for item in state.view_entries if item.seq in kept]
 
 
 async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:

@@ -16,7 +16,8 @@ from app.domain.payload.assemblers import ASSEMBLERS
 from app.domain.payload.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.domain.prompt.resolved_settings import STUB_TOOL
 from app.domain.tool_output.preview import COMPACT_CONTEXT
-from app.services.payload.payload_cache import CachedPayload
+from app.services.common.concurrency import in_thread_if
+from app.services.payload.payload_cache import LONG_BYTES, CachedPayload
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
 from app.services.ports import Repositories
 
@@ -35,7 +36,13 @@ async def render(
             state = replace(state, view=view)
         else:
             state = await render_view(deps, replace(state, view=view))
-    return with_notes(state, kept_tools)
+    return await noted(state, kept_tools)
+
+
+async def noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
+    """Write the notes of a rendered payload."""
+    assert state.rendered is not None
+    return await state.rendered.call(with_notes, state, kept_tools)
 
 
 def _renders_alike(rendered: CachedPayload, view: View) -> bool:
@@ -61,7 +68,8 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
             state.view,
             conversation.state.head_seq,
         )
-    return state.with_rendered(await render_rows(state, rows))
+    rendered = await render_rows(state, rows)
+    return await rendered.call(state.with_rendered, rendered)
 
 
 async def read_rows(
@@ -83,9 +91,7 @@ async def read_rows(
 
 async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     """Render all rows of the view."""
-    if _are_long(rows):
-        return await asyncio.to_thread(_render, state, rows)
-    return _render(state, rows)
+    return await in_thread_if(_are_long(rows), _render, state, rows)
 
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
@@ -119,9 +125,10 @@ async def extended(
 ) -> CachedPayload:
     """Return a cached payload with new rows; a concurrent build may have added some already.
 
-    Long rows are added in a thread, to a copy: concurrent builds read the cached one meanwhile.
+    Where they or it are long, rows are added in a thread, to a copy: concurrent builds read the
+    cached one meanwhile.
     """
-    if not _are_long(rows):
+    if not _are_long(rows) and cached.assembler.size_bytes <= LONG_BYTES:
         _extend(cached, rows)
         return cached
     copied = cached.copied()

@@ -25,10 +25,12 @@ from app.domain.compaction.views import (
 )
 from app.domain.conversations.epoch import BuildInput
 from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
-from app.domain.conversations.view import ShortenedMessage, View
+from app.domain.conversations.view import MediaCut, ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
+from app.domain.models.media_limits import media_limits
 from app.domain.payload.epochs import requested_window
 from app.domain.payload.payload_items import PayloadItems
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.domain.payload.service_notes import Notes
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
@@ -216,6 +218,24 @@ class BuildState:
     def with_shortened(self, messages: Sequence[ShortenedMessage]) -> BuildState:
         """Show less of these messages."""
         return replace(self, rendered=None, items=None, view=with_shortened(self.view, messages))
+
+    def with_media_cut(self, cut: MediaCut) -> BuildState:
+        """Leave out the media up to a cut."""
+        view = replace(self.view, media_cut=cut)
+        return replace(self.without_rendered(), view=view).degrade(MEDIA_LEFT_OUT)
+
+    def media_cut(self) -> MediaCut | None:
+        """Return which media a rendered payload has to leave out, None where it need not."""
+        assert self.rendered is not None and self.items is not None
+        sent, resolved = self.rendered.assembler.media, self.resolved
+        limits = media_limits(resolved.model or "", self.format, self.limits.total)
+        if limits is None or not sent:
+            return None
+        tools = resolved.wire_tools(self.format, self.tools) or b""
+        system = (*(section.content for section in resolved.sections), *self.system_dynamic_texts)
+        size = sum(map(len, self.items.wire_items)) + len(tools) + sum(map(len, system))
+        cut = cut_for(sent, size, limits)
+        return cut if cut != self.view.media_cut else None
 
     def without_reasoning(self) -> BuildState:
         """Leave out the reasoning before this build."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.policy import StrategyName
@@ -12,11 +13,17 @@ from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.compaction.summary_budget import history_budget
-from app.domain.compaction.views import base_view, lacks_summary, view_for_model
+from app.domain.compaction.views import (
+    base_view,
+    lacks_summary,
+    view_for_model,
+    with_omission_note,
+)
 from app.domain.conversations.epoch import BuildInput, Epoch
-from app.domain.conversations.turns import Entry
-from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through
+from app.domain.conversations.turns import Entry, newest_user_message
+from app.domain.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
 from app.domain.payload.epochs import EpochStart, epoch_start_from, is_view_current
+from app.domain.payload.sent_media import MEDIA_LEFT_OUT
 from app.domain.prompt.resolved_settings import PayloadTools, accepts_all_tools
 from app.services.payload.pipeline.loading import LoadedConversation
 from app.services.payload.pipeline.rendering import can_extend, extended, render_rows
@@ -52,7 +59,11 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
+    if view.media_cut is not None:
+        degraded = (*degraded, MEDIA_LEFT_OUT)
     state = _initial_state(loaded, build_input, view).degrade(*degraded)
+    if view.provider_item is not None and view.sent_item is None:
+        state = await show_newest_user(deps, state)
     state = await _choose_tools(deps, state, epoch_tools)
     state = await _with_entries(deps, loaded, state)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
@@ -161,7 +172,8 @@ async def _with_entries(
         and last_epoch.view_version == build_input.conversation.state.view_version
     )
     if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
-        return state.with_rendered(await extended(deps, state, cached, build_input.rows))
+        cached = await extended(deps, state, cached, build_input.rows)
+        return await cached.call(state.with_rendered, cached)
     if (
         build_input.has_rows
         and not is_warm
@@ -170,7 +182,8 @@ async def _with_entries(
         rows = [row for row in build_input.rows if view.shows(row.seq)]
         # A row comes without its text where the view that it was read for clears the result.
         if all(row.text or view.clears_result(row.seq) for row in rows):
-            return state.with_rendered(await render_rows(state, rows))
+            rendered = await render_rows(state, rows)
+            return await rendered.call(state.with_rendered, rendered)
     return replace(state, entries=await read_entries(deps, state, view))
 
 
@@ -183,6 +196,17 @@ async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -
                 state.attempt.conversation_id, span.start, span.end
             )
     return entries
+
+
+async def show_newest_user(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Show the newest user message, which a provider's item stands for that is not sent."""
+    view = state.view
+    newest = newest_user_message(await read_entries(deps, state, View(spans=view.window)))
+    if newest is None or view.shows(newest.seq):
+        return state
+    spans = union((*view.spans, Span(newest.seq, newest.seq + 1)))
+    entries = sorted((*state.entries, newest), key=attrgetter("seq"))
+    return replace(state, view=with_omission_note(replace(view, spans=spans)), entries=entries)
 
 
 def _spans_of_rows(build_input: BuildInput, last_epoch: Epoch | None) -> Sequence[Span]:
@@ -209,7 +233,7 @@ def _slide(state: BuildState) -> BuildState:
     plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
     if not isinstance(plan, SlidingCut):
         return state
-    spans = spans_beside(Span(1, plan.tail_start), plan.pinned_seqs, state.view.spans)
+    spans = spans_beside(Span(1, plan.tail_start), plan.kept_seqs, state.view.spans)
     if spans == state.view.spans:
         return state
     return state.with_narrower_view(replace(state.view, spans=spans, note=None))

@@ -1,0 +1,189 @@
+"""Images and bytes of a payload within what the provider takes. [payload.media-limits]"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.adapters.postgres.database import PostgresDatabase
+from app.domain.common.errors import ValidationError
+from app.domain.compaction.reduction.overflow_errors import VerdictKind, judge_error
+from app.domain.models.media_limits import MediaLimits, media_limits
+from app.domain.payload.sent_media import SentMedia, cut_for
+from app.domain.prompt.resolved_settings import RequestSettings
+from tests.domain.compaction.strategies_messages import png
+from tests.domain.payload.test_names_and_ids import values
+from tests.services.fakes import (
+    ANTHROPIC,
+    CHAT,
+    CLAUDE,
+    TENANT,
+    Build,
+    Clock,
+    Harness,
+    ScriptedGateway,
+    WatchedDatabase,
+    asks,
+    user,
+)
+from tests.services.payload.builders import check, policy
+
+ASKS = {
+    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE),
+    CHAT: RequestSettings(CHAT, "claude-sonnet-4-5"),
+}
+MANY = "messages.4.content.1.image.source.base64.data: At least one of the image dimensions exceed"
+BAD = "messages.2.content.1.image.source.base64: Could not process image"
+REFUSED: list[tuple[Any, int]] = [
+    (f"{MANY} max allowed size for many-image requests: 2000 pixels", 4),
+    ("too many images and documents: 104 + 1 > 100", 4),
+    ({"error": {"type": "invalid_request_error", "message": BAD}}, 6),
+    ("messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6 bytes > 5", 7),
+    ("You uploaded an unsupported image. Please make sure your image is valid.", 0),
+    ("Unable to process input image. Please retry", 0),
+    ("The image data you provided does not represent a valid image.", 0),
+    ("Invalid value at 'x[0].parts[2].inline_data.data' (TYPE_BYTES), Base64 decoding failed", 0),
+]
+"""Errors about media, and how many of eight images stay."""
+
+
+@pytest.fixture
+def harness(database: PostgresDatabase) -> Harness:
+    """One process's services."""
+    clock = Clock()
+    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock)
+
+
+def seen(side: int = 30) -> dict[str, Any]:
+    """Return a message of the user with an image."""
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png(side, 20)}"}}
+    return {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
+
+
+def images(build: Build) -> int:
+    """Return how many images a payload has."""
+    return sum(kind in ("image", "image_url") for kind in values(build.payload, "type"))
+
+
+@pytest.mark.parametrize("format", ASKS)
+async def test_too_many_images_go_in_one_step(harness: Harness, format: Any) -> None:
+    """The oldest go, named in `degraded`; then the prefix stays until the limit comes again."""
+    ask = ASKS[format]
+    cid = await harness.conversation(policy(190_000))
+    await harness.append(cid, *(seen() for _ in range(100)))
+    build = await harness.build(cid, ask)
+    assert images(build) == 100
+    breaks = []
+    for _ in range(30):
+        await harness.append(cid, seen())
+        build = await harness.build(cid, ask)
+        assert images(build) <= 100
+        assert "media_left_out" in build["degraded"]
+        assert build["tokens_used"] == build.count()
+        breaks.append(build["cache_break_reason"])
+    assert "; left out; ref=" in build.contents
+    assert breaks.count("media_left_out") == 30 - breaks.count(None) == 2
+    assert build["epoch"] == 3
+
+
+@pytest.mark.parametrize("in_result", [False, True])
+async def test_a_large_image_among_many(harness: Harness, in_result: bool) -> None:
+    """The newest image stays with few others, where many may not be as large."""
+    cid = await harness.conversation(policy(190_000))
+    await harness.append(cid, *(seen() for _ in range(25)))
+    large = seen(2_001)
+    if in_result:
+        large = {**large, "role": "tool", "tool_call_id": "c1"}
+        await harness.append(cid, asks("c1"))
+    await harness.append(cid, large)
+    build = await harness.build(cid, ASKS[ANTHROPIC])
+    check(build, exact=False)
+    assert images(build) == 15
+    assert png(2_001, 20) in build.contents
+
+
+@pytest.mark.parametrize(("error", "left"), REFUSED, ids=lambda item: str(item)[:24])
+async def test_refused_media_are_left_out(harness: Harness, error: Any, left: int) -> None:
+    """The next build lacks these media and has all text. [compaction.refused-media]"""
+    cid = await harness.conversation(policy(190_000))
+    for number in range(8):
+        await harness.append(cid, seen(), {"role": "assistant", "content": f"seen {number}"})
+    before = await harness.build(cid, ASKS[ANTHROPIC])
+    verdict = judge_error(error)
+    assert verdict.kind is VerdictKind.MEDIA_REFUSED
+    _, built = await harness.context.overflow(TENANT, cid, ASKS[ANTHROPIC], verdict)
+    build = Build(built)
+    check(build, exact=False)
+    assert images(build) == left
+    assert all(f"seen {number}" in build.contents for number in range(8))
+    assert len(build.messages) == len(before.messages)
+    again = await harness.build(cid, ASKS[ANTHROPIC])
+    assert (again.payload, again["epoch"]) == (build.payload, build["epoch"])
+
+
+async def test_no_media_cannot_be_left_out(harness: Harness) -> None:
+    """The error of the call says so."""
+    cid = await harness.conversation(policy(190_000))
+    await harness.append(cid, user("hello"))
+    verdict = judge_error(REFUSED[0][0])
+    with pytest.raises(ValidationError):
+        await harness.context.overflow(TENANT, cid, ASKS[ANTHROPIC], verdict)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50), st.booleans()), max_size=60),
+    text=st.integers(0, 100),
+)
+def test_a_cut_leaves_what_fits_with_room(sizes: list[tuple[int, int, bool]], text: int) -> None:
+    """Nothing is cut inside the limits; else the oldest, until a quarter of each is free."""
+    limits = MediaLimits(bytes=400, media=30, many=10, many_pixels=100)
+    sent, seq = [], 0
+    for step, size, is_large in sizes:
+        seq += step - 1
+        sent.append(SentMedia(seq, True, size, 101 if is_large else 9))
+    total = text + sum(media.bytes for media in sent)
+
+    def fits(left: list[SentMedia], share: float) -> bool:
+        size = text + sum(media.bytes for media in left)
+        is_many = len(left) > 10 * share and any(media.pixels > 100 for media in left)
+        return size <= 400 * share and len(left) <= 30 * share and not is_many
+
+    cut = cut_for(sent, total, limits)
+    if fits(sent, 1.0):
+        assert cut is None
+        return
+    assert cut is not None
+    of_message = [media for media in sent if media.seq == cut.seq]
+    left = of_message[cut.count :] + [media for media in sent if media.seq > cut.seq]
+    assert fits(left, 0.75)
+    assert not fits(sent[len(sent) - len(left) - 1 :], 0.75)
+
+
+def test_limits_are_those_of_the_family() -> None:
+    """Whatever the format; unknown families have none."""
+    assert media_limits(CLAUDE, ANTHROPIC, 200_000) == MediaLimits(32_000_000, 100, 20, 2000)
+    large = media_limits("anthropic/claude-opus-5", CHAT, 1_000_000)
+    assert large is not None and large.media == 600
+    hosted = media_limits("bedrock/anthropic.claude-sonnet-4-5", CHAT, 200_000)
+    assert hosted is not None and hosted.bytes == 20_000_000
+    assert media_limits("gemini-2.5-pro", CHAT, 1_000_000) == MediaLimits(20_000_000, 3000)
+    assert media_limits("my-own-model", CHAT, None) is None
+
+
+async def test_bytes_of_a_request_are_bounded(harness: Harness) -> None:
+    """A payload may fit in tokens and have too many bytes."""
+    cid = await harness.conversation(policy(190_000))
+    head = base64.b64decode(png(30, 20))
+    data = base64.b64encode(head + b"\0" * 3_000_000).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    for _ in range(9):
+        block = {"type": "image", "source": source}
+        await harness.append(cid, {"role": "user", "content": [block]}, format=ANTHROPIC)
+    build = await harness.build(cid, ASKS[ANTHROPIC])
+    assert images(build) == 5
+    assert len(build.text) < 24_100_000
+    assert build["degraded"] == ["media_left_out"]
