@@ -61,10 +61,14 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """The seqs at which a sliding window starts: in the view, and in the active window."""
+    """Where a sliding window starts, in the view and in the active window, as seqs.
+
+    The newest user message is shown before its start as well.
+    """
 
     starts_in_view: int = 1
     starts_in_window: int = 1
+    newest_user: int = 0
 
 
 NO_SLIDING_WINDOW = SlidingWindow()
@@ -126,7 +130,8 @@ def _state_of(item: Entry, view: View, sliding_window: SlidingWindow) -> State:
     if not _any_holds(view.window, seq):
         return State.OUTSIDE
     if view.shows(seq):
-        if seq < sliding_window.starts_in_view and not item.pinned:
+        is_kept = item.pinned or seq == sliding_window.newest_user
+        if seq < sliding_window.starts_in_view and not is_kept:
             return State.OUTSIDE
         is_large = item.role is Role.TOOL and item.tokens > MAX_PLACEHOLDER_TOKENS
         return State.CLEARED if is_large and view.clears_result(seq) else State.VERBATIM

@@ -20,7 +20,7 @@ from app.domain.compaction.views import base_view
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.conversations.turns import Entry, entry
+from app.domain.conversations.turns import Entry, entry, newest_user_message
 from app.domain.conversations.view import Span, View
 from app.domain.conversations.visibility import (
     NO_SLIDING_WINDOW,
@@ -199,7 +199,12 @@ class TranscriptService:
             starts_in_window = await _sliding_window_start(
                 session, conversation, part.view.window, count
             )
-            part.sliding_window = SlidingWindow(starts_in_view, starts_in_window)
+            turn = await session.contexts.around(
+                conversation.conversation_id, conversation.state.head_seq, whole_turn=True
+            )
+            newest = newest_user_message(turn)
+            newest_user = newest.seq if newest is not None else 0
+            part.sliding_window = SlidingWindow(starts_in_view, starts_in_window, newest_user)
 
 
 async def _read_receipts(
