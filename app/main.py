@@ -220,13 +220,14 @@ def _services(settings: Settings, parts: Parts) -> Services:
         settings.max_batch,
         parts.telemetry,
     )
-    usage = UsageService(database, resolver, parts.active, new_id)
+    cache = PayloadCache(settings.window_cache_bytes)
+    usage = UsageService(database, resolver, parts.active, new_id, cache)
     context = ContextService(
         BuildDependencies(
             database,
             resolver,
             parts.summariser,
-            PayloadCache(settings.window_cache_bytes),
+            cache,
             parts.active,
             compaction,
             Statuses(database, parts.active.now),

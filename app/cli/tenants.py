@@ -119,7 +119,7 @@ def revoke_key(key_id: str) -> None:
 
 @click.group()
 def tenants() -> None:
-    """List and disable tenants, show what they store, set limits, export and delete them."""
+    """List and disable tenants, set limits and delete their data."""
 
 
 @tenants.command("list")

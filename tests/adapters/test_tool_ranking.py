@@ -60,7 +60,7 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
         ("株価", "get_stock_ja"),
         ("county", "weather_alerts"),
         ("milestones", "plan"),
-        ("remove a row", "delete_row"),
+        ("deleting a row", "delete_row"),
         ("crimson", "paint"),
         ("azure", "paint"),
         ("wether", "get_weather"),
@@ -72,7 +72,7 @@ async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int 
 async def test_words_match_in_every_spelling(query: str, first: str) -> None:
     """Names split into words, English stems, full width, pairs where nothing is spaced.
 
-    Synonyms, values of parameters, slips of spelling, accents and kinds of values match as well.
+    Values of parameters, slips of spelling, accents and kinds of values match as well.
     """
     assert (await found(query))[0] == first
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import Cursor
 from app.domain.formats import parse_tool
+from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.background import BackgroundCompactions
@@ -53,6 +54,7 @@ from app.services.payload.build_replay import BuildReplayService
 from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
+from app.services.payload.reported_usage import UsageService
 from app.services.ports import (
     ContextRepository,
     Database,
@@ -69,7 +71,18 @@ MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
 STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TOKENIZER = TiktokenTokenizer()
-MODELS = ModelRegistry()
+
+
+class UnscaledModels(ModelRegistry):
+    """The registry without the first factors of families, so that tests can count payloads."""
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the model's entry."""
+        info = super().find(model)
+        return replace(info, start_factor=1.0) if info is not None else None
+
+
+MODELS = UnscaledModels()
 
 _open_sessions: ContextVar[int] = ContextVar("open_sessions", default=0)
 
@@ -314,16 +327,20 @@ class Harness:
         self.background = BackgroundCompactions(runner)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
-        self.context = self.cold()
+        self.payload_cache = PayloadCache(self.window_bytes)
+        self.context = self.cold(self.payload_cache)
+        self.usage = UsageService(
+            self.database, self.resolver, self.active, new_id, self.payload_cache
+        )
 
-    def cold(self) -> ContextService:
+    def cold(self, cache: PayloadCache | None = None) -> ContextService:
         """Return the build service of a process that has built nothing yet."""
         return ContextService(
             BuildDependencies(
                 self.database,
                 self.resolver,
                 self.summariser,
-                PayloadCache(self.window_bytes),
+                cache or PayloadCache(self.window_bytes),
                 self.active,
                 self.compaction,
                 Statuses(self.database, self.clock.utc),

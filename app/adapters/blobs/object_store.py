@@ -251,6 +251,8 @@ def _open(url: str, timeout_seconds: float) -> Any:
     from obstore.store import from_url
 
     if url.startswith("file:"):
+        with suppress(OSError):  # reported by the first call
+            _folder_of(url).mkdir(mode=0o700, parents=True, exist_ok=True)
         return from_url(url, mkdir=True, automatic_cleanup=True)
     # Client options stay unset, because they would override those of the environment.
     limit = timedelta(seconds=timeout_seconds)

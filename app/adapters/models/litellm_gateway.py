@@ -71,11 +71,7 @@ _DETAILS = {
 _KEYED = re.compile(
     r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
 )
-_OTHER_KEYS = {
-    "ANTHROPIC": "ANTHROPIC_AUTH_TOKEN",
-    "GEMINI": "GOOGLE_API_KEY",
-    "OPENROUTER": "OR_API_KEY",
-}
+_OTHER_KEYS = {"ANTHROPIC": "ANTHROPIC_AUTH_TOKEN", "GEMINI": "GOOGLE_API_KEY"}
 """The second variable that LiteLLM reads a provider's key from."""
 
 

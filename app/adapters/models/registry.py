@@ -5,7 +5,7 @@
 2. `max_input_tokens` is taken as the whole window, the smaller interpretation. Where it and the
    output limit add up to a window that OpenAI publishes, it limits the input alone.
 3. A name is looked up as it is, then without its provider's prefix, then among the built-in
-   windows. It is never completed, shortened or matched by similarity.
+   windows. Another name of a known family is taken for one of its models [models.families].
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from app.domain.models.families import O200K, assumed_info, start_factor, tokenizer_of
 from app.domain.models.limits import BUILT_IN_WINDOWS, ModelInfo
 
 MAP_NAME = "model_prices_and_context_window_backup.json"
@@ -29,16 +30,6 @@ OPENAI_PROVIDERS = frozenset({"openai", "azure", "azure_ai"})
 OPENAI_WINDOWS = frozenset({400_000, 1_050_000})
 OPENAI_MIN_CACHED_TOKENS = 1024
 ROUTER_PREFIXES = frozenset({"litellm_proxy", "openrouter"})
-
-O200K = "o200k_base"
-TOKENIZERS: Sequence[tuple[tuple[str, ...], str]] = (
-    (("gpt-4o", "gpt-4.1", "gpt-4.5-", "gpt-5", "chatgpt-4o-", "ft:gpt-4o"), O200K),
-    (("ft:gpt-4.1", "ft:o4-mini", "o1-", "o3-", "o4-mini"), O200K),
-    (("gpt-4-", "gpt-3.5-turbo", "gpt-35-turbo", "ft:gpt-4-", "ft:gpt-3.5-turbo"), "cl100k_base"),
-)
-"""OpenAI's tokenizers by prefixes of model names; the first row with a match counts."""
-TOKENIZERS_BY_NAME: Mapping[str, str] = {"o1": O200K, "o3": O200K, "gpt-4": "cl100k_base"}
-
 
 PRICE_KEYS: Mapping[str, str] = {
     "input_price": "input_cost_per_token",
@@ -75,12 +66,20 @@ class ModelRegistry:
         self._path = path
         self._lock = Lock()
         self._map: _Map | None = None
+        self._assumed = lru_cache(256)(self._assume)
 
     def find(self, model: str) -> ModelInfo | None:
-        """Return the model by exact name, else without its provider's prefix, else None."""
+        """Return the model by exact name, else without its provider's prefix, else by its family.
+
+        None for a name of no known family.
+        """
         models, providers = self._load()
-        names = _lookup_names(model, providers)
-        return next((models[name] for name in names if name in models), None)
+        names = [*_lookup_names(model, providers)]
+        known = next((models[name] for name in names if name in models), None)
+        return known or self._assumed(model)
+
+    def _assume(self, model: str) -> ModelInfo | None:
+        return assumed_info(model, self._load().models.values())
 
     def list(self) -> Sequence[ModelInfo]:
         """Return all models, sorted by name."""
@@ -175,6 +174,7 @@ def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | 
         cache_breakpoint=entry.get("supports_prompt_cache_breakpoint") is True,
         mid_conversation_system=entry.get("supports_mid_conversation_system") is True
         or provider in OPENAI_PROVIDERS,
+        start_factor=start_factor(name),
         **numbers,
     )
 
@@ -201,14 +201,7 @@ def _limits(
 
 def _tokenizer(model: str, provider: str) -> str:
     """Return the name of the model's tokenizer, `unknown` where it is not published."""
-    if provider not in OPENAI_PROVIDERS:
-        return "unknown"
-    name = model.rpartition("/")[2]
-    if name in TOKENIZERS_BY_NAME:
-        return TOKENIZERS_BY_NAME[name]
-    return next(
-        (tokenizer for prefixes, tokenizer in TOKENIZERS if name.startswith(prefixes)), "unknown"
-    )
+    return tokenizer_of(model) if provider in OPENAI_PROVIDERS else "unknown"
 
 
 def _built_in_info(name: str) -> ModelInfo:
@@ -219,5 +212,6 @@ def _built_in_info(name: str) -> ModelInfo:
         tokenizer=tokenizer,
         exact=tokenizer == O200K,
         mid_conversation_system=tokenizer != "unknown",
+        start_factor=start_factor(name),
         sources={"context_window": "built-in defaults"},
     )

@@ -52,6 +52,14 @@ class Account:
     gid: int
 
 
+_ENVIRONMENT = {
+    "LC_ALL": "C",
+    # As `app.heap`: else each process of the server keeps the memory of its longest row.
+    "MALLOC_MMAP_THRESHOLD_": str(2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**21),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The path, the programs and the account of a cluster; None is the own account."""
@@ -78,7 +86,7 @@ class Cluster:
                 (self.programs / program, *arguments),
                 check=False,
                 cwd=self.path.parent,
-                env=environ | {"LC_ALL": "C"},
+                env=environ | _ENVIRONMENT,
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -171,6 +171,9 @@ heads = sa.Table(
     sa.Column("newest_before", sa.DateTime(timezone=True)),
     # The view version of the last redaction: no payload of an earlier one is rendered again.
     sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
+    # The tokens that the newest payload of this view version has beyond what is stored here.
+    sa.Column("unstored_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("unstored_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
     sa.Index(
         "heads_unswept",
@@ -532,7 +535,8 @@ tenant_usage = sa.Table(
     postgresql_with={"fillfactor": 50},
 )
 
-# The ratio of reported to counted tokens of a model, with exponential decay.
+# The ratio of reported to counted tokens of a model, with exponential decay, and that of its sealed
+# text.
 calibrations = sa.Table(
     "calibrations",
     metadata,
@@ -545,6 +549,8 @@ calibrations = sa.Table(
     sa.Column("reported_sum", DOUBLE_PRECISION, nullable=False),
     sa.Column("counted_sum", DOUBLE_PRECISION, nullable=False),
     sa.Column("deviation_sum", DOUBLE_PRECISION, nullable=False),
+    sa.Column("sealed_reported", DOUBLE_PRECISION, nullable=False, server_default="1000"),
+    sa.Column("sealed_counted", DOUBLE_PRECISION, nullable=False, server_default="1000"),
     _time("updated_at"),
 )
 

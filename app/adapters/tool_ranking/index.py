@@ -3,8 +3,8 @@
 1. A word's frequency in a tool is the sum of those in its fields, each weighted and divided by the
    field's relative length. Its rarity is taken over the given tools.
 2. A tool scores higher the more of its name the query has, up to `1 + _NAME_COVERAGE` times.
-3. A word of the query also stands for its synonyms, a value for the words of its kind, and a word
-   that no tool has for similarly spelled ones, each at a lower weight.
+3. A value in the query also stands for the words of its kind, and a word that no tool has for
+   similarly spelled ones, each at a lower weight.
 4. Among equals the earlier tool is first. The exact name of a tool is before all others.
 """
 
@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 
-from app.adapters.tool_ranking.synonyms import synonyms, value_words
-from app.adapters.tool_ranking.texts import MAX_CHARACTERS, parameters_text
+from app.adapters.tool_ranking.texts import MAX_CHARACTERS, parameters_text, value_words
 from app.adapters.tool_ranking.words import name_parts, words
 from app.domain.formats import ToolDefinition
 
@@ -29,7 +28,6 @@ _PRESENCE = 0.3
 """What a word adds to a score however long the text is (the delta of BM25+)."""
 _NAME_COVERAGE = 0.7
 _REPETITION = 0.3
-_SYNONYM = 0.35
 _VALUE_KIND = 0.5
 
 _MIN_SPELLED = 4
@@ -100,12 +98,6 @@ class Index:
                 remaining -= len(candidates)
                 for other, similarity in _most_similar(word, candidates):
                     add(other, weight * similarity)
-            for other in synonyms().get(word, ()):
-                if other in self._scores and other not in counts:
-                    # A rare synonym does not count for more than the word itself.
-                    rarity = self._rarity[other]
-                    share = min(1.0, self._rarity.get(word, rarity) / rarity)
-                    add(other, weight * _SYNONYM * share)
         for word in words(" ".join(value_words(query))):
             if word in self._scores:
                 add(word, _VALUE_KIND)

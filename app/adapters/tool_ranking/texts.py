@@ -1,7 +1,8 @@
-"""The text of a tool's parameters: what its JSON schema says in words."""
+"""The words of a tool's parameters, and of what the values in a query are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -58,3 +59,27 @@ def _variants(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     several = chain.from_iterable(value for value in listed if isinstance(value, list))
     items = [schema.get("items"), *several]
     return [item for item in items if isinstance(item, Mapping)]
+
+
+_DAY = (
+    "january|february|march|april|june|july|august|september|october|november|december"
+    "|today|tomorrow|yesterday|tonight"
+)
+_VALUE_KINDS = (
+    (re.compile(r"https?://|www\."), ("url", "link")),
+    (re.compile(r"\w@\w"), ("email",)),
+    (
+        re.compile(r"[$€£¥]\s?\d|\b(?:usd|eur|euros?|dollars?)\b", re.I),
+        ("price", "currency", "amount"),
+    ),
+    (re.compile(rf"\b(?:\d{{4}}-\d\d-\d\d|{_DAY})\b", re.I), ("date",)),
+    (re.compile(r"\d\.\d{2,}°?,\s*-?\d+\.\d{2}"), ("latitude", "longitude")),
+    (re.compile(r"(?:^|\s)~?/\w[\w.-]*/\w"), ("file", "path")),
+)
+"""What values look like, with words for their kind."""
+
+
+def value_words(query: str) -> list[str]:
+    """Return words for the kinds of values in a query."""
+    found = (kinds for pattern, kinds in _VALUE_KINDS if pattern.search(query))
+    return [*chain.from_iterable(found)]

@@ -15,6 +15,7 @@ from app.api.compaction.compaction_schemas import (
 )
 from app.api.compaction.job_schemas import Job
 from app.api.compaction.jobs import job_json
+from app.api.conversations.list_routes import WRITE_ERRORS
 from app.api.conversations.message_schemas import MessagePage
 from app.api.conversations.messages import transcript
 from app.api.http import cursors
@@ -28,7 +29,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.fields import UUID
+from app.api.http.fields import UUID, NoFields
 from app.api.http.pages import page_by_id
 from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.context_schemas import CompactResult
@@ -180,10 +181,13 @@ async def expand_compaction(
     operation_id="undo_compaction",
     summary="Undo a compaction",
     response_model=Receipt,
-    responses=problems_of(NotFound, Conflict, ServiceUnavailable),
+    responses=WRITE_ERRORS | problems_of(Conflict),
 )
 async def undo_compaction(
-    request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
+    request: Request,
+    conversation_id: ConversationPath,
+    compaction_id: CompactionPath,
+    body: NoFields | None = None,
 ) -> Response:
     """Show again what was shown before the newest active compaction, byte for byte.
 

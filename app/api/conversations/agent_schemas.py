@@ -53,7 +53,7 @@ class AgentPatch(SettingsPatch):
 
     model_config = examples({"name": "Support bot (EU)", "model": None})
 
-    name: DisplayName | None = Field(default=None, description="A new display name.")
+    name: DisplayName | None = Field(default=None, description="A new name; null leaves it.")
     rolling_window_seconds: OwnRollingWindow = None
 
 

@@ -30,12 +30,12 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
+from app.api.http.fields import NoFields
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
 from app.domain.common.errors import (
     Conflict,
     PayloadTooLarge,
-    Problem,
     ServiceUnavailable,
     ValidationError,
 )
@@ -127,9 +127,6 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 
     Conversations of the agent use the new settings from their next append or build.
     """
-    if body.name is None and "name" in body.model_fields_set:
-        places = (Problem("/name", "must not be null"),)
-        raise ValidationError("The name cannot be null", problems=places)
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
     agent_id = agent_id_from(agent_id)
     return Json(
@@ -158,9 +155,11 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     operation_id="clear_agent",
     summary="Clear an agent",
     response_model=ClearedAgent,
-    responses=READ_ERRORS,
+    responses=WRITE_ERRORS,
 )
-async def clear_agent(request: Request, agent_id: AgentPath) -> Response:
+async def clear_agent(
+    request: Request, agent_id: AgentPath, body: NoFields | None = None
+) -> Response:
     """Empty the active windows of all conversations of the agent.
 
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and

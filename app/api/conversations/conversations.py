@@ -36,6 +36,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
+from app.api.http.fields import NoFields
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
@@ -187,9 +188,11 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     operation_id="clear_conversation",
     summary="Clear a conversation",
     response_model=ClearedConversation,
-    responses=READ_ERRORS,
+    responses=WRITE_ERRORS,
 )
-async def clear_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+async def clear_conversation(
+    request: Request, conversation_id: ConversationPath, body: NoFields | None = None
+) -> Response:
     """Empty the active window of the conversation.
 
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and

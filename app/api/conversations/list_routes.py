@@ -38,7 +38,7 @@ WRITE_ERRORS = problems_of(
 _REPLACE = """\
 Replace its own {kind}; the next build starts a new epoch.
 
-A list that differs from the current one becomes a new version, and earlier versions stay
+A list that differs from the current one becomes a new version, and the newest 50 versions stay
 readable. `409` when `expected_version` is not the newest version."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from app.api.conversations.list_routes import WRITE_ERRORS
 from app.api.conversations.message_schemas import (
     MessagePage,
     MessagesAppend,
@@ -29,7 +30,7 @@ from app.api.http.dependencies import (
     tenant_of,
 )
 from app.api.http.errors import problems_of
-from app.api.http.fields import MAX_SEQ
+from app.api.http.fields import MAX_SEQ, NoFields
 from app.api.http.routing import DirectRoute, PageRoute, WireRoute
 from app.api.payload.append_schemas import Appended
 from app.domain.common.errors import (
@@ -176,13 +177,14 @@ async def list_messages(
     operation_id="pin_message",
     summary="Pin a message",
     response_model=Pinned,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
+    responses=WRITE_ERRORS,
 )
 async def pin_message(
     request: Request,
     conversation_id: ConversationPath,
     message_id: MessagePath,
     scope: Scope = "message",
+    body: NoFields | None = None,
 ) -> Response:
     """Keep a message in the context verbatim, with its call group.
 

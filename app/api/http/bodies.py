@@ -39,6 +39,7 @@ from app.domain.common.json_structure import (
 )
 from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
+_BODY_SIZE = "body_size"
 _SLICE = 1 << 20
 _MIN_VALUE_BYTES = 2  # with its comma
 _MAX_CODING = 40
@@ -124,16 +125,20 @@ class WireRequest(Request):
         return message.get("body", b""), message.get("more_body", False)
 
     async def json(self) -> Any:
-        """Return the parsed body; raises ValidationError or PayloadTooLarge (rule 5)."""
+        """Return the parsed body, whose bytes are let go; raises as `parse` (rule 5)."""
         if not hasattr(self, "_json"):
             body = await self.body()
             limits = self.app.state.json_limits
-            try:
-                self._json = await in_thread_if(len(body) > THREAD_BYTES, parse, body, limits)
-            except ContextError:
-                require_uncoded(self)  # checked on errors only: a coded body is never JSON
-                raise
+            self._json = await in_thread_if(len(body) > THREAD_BYTES, parse, body, limits)
+            self.scope[_BODY_SIZE] = len(body)
+            self._body = body[:1]
         return self._json
+
+
+def size_of_body(request: Request) -> int:
+    """Return the length of a body that was parsed, 0 without one."""
+    size: int = request.scope.get(_BODY_SIZE, 0)
+    return size
 
 
 async def long_json(content: Any, size: int) -> Json:
@@ -169,7 +174,7 @@ async def require_small_messages(
 
     `pointer` is where the messages are in the body.
     """
-    if len(await request.body()) <= MAX_MESSAGE_VALUES * _MIN_VALUE_BYTES:
+    if size_of_body(request) <= MAX_MESSAGE_VALUES * _MIN_VALUE_BYTES:
         return
     for index, message in enumerate(messages):
         if has_more_values(message, MAX_MESSAGE_VALUES):
@@ -221,7 +226,8 @@ def _plain(value: Any) -> Any:
 
 
 def require_json(request: Request) -> None:
-    """Raise ValidationError unless the content type is JSON (rule 3)."""
+    """Raise EncodedBody for a content coding, ValidationError for another media type (rule 3)."""
+    require_uncoded(request)
     given = header_of(request.scope, b"content-type") or ""
     kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (

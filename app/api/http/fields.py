@@ -10,7 +10,15 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from typing_extensions import TypeAliasType
 
 from app.domain.common.messages import FormatName
@@ -46,10 +54,29 @@ UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)
 
 
+def _with_integers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case [float(), *_]:
+            return [_with_integers(item) for item in value]
+    return value
+
+
 class RequestSchema(BaseModel):
-    """A request body: unknown fields are refused, and values are not converted."""
+    """A request body: unknown fields are refused, and values are not converted.
+
+    As in JSON Schema, `25.0` is an integer.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_integers(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {name: _with_integers(value) for name, value in body.items()}
 
 
 class ResponseSchema(BaseModel):
@@ -61,6 +88,12 @@ class ResponseSchema(BaseModel):
 def examples(*values: Any) -> ConfigDict:
     """Return the configuration of a schema with these examples."""
     return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+    model_config = examples({})
 
 
 _YEARS = range(2000, 9000)

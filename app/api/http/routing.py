@@ -33,6 +33,7 @@ from app.api.http.bodies import (
     body_bytes_of,
     header_of,
     require_json,
+    size_of_body,
 )
 from app.api.http.conversation_ids import with_key
 from app.api.http.errors import answer_error, answer_unexpected
@@ -91,7 +92,7 @@ class WireRoute(_NamedRoute):
                 if reads_body and await request.body():
                     require_json(request)
                     value = await request.json()
-                    if len(await request.body()) > THREAD_BYTES:
+                    if size_of_body(request) > THREAD_BYTES:
                         # FastAPI would validate on the event loop, and create all error objects.
                         await asyncio.to_thread(validated, schema(), value)
                 return await with_key(request, handle)
@@ -172,10 +173,11 @@ def _direct(
         if accepted is not None and request.scope["query_string"]:
             refuse_unknown_query(request, accepted)
         value = None
-        if whole := await request.body():
+        if await request.body():
             require_json(request)
             parsed = await request.json()
-            value = await in_thread_if(len(whole) > THREAD_BYTES, validated, schema, parsed)
+            is_long = size_of_body(request) > THREAD_BYTES
+            value = await in_thread_if(is_long, validated, schema, parsed)
         elif not is_optional:
             raise ValidationError.at("", "is required")
         arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}

@@ -5,7 +5,8 @@
 3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
    pages. A request without a key must name an IP address, a host name that cannot be registered, or
    one of the allowed hosts of the settings.
-4. A request has one Host header (RFC 9112): a proxy could have checked the other one of two.
+4. A request has one Host header (RFC 9112), and at most one Authorization: a proxy could have
+   checked the other one of two.
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
 6. A read-only key may only read (`app.api.http.scopes`).
@@ -80,11 +81,12 @@ class AuthenticationMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        hosts = [name for name, _ in scope["headers"]].count(b"host")
-        if hosts != 1 and (hosts > 1 or scope["http_version"] == "1.1"):
-            await answer_error(MalformedRequest("A request must have exactly one Host header"))(
-                scope, receive, send
-            )
+        names = [name for name, _ in scope["headers"]]
+        hosts = names.count(b"host")
+        no_host = scope["http_version"] == "1.1" and not hosts
+        if no_host or hosts > 1 or names.count(b"authorization") > 1:
+            refusal = "A request must have exactly one Host header and at most one Authorization"
+            await answer_error(MalformedRequest(refusal))(scope, receive, send)
             return
         if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
             await self._app(scope, receive, send)

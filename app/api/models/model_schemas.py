@@ -18,6 +18,8 @@ _MODEL: dict[str, Any] = {
     "max_output_tokens": 16384,
     "tokenizer": "o200k_base",
     "exact": True,
+    "start_factor": 1.0,
+    "assumed_from": None,
     "cache_minimum_tokens": 1024,
     "input_price": 2.5e-06,
     "output_price": 1e-05,
@@ -100,6 +102,12 @@ class ModelShown(ResponseSchema):
     max_output_tokens: int | None = Field(description="The maximum length of an answer.")
     tokenizer: str = Field(description="Its tokenizer, `unknown` where that is not published.")
     exact: bool = Field(description="Whether the service counts with its tokenizer.")
+    start_factor: float = Field(
+        description="The factor of its counts until usage is reported: that of its family."
+    )
+    assumed_from: str | None = Field(
+        description="The model of its family whose limits stand for its own, unknown ones."
+    )
     cache_minimum_tokens: int | None = Field(description="The shortest prefix that is cached.")
     input_price: float | None = Field(description="USD per input token.")
     output_price: float | None = Field(description="USD per output token.")

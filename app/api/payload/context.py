@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson, require_small_messages
+from app.api.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
@@ -285,7 +285,7 @@ async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
         raise ValidationError.at("/error_status", _OTHER_ERROR)
-    if len(await request.body()) > _THREAD_BYTES:
+    if size_of_body(request) > _THREAD_BYTES:
         verdict = await asyncio.to_thread(judge_error, body.error, status)
     else:
         verdict = judge_error(body.error, status)

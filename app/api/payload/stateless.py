@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson, long_json
+from app.api.http.bodies import Json, MalformedJson, long_json, size_of_body
 from app.api.http.dependencies import services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
@@ -46,7 +46,7 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
         state = ContextState(**dict(body.cached_state) | {"summary_range": (start, end)})
     build = replace(_request(body), state=state, model=body.model)
     answer = await services(request).stateless.build(tenant_of(request), build)
-    return await long_json(answer, len(await request.body()))
+    return await long_json(answer, size_of_body(request))
 
 
 @router.post(

@@ -168,10 +168,6 @@ class ProviderItem:
     is_sent: bool = True
 
 
-_STORED_NAMES = {"results_cleared_through": "trimmed_through", "uncleared_results": "untrimmed"}
-"""Fields of a view that are stored under the names that earlier versions read."""
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """The view of a log, which is constant within an epoch.
@@ -283,8 +279,8 @@ class View:
         )
 
     def as_stored(self) -> dict[str, Any]:
-        """Return it as a JSON object with its stored names."""
-        stored = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        """Return it as a JSON object, as it is stored."""
+        stored = asdict(self)
         for summary in stored["summaries"]:
             del summary["unlisted"]
         return stored
@@ -324,26 +320,19 @@ def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
 
 
 def view_from(raw: Mapping[str, Any]) -> View:
-    """Parse a view from the JSON of this or the first version."""
-    summaries = raw.get("summaries")
-    if summaries is None:  # the first version had one summary
-        span = raw["summary_span"]
-        summaries = [{"span": span, "text": raw["summary"] or ""}] if span else []
-    return View(
-        spans=tuple(Span(**item) for item in raw["spans"]),
-        summaries=tuple(map(summary_from, summaries)),
-        retain=raw.get("retain"),
-        note=raw["note"],
-        results_cleared_through=raw["trimmed_through"],
-        uncleared_results=tuple(raw.get("untrimmed", ())),
-        reasoning_after=raw["reasoning_after"],
-        reasoning_of=tuple(raw.get("reasoning_of", ())),
-        summary_as_system=raw["summary_as_system"],
-        window=tuple(Span(**item) for item in raw["window"]) if "window" in raw else WHOLE,
-        shortened=tuple(ShortenedMessage(**item) for item in raw.get("shortened", ())),
-        provider_item=_provider_item_from(raw.get("provider_item")),
-        media_cut=MediaCut(**raw["media_cut"]) if raw.get("media_cut") else None,
-    )
+    """Parse a stored view."""
+    parsed = {
+        **raw,
+        "spans": tuple(Span(**item) for item in raw["spans"]),
+        "summaries": tuple(map(summary_from, raw["summaries"])),
+        "uncleared_results": tuple(raw["uncleared_results"]),
+        "reasoning_of": tuple(raw["reasoning_of"]),
+        "window": tuple(Span(**item) for item in raw["window"]),
+        "shortened": tuple(ShortenedMessage(**item) for item in raw["shortened"]),
+        "provider_item": _provider_item_from(raw["provider_item"]),
+        "media_cut": MediaCut(**raw["media_cut"]) if raw["media_cut"] else None,
+    }
+    return View(**parsed)
 
 
 def _provider_item_from(raw: Mapping[str, Any] | None) -> ProviderItem | None:

@@ -4,7 +4,8 @@
 2. `total` is the smaller of the requested window and the model's.
 3. Some models limit their input apart from their output. `total` is then at most that input limit
    plus the reserved output, so that `total - max_output_tokens` always fits.
-4. Nothing is guessed: every number has a source, and an unknown window is an error.
+4. Every number has a source. The window of an unknown model of a known family is that of another
+   model of the family, where nobody names one; that of any other unknown model is an error.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ class ModelInfo:
 
     `max_input_tokens` is set only where the input has a limit apart from the window. `exact` means
     that the service counts with the model's tokenizer. `sources` names the source of each number,
-    by field. The last three are features of its provider: tool search with deferred tools, OpenAI's
+    by field. The next three are features of its provider: tool search with deferred tools, OpenAI's
     explicit cache breakpoints, and system text after the first message.
+
+    Counts by another tokenizer are multiplied by `start_factor` until usage is reported. The limits
+    of an unknown model are those of `assumed_from`, a model of its family.
     """
 
     model: str
@@ -71,6 +75,8 @@ class ModelInfo:
     tool_search: bool = False
     cache_breakpoint: bool = False
     mid_conversation_system: bool = False
+    start_factor: float = 1.0
+    assumed_from: str | None = None
 
     @property
     def margin(self) -> float:
@@ -139,6 +145,8 @@ def resolve_context_window(
         limits.append((_positive(policy, "/policy"), "policy"))
     has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
     model, model_source = (tenant, "tenant") if has_own else (info, "registry")
+    if model is not None and model.assumed_from and limits:
+        model = None  # the named window is more certain
     max_input = model.max_input_tokens if model is not None else None
     if model is not None and model.context_window:
         limits.append((model.context_window, model_source))
@@ -177,6 +185,8 @@ def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> Mode
         model=model,
         tokenizer=entry.get("tokenizer") or info.tokenizer,
         exact=info.exact if entry.get("exact") is None else entry["exact"],
+        start_factor=1.0 if entry.get("exact") else info.start_factor,
+        assumed_from=None if entry.get("context_window") else info.assumed_from,
         sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
         **numbers,
         **{name: entry[name] for name in CAPABILITIES if entry.get(name) is not None},

@@ -142,6 +142,18 @@ def _count_block(block: Mapping[str, Any], count: CountText) -> int:
     return media_tokens + max(_count_text(rest, count), sealed)
 
 
+def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
+    """Count the sealed text in the visible parts of a message, which its count includes."""
+    tokens = 0
+    for part in message.parts:
+        match part:
+            case Opaque():
+                tokens += media.without_data(part.block, count).sealed
+            case Text() | ToolCall() if part.block is not None:
+                tokens += media.without_data(extra_fields(part, format), count).sealed
+    return tokens
+
+
 def count_rendered(
     format: FormatName,
     message: Message,

@@ -33,11 +33,11 @@ from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
-from app.domain.formats import compactions
+from app.domain.formats import compactions, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
-from app.domain.models.tokens import CountText, count_visible, counts_as_stored
+from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
@@ -56,6 +56,7 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
+_CONFIGURATION = f'"{openai_responses.CONFIGURATION}"'.encode()
 _COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
@@ -107,6 +108,8 @@ class Assembler(ABC):
     size_bytes: int = field(default=0, init=False)
     has_calls: bool = field(default=False, init=False)
     has_reasoning: bool = field(default=False, init=False)
+    sealed_tokens: int = field(default=0, init=False)
+    """Those of the tokens that are of reasoning and sealed text."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
     """The tokens of messages whose items cost another number than their stored count."""
     media: list[SentMedia] = field(default_factory=list, init=False)
@@ -126,9 +129,10 @@ class Assembler(ABC):
         self._rows_before_item: list[LogRow] = []
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
-        # By row: its seq, and how many stable items, positions and fixed positions there were then.
+        # By row: its seq, and how many stable items, positions, fixed positions, tokens and sealed
+        # tokens there were then.
         self._seqs: list[int] = []
-        self._counts: list[tuple[int, int, int]] = []
+        self._counts: list[tuple[int, int, int, int, int]] = []
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
@@ -182,7 +186,7 @@ class Assembler(ABC):
             if not self._has_first_message and row.role is Role.ASSISTANT:
                 self._put_first_note(row)
             self._has_first_message = True
-            if _may_have_compaction(row) and self._without_compactions(row) is None:
+            if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
                 self._add_message(row)
@@ -191,6 +195,12 @@ class Assembler(ABC):
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _sends_nothing(self, row: LogRow) -> bool:
+        """Whether a row has nothing for this payload: a compaction, another format's settings."""
+        if row.format is not self.format and _CONFIGURATION in row.text:
+            return openai_responses.is_configuration(row.message())
+        return _may_have_compaction(row) and self._without_compactions(row) is None
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
@@ -216,8 +226,13 @@ class Assembler(ABC):
         index = bisect_right(self._seqs, seq) - 1
         if index < 0:
             return None
-        stable_items, position_count, fixed_count = self._counts[index]
+        stable_items, position_count, fixed_count, _, _ = self._counts[index]
         return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
+
+    def tokens_at(self, seq: int) -> tuple[int, int]:
+        """Return the tokens of the history up to this seq, and those of them that are sealed."""
+        index = bisect_right(self._seqs, seq) - 1
+        return self._counts[index][3:] if index >= 0 else (0, 0)
 
     def seq_of(self, item_index: int) -> int | None:
         """Return the seq of the last row in this item, None for what stands before all rows."""
@@ -226,7 +241,8 @@ class Assembler(ABC):
 
     def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)
-        self._counts.append((self.stable_items, len(self._positions), len(self._fixed_positions)))
+        positions = len(self._positions), len(self._fixed_positions)
+        self._counts.append((self.stable_items, *positions, self.tokens, self.sealed_tokens))
 
     def _breakpoints(self, position_count: int, fixed_count: int) -> tuple[BreakpointPosition, ...]:
         """Return the breakpoints, newest first, of a payload with only the first positions."""
@@ -365,12 +381,17 @@ class Assembler(ABC):
             return row.tokens
         return count_visible(shown, self.count, self.format)
 
-    def _record_cost(self, row: LogRow, tokens: int) -> None:
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
         if tokens != row.tokens:
             self.costs_by_seq[row.seq] = tokens
+        return tokens
 
-    def _record_labels(self, shown: Message) -> None:
-        """Collect the content types that labels of a shown message stand for."""
+    def _record_content(self, shown: Message) -> None:
+        """Count the sealed text of a shown message, and collect the types that labels stand for."""
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         for part in shown.parts:
             if isinstance(part, Text) and part.stands_for and part.format is not self.format:
                 for kind in part.stands_for:
@@ -447,6 +468,7 @@ class Assembler(ABC):
             wire_items=wire_items,
             stable_items=self.stable_items,
             tokens=tokens,
+            sealed_tokens=self.sealed_tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,

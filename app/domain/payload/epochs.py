@@ -9,10 +9,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 from app.domain.common import json_text
 from app.domain.compaction.reduction.text_shortening import MESSAGES_SHORTENED
@@ -23,7 +22,6 @@ from app.domain.models.budget import Limits
 from app.domain.payload.sent_media import MEDIA_LEFT_OUT
 from app.domain.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
-    STUB_TOOL,
     PayloadTools,
     RequestSettings,
     ResolvedSettings,
@@ -44,8 +42,6 @@ MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
 LONG_CHARS = 4096
 """Longer starts have long summaries: a process remembers fewer of them."""
-_STORED_NAMES = {"tools": "offer", "dynamic_hash": "dynamic"}
-"""Fields of an epoch's start that are stored under the names that earlier versions read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +63,7 @@ class EpochStart:
 
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
-        stored = {_STORED_NAMES.get(own.name, own.name): getattr(self, own.name) for own in _FIELDS}
-        tools = asdict(self.tools)
-        stored["offer"] = {"extra": tools.pop("agent_tools"), **tools}
-        return json_text.dumps(stored | {"view": self.view.as_stored()})
-
-
-_FIELDS = fields(EpochStart)
+        return json_text.dumps(asdict(self) | {"view": self.view.as_stored()})
 
 
 def epoch_start_from(text: str) -> EpochStart:
@@ -83,29 +73,20 @@ def epoch_start_from(text: str) -> EpochStart:
 
 def _read_start(text: str) -> EpochStart:
     raw = json_text.loads(text)
-    return EpochStart(
-        view_from(raw["view"]),
-        raw["total"],
-        raw["max_output_tokens"],
-        _tools(raw),
-        tuple(raw["degraded"]),
-        raw.get("factor", 1.0),
-        raw.get("dynamic", ""),
-    )
+    tools = raw["tools"]
+    parsed = {
+        **raw,
+        "view": view_from(raw["view"]),
+        "tools": PayloadTools(
+            tuple(tools["agent_tools"]), tuple(tools["deferred"]), tools["native"]
+        ),
+        "degraded": tuple(raw["degraded"]),
+    }
+    return EpochStart(**parsed)
 
 
 _short_start = lru_cache(1024)(_read_start)
 _long_start = lru_cache(32)(_read_start)
-
-
-def _tools(raw: Mapping[str, Any]) -> PayloadTools:
-    """Read the tools that this version or an earlier one stored."""
-    if "offer" in raw:
-        tools = raw["offer"]
-        return PayloadTools(tuple(tools["extra"]), tuple(tools["deferred"]), tools["native"])
-    if "extra_tools" in raw:
-        return PayloadTools(tuple(raw["extra_tools"]))
-    return PayloadTools((STUB_TOOL.name,)) if raw["stub_tools"] else NO_PAYLOAD_TOOLS
 
 
 def epoch_factor(start: EpochStart, current: float) -> float:

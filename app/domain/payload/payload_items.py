@@ -27,15 +27,16 @@ class PayloadItems:
     """The messages of a payload as the provider's items; the first `stable_items` never change.
 
     Each of the `wire_items` is the JSON of one item. The last `tail_items` are replaced by the next
-    build. `tokens` counts the history without summary, opening and tail. `breakpoints` are the
-    positions for cache breakpoints, newest first. `mentions` are the agent tools that the items
-    name, `references` the tools that search results refer to, and `not_carried` the types of
-    content that labels stand for.
+    build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
+    are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
+    first. `mentions` are the agent tools that the items name, `references` the tools that search
+    results refer to, and `not_carried` the types of content that labels stand for.
     """
 
     wire_items: list[bytes]
     stable_items: int
     tokens: int
+    sealed_tokens: int
     summary_tokens: int
     prefix_digest: str
     rendered_through: int

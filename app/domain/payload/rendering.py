@@ -20,6 +20,7 @@ from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.compaction.provider_items import asks_provider
 from app.domain.conversations.view import WHOLE_VIEW, View
+from app.domain.models.families import O200K
 from app.domain.payload.assembler import MAX_BREAKPOINTS
 from app.domain.payload.assemblers import BREAKPOINTS_JSON
 from app.domain.payload.payload_items import (
@@ -318,7 +319,7 @@ def _body(
     tool_field = {"tools": orjson.Fragment(tools)} if is_whole and tools is not None else {}
     system_value = system.field_value if is_whole else None
     cache_key = {}
-    if resolved.info is not None and resolved.info.exact:
+    if resolved.info is not None and resolved.info.tokenizer == O200K:
         cache_key = {"prompt_cache_key": request.cache_key}
     body: dict[str, Any] = {"model": resolved.model}
     match request.format:

@@ -172,12 +172,7 @@ def incomparable_reason(
 def settings_difference(
     newest_epoch: Epoch, start: EpochStart, resolved: ResolvedSettings
 ) -> str | None:
-    """Return how the stored settings differ from those of this epoch, None where they do not.
-
-    What a hosted tool costs is known to its provider only, results within the call included.
-    """
-    if any(tool.hosted is not None for tool in resolved.tools):
-        return "hosted_tools"
+    """Return how the stored settings differ from those of this epoch, None where they do not."""
     if (newest_epoch.sections_hash, newest_epoch.tools_hash) != (
         resolved.sections_hash,
         resolved.tools_hash,
@@ -191,12 +186,12 @@ def settings_difference(
 
 
 def raw_payload_usage(
-    resolved: ResolvedSettings, start: EpochStart, state: ConversationState, shown_tokens: int
+    resolved: ResolvedSettings, start: EpochStart, summary_tokens: int, shown_tokens: int
 ) -> Usage:
     """Return the count, before the factor, of a payload with `shown_tokens` of the log."""
     return replace(
         resolved.raw_fixed,
         tool_descriptions=resolved.tool_tokens(start.tools),
-        summary=state.summary_tokens,
+        summary=summary_tokens,
         conversation=shown_tokens,
     )

@@ -17,7 +17,6 @@ from typing import Any
 from app.domain.common.errors import ValidationError
 from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.results import ContextState
-from app.domain.conversations.view import SUMMARY_PREFIX
 
 STRATEGY = "sandwich"
 
@@ -98,7 +97,7 @@ def assemble(
 ) -> list[WireMessage]:
     """Return top, summary and bottom, the messages that stand for all of them."""
     start, end = middle_range(len(messages), policy)
-    note = {"role": "system", "content": f"{SUMMARY_PREFIX}{summary}]"}
+    note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
     return [*messages[:start], note, *messages[end:]]
 
 

@@ -141,6 +141,7 @@ class ResolvedSettings:
     tool_costs: tuple[int, ...] = ()
     left_out_tools: tuple[str, ...] = ()
     raw_dynamic: int = 0
+    sealed_factor: float = 1.0
     _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
 
     def required_limits(self) -> Limits:

@@ -106,7 +106,11 @@ def _is_summary(raw: Any) -> bool:
 
 def _is_view(raw: Any) -> bool:
     view = view_from(raw)
-    numbers = (view.results_cleared_through, view.reasoning_after, *view.uncleared_results)
+    cut = view.media_cut
+    numbers = (
+        *(view.results_cleared_through, view.reasoning_after, *view.uncleared_results),
+        *((cut.seq, cut.count) if cut is not None else ()),
+    )
     shortened = [
         getattr(item, field.name) for item in view.shortened for field in fields(ShortenedMessage)
     ]

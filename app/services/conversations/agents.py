@@ -136,7 +136,7 @@ class AgentService(ConfigurableService[Agent]):
         self, before: Agent, after: Agent, patch: Patch, agent: Agent | None
     ) -> Agent:
         self._policy(after.settings.policy)
-        if "name" in patch.fields:
+        if patch.name:
             after = replace(after, name=patch.name)
         if "rolling_window_seconds" in patch.fields:
             after = replace(

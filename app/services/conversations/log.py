@@ -205,7 +205,8 @@ class LogService:
         self, tenant_id: str, conversation_id: str, batch: Batch
     ) -> AppendResult | dict[str, Any]:
         newest = _newest_compaction(batch.request, batch.drafts)
-        is_plain = newest is None and not batch.attached_blob_ids
+        has_settings = any(draft.is_configuration for draft in batch.drafts)
+        is_plain = newest is None and not (batch.attached_blob_ids or has_settings)
         if batch.request.idempotency_key is None and is_plain:
             async with self._database.session() as session:
                 result = await self._append(
@@ -252,6 +253,9 @@ class LogService:
         if after is None:
             return None
         positions = positions_of_drafts(after, drafts, ids)
+        placed = zip(drafts, positions, strict=True)
+        if kept := [place.seq for draft, place in placed if draft.is_configuration]:
+            await session.contexts.pin(after.conversation_id, kept)
         if (newest := _newest_compaction(request, drafts)) is not None:
             after = await self._provider_compactions.apply(
                 session, after, drafts[newest], positions[newest].seq, request.format

@@ -14,6 +14,7 @@ A build is a pipeline of steps. Each step returns a new immutable value:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -51,6 +52,7 @@ from app.services.payload.pipeline.view import choose_view
 from app.services.prompt.budget_status import BudgetStatus, read_budget
 
 _MAX_ROUNDS = 12
+LONG_BUILD_BYTES = 8 * 2**20
 _Reduction = Callable[[BuildDependencies, BuildState], Awaitable[CompactResult]]
 
 
@@ -81,8 +83,8 @@ class ContextService:
         ContextOverflow with the budget when no valid payload fits.
         """
         first = Attempt(tenant_id, conversation_id, settings, known)
-        _, recorded = await self._run(first)
-        return await recorded.rendered.call(respond, self._deps, recorded)
+        _, _, body = await self._answer(first)
+        return body
 
     async def preview(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -95,8 +97,7 @@ class ContextService:
         first = Attempt(tenant_id, conversation_id, settings, may_compact=False, is_preview=True)
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
-        _, recorded = await ContextService(apart)._run(first)
-        body = await recorded.rendered.call(respond, apart, recorded)
+        _, recorded, body = await ContextService(apart)._answer(first)
         return body | shown(recorded, body)
 
     async def overflow(
@@ -116,9 +117,9 @@ class ContextService:
         reduce_first: _Reduction = reduce_after_overflow
         if refused_media is not None:
             reduce_first = partial(leave_out_media, verdict=refused_media)
-        reduction, recorded = await self._run(first, reduce_first)
+        reduction, _, body = await self._answer(first, reduce_first)
         assert reduction is not None
-        return reduction, await recorded.rendered.call(respond, self._deps, recorded)
+        return reduction, body
 
     async def lower_output(
         self,
@@ -137,8 +138,7 @@ class ContextService:
         loaded = await self._load(attempt)
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
-        _, recorded = await self._run(replace(attempt, settings=settings))
-        body = await recorded.rendered.call(respond, self._deps, recorded)
+        _, _, body = await self._answer(replace(attempt, settings=settings))
         messages = loaded.input.conversation.state.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
@@ -150,8 +150,17 @@ class ContextService:
                 attempt = restart.attempt
         raise Conflict("The conversation changes too fast to build on; try again")
 
-    async def _run(
+    async def _answer(
         self, first: Attempt, reduce_first: _Reduction | None = None
+    ) -> tuple[CompactResult | None, RecordedBuild, dict[str, Any]]:
+        """Run the pipeline, and return its answer too; few at once that have read long messages."""
+        async with AsyncExitStack() as held:
+            reduction, recorded = await self._run(first, held, reduce_first)
+            answer = await recorded.rendered.call(respond, self._deps, recorded)
+            return reduction, recorded, answer
+
+    async def _run(
+        self, first: Attempt, held: AsyncExitStack, reduce_first: _Reduction | None
     ) -> tuple[CompactResult | None, RecordedBuild]:
         """Run the pipeline until a payload fits and is recorded, unless it is a preview.
 
@@ -162,11 +171,17 @@ class ContextService:
         state: BuildState | None = None
         epoch: EpochChoice | None = None
         reduction: CompactResult | None = None
+        is_held = False
         for _ in range(_MAX_ROUNDS):
             try:
                 if state is None:
                     epoch = None
-                    state = await choose_view(deps, await load(deps, attempt))
+                    loaded = await load(deps, attempt)
+                    size = sum(len(row.text) for row in loaded.input.rows)
+                    if size > LONG_BUILD_BYTES and not is_held:
+                        await held.enter_async_context(deps.long_builds)
+                        is_held = True
+                    state = await choose_view(deps, loaded)
                     if reduce_first is not None and reduction is None:
                         reduction = await reduce_first(deps, state)
                         attempt, state = replace(first, may_compact=False), None

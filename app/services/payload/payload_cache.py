@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.domain.conversations.epoch import Epoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import View
 from app.domain.payload.assembler import Assembler
+from app.domain.payload.epochs import model_in
 from app.services.common.concurrency import in_thread_if
 
 _Result = TypeVar("_Result")
@@ -91,6 +93,15 @@ class PayloadCache:
     def find(self, key: tuple[str, ...]) -> CachedPayload | None:
         """Return the rendered history of a stream, None without one."""
         return self._cached.get(key)
+
+    def of_epoch(self, tenant_id: str, conversation_id: str, epoch: Epoch) -> CachedPayload | None:
+        """Return the rendered history of an epoch, None where this process has none."""
+        for model in ("", model_in(epoch.payload_stream)):
+            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.window))
+            cached = self.find(key)
+            if cached is not None and cached.epoch_id == epoch.epoch_id:
+                return cached
+        return None
 
     def put(self, key: tuple[str, ...], payload: CachedPayload) -> None:
         """Replace the rendered history of a stream; one that is too large is not kept."""

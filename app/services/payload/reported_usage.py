@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,7 +22,7 @@ from app.domain.common.policy import CompactionMode, StrategyName
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.models.budget import ContextBudget, Pressure, Usage, measure, pressure_status
-from app.domain.models.calibration import Estimate, estimate_of, rejection_reason
+from app.domain.models.calibration import Estimate, Lesson, estimate_of, lesson_of
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.models.usage_totals import UsageEntry, call_totals, reported_entry
 from app.domain.payload.epochs import (
@@ -45,6 +46,7 @@ from app.services.common.due_compactions import make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
+from app.services.payload.payload_cache import CachedPayload, PayloadCache
 from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
@@ -54,7 +56,7 @@ from app.services.prompt.budget_status import (
     usage_of,
     within,
 )
-from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.prompt.settings_resolver import SettingsResolver, applied_calibration
 
 _log = logging.getLogger("app.usage")
 
@@ -114,6 +116,7 @@ class _PayloadCount:
 
     regions: Usage | None
     uncalibrated_reason: str | None
+    lesson: Lesson | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -139,7 +142,9 @@ class UsageService:
         resolver: SettingsResolver,
         active: ActiveWindows,
         new_id: Callable[[], str],
+        cache: PayloadCache,
     ) -> None:
+        self._cache = cache
         self._database = database
         self._resolver = resolver
         self._active = active
@@ -174,8 +179,9 @@ class UsageService:
             if report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
+                cached_of = partial(self._cache.of_epoch, tenant_id, conversation_id)
                 new = await self._store(
-                    session, conversation, resolved, report, settings.format, usage_json
+                    session, conversation, resolved, report, settings.format, usage_json, cached_of
                 )
                 stored, payload_count = new.report, new.payload_count
             reported, visible_tokens = None, 0
@@ -188,17 +194,9 @@ class UsageService:
                 await session.usage_totals.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
-            if (
-                stored is not None
-                and payload_count.tokens is not None
-                and payload_count.uncalibrated_reason is None
-            ):
+            if stored is not None and payload_count.lesson is not None:
                 calibration = await session.usage.calibrate(
-                    tenant_id,
-                    stored.model,
-                    conversation.counter,
-                    stored.usage.sent_tokens,
-                    payload_count.tokens,
+                    tenant_id, stored.model, conversation.counter, payload_count.lesson
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
@@ -255,6 +253,7 @@ class UsageService:
         report: Report,
         format: FormatName,
         usage_json: str,
+        cached_of: Callable[[Epoch], CachedPayload | None],
     ) -> _Stored:
         """Store a report with the count of its payload."""
         call = read_usage(report.usage or {}, format)
@@ -288,6 +287,7 @@ class UsageService:
                 new_report,
                 call,
                 report.dynamic_texts,
+                cached_of(newest_epoch) if newest_epoch is not None else None,
             )
         new_report = replace(
             new_report, estimated_tokens=payload_count.tokens, regions=payload_count.regions
@@ -387,40 +387,56 @@ async def _count_payload(
     report: UsageReport,
     call: CallUsage,
     dynamic_texts: tuple[str, ...] | None,
+    cached: CachedPayload | None,
 ) -> _PayloadCount:
-    """Return the count of a report's payload before the factor, from running sums.
+    """Return the count of a report's payload before the factor.
 
-    Only a build id identifies dynamic text; without one, the stored text is payload_count.
+    It is that of the build where this process still has its payload, else from running sums. Only a
+    build id identifies dynamic text; without one, the stored text is counted.
     """
     start = epoch_start_from(newest_epoch.start_json) if newest_epoch is not None else None
     reason = incomparable_reason(
         newest_epoch, start, report.epoch, report.through_seq, conversation.state
     )
+    if reason == "reduced" and cached is not None:
+        reason = None
     if reason is not None or resolved is None or newest_epoch is None or start is None:
         return _PayloadCount(None, reason or "unknown_settings")
     reason = settings_difference(newest_epoch, start, resolved)
-    if reason is not None:
+    if reason is not None and not (reason == "reduced" and cached is not None):
         return _PayloadCount(None, reason)
     conversation_id, through_seq = conversation.conversation_id, report.through_seq
     if start.view.sent_item is not None:
         return _PayloadCount(None, "provider_compaction")
-    # The cost of reasoning is known to its provider only.
-    replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
-    if replays and await session.usage.has_reasoning(
-        conversation_id, start.view.spans, start.view.reasoning_after, through_seq
-    ):
-        return _PayloadCount(None, "replayed_reasoning")
-    visible_tokens = await _shown_tokens_through(
-        session, conversation, resolved, start, through_seq
-    )
-    usage = raw_payload_usage(resolved, start, conversation.state, visible_tokens)
+    if cached is not None:
+        tokens, sealed = cached.assembler.tokens_at(through_seq)
+        summary = cached.assembler.summary_tokens
+    else:
+        # The running sums have no reasoning.
+        replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
+        if replays and await session.usage.has_reasoning(
+            conversation_id, start.view.spans, start.view.reasoning_after, through_seq
+        ):
+            return _PayloadCount(None, "replayed_reasoning")
+        tokens, sealed = (
+            await _shown_tokens_through(session, conversation, resolved, start, through_seq),
+            0,
+        )
+        summary = conversation.state.summary_tokens
+    usage = raw_payload_usage(resolved, start, summary, tokens)
     if dynamic_texts is not None:
         dynamic = resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
         usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
     if call.has_steps:
         return _PayloadCount(usage, "server_steps")
-    reason = rejection_reason(call.usage.sent_tokens, usage.total, conversation.counter)
-    return _PayloadCount(usage, reason)
+    sent, counter = call.usage.sent_tokens, conversation.counter
+    applied = applied_calibration(conversation.calibration, counter, resolved.model, resolved.info)
+    lesson = lesson_of(sent, usage.total, sealed, counter, applied)
+    if isinstance(lesson, str):
+        return _PayloadCount(usage, lesson)
+    if not lesson.is_sealed and any(tool.hosted is not None for tool in resolved.tools):
+        return _PayloadCount(usage, "hosted_tools")  # their cost is known to their provider only
+    return _PayloadCount(usage, None, lesson)
 
 
 async def _shown_tokens_through(

@@ -27,7 +27,7 @@ from app.services.compaction.summaries.extractive import ledger_of
 from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.ports import Database, Models
-from app.services.prompt.settings_resolver import SettingsResolver
+from app.services.prompt.settings_resolver import SettingsResolver, applied_calibration
 
 SUMMARY_TOKENS = (64, 2048)
 """The minimum and maximum tokens of a summary; a tenth of the limit in between."""
@@ -192,7 +192,9 @@ class StatelessService:
     def _count(self, request: CountRequest, calibration: Calibration | None) -> TokenCount:
         count = self._resolver.counter(request.counter)
         _require_objects(request.messages)
-        factor = calibration.rounded.factor if calibration is not None else 1.0
+        info = self._models.find(request.model) if request.model else None
+        applied = applied_calibration(calibration, request.counter, request.model, info)
+        factor = applied.factor
         messages = scaled(self._count_messages(request), factor)
         text = scaled(count(request.text), factor) if request.text is not None else 0
         definitions = [
@@ -200,9 +202,8 @@ class StatelessService:
         ]
         taken, _ = tools_of(definitions, request.format)
         tools = scaled(estimate_tool_defs_tokens(taken, count), factor)
-        info = self._models.find(request.model) if request.model else None
         exact = info is not None and info.exact and request.counter is CounterName.TOKENIZER
-        margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, calibration)
+        margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, applied)
         total = messages + text + tools
         return TokenCount(
             tokens=total,

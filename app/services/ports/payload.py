@@ -12,7 +12,7 @@ from app.domain.conversations.epoch import BuildInput, Epoch, PastEpoch
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, Summary, View
-from app.domain.models.calibration import Calibration
+from app.domain.models.calibration import Calibration, Lesson
 from app.domain.models.usage_totals import UsageEntry, UsageQuery, UsageRow
 from app.domain.payload.reported_usage import UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -64,6 +64,12 @@ class ContextRepository(Protocol):
         False when another build stored it first, the conversation is gone, or a message was
         redacted since.
         """
+        ...
+
+    async def set_unstored_tokens(
+        self, conversation_id: str, view_version: int, tokens: int
+    ) -> None:
+        """Store what the newest payload has beyond the state, while the view is the same."""
         ...
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
@@ -188,9 +194,9 @@ class UsageRepository(Protocol):
         ...
 
     async def calibrate(
-        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
+        self, tenant_id: str, model: str, counter: str, lesson: Lesson
     ) -> Calibration:
-        """Add a payload to the model's tally as `Tally` does, atomically."""
+        """Add what a report says to the model's sums as `Tally` does, atomically."""
         ...
 
     async def find_calibration(

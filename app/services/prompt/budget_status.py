@@ -1,6 +1,7 @@
 """The budget and pressure of a conversation, from its state instead of its log.
 
-1. The estimate is that of the next build, from the running token sums of the log.
+1. The estimate is that of the next build: from the running token sums of the log, and from what the
+   last build had beyond them.
 2. The last usage that the provider reported counts as well, if it is of the current epoch.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.common.errors import ContextError
 from app.domain.common.policy import StrategyName
@@ -138,7 +139,16 @@ def _newest_spans(resolved: ResolvedSettings, conversation: Conversation) -> Seq
 
 
 def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int) -> Usage:
-    """Return the usage of a build with these tokens of the log, its notes included."""
+    """Return the usage of the next build with these tokens of the log, its notes included."""
+    usage = stored_usage_of(resolved, conversation, visible_tokens)
+    tokens = usage.conversation + conversation.state.unstored_tokens
+    return replace(usage, conversation=max(0, tokens))
+
+
+def stored_usage_of(
+    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
+) -> Usage:
+    """Return the usage that follows from the sums of the log alone."""
     state = conversation.state
     if resolved.limits is None:
         return resolved.usage(

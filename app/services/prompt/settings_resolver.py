@@ -23,8 +23,9 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
 from app.domain.formats import tool_from, tools_of
 from app.domain.models.budget import Limits, limits_for
-from app.domain.models.calibration import Calibration, safety_margin
+from app.domain.models.calibration import NO_REPORTS, Calibration, safety_margin
 from app.domain.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
+from app.domain.models.families import start_factor
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
 from app.domain.models.tokens import CountText
 from app.domain.payload.epochs import EpochStart
@@ -105,11 +106,9 @@ class SettingsResolver:
         Counts are multiplied by `factor`, by default the current calibration factor of the model.
         The margin is always that of the current calibration.
         """
-        calibration = None
-        if conversation.calibration is not None:
-            calibration = conversation.calibration.rounded
+        calibration = self.calibration_of(conversation, request)
         if factor is None:
-            factor = calibration.factor if calibration is not None else 1.0
+            factor = calibration.factor
         levels = (
             conversation.agent,
             conversation.settings,
@@ -120,13 +119,21 @@ class SettingsResolver:
         key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
-        resolved, size = await self._uncalibrated((*levels, 1.0, None), conversation, request)
-        if factor != 1 or calibration is not None:
+        resolved, size = await self._uncalibrated((*levels, 1.0, NO_REPORTS), conversation, request)
+        if factor != 1 or calibration != NO_REPORTS:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
             resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
             self._add(key, resolved, size)
         return resolved
+
+    def calibration_of(
+        self, conversation: Conversation, request: RequestSettings | None = None
+    ) -> Calibration:
+        """Return the calibration of counts for the model of a request, by its family at first."""
+        model = (request and request.model) or conversation.model or self.default_model
+        info = self.model_info(conversation, model) if model else None
+        return applied_calibration(conversation.calibration, conversation.counter, model, info)
 
     async def _uncalibrated(
         self, key: tuple[Any, ...], conversation: Conversation, given: RequestSettings | None
@@ -260,8 +267,20 @@ class SettingsResolver:
         return resolved.with_usual_deferral(request.format)
 
 
+def applied_calibration(
+    calibration: Calibration | None, counter: str, model: str | None, info: ModelInfo | None
+) -> Calibration:
+    """Return the calibration that counts of a model by this counter are corrected with."""
+    calibration = calibration or NO_REPORTS
+    if counter != CounterName.TOKENIZER:
+        return calibration.applied(1.0, exact=False)
+    if info is None:
+        return calibration.applied(start_factor(model or ""), exact=False)
+    return calibration.applied(info.start_factor, exact=info.exact)
+
+
 def _calibrated(
-    resolved: ResolvedSettings, factor: float, calibration: Calibration | None, stored: str | None
+    resolved: ResolvedSettings, factor: float, calibration: Calibration, stored: str | None
 ) -> ResolvedSettings:
     """Return settings with a calibration; it changes the limits of the stored model only."""
 
@@ -274,6 +293,7 @@ def _calibrated(
     return replace(
         resolved,
         factor=factor,
+        sealed_factor=calibration.sealed,
         limits=with_margin(resolved.limits),
         policy_limits=with_margin(resolved.policy_limits)
         if is_stored_model

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from app.adapters.models.registry import ModelRegistry, map_path
+from app.domain.models.families import start_factor
 from app.domain.models.limits import BUILT_IN_WINDOWS, ModelInfo, resolve_context_window
 
 REGISTRY = ModelRegistry()
@@ -77,11 +78,75 @@ def test_every_number_of_every_model_has_a_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["", "/", "gpt", "gpt-4o-", "GPT-4O", "no-such-firm/gpt-4o", "claude", "gpt-4o/x"]
+    "model",
+    [
+        *("", "/", "gpt", "claude", "gpt-4o/x", "my-model", "foo-o3", "gpt-2", "llama-9"),
+        *("gpt-oss-120b", "gpt-6-image", "gemini-3-pro-image-preview", "gemini-9-flash-live"),
+    ],
 )
-def test_names_are_never_guessed(model: str) -> None:
-    """A name that is similar to a known one stays unknown."""
+def test_names_of_no_known_family_stay_unknown(model: str) -> None:
+    """Nothing is assumed of other families, of older versions, and of models of another kind."""
     assert REGISTRY.find(model) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "assumed_from"),
+    [
+        ("gpt-4o-2028-01-01", "gpt-4o"),
+        ("no-such-firm/gpt-4o", "gpt-4o"),
+        ("gpt-5-nano-2027-01-01", "gpt-5-nano"),
+        ("o5-mini", "o4-mini"),
+        ("claude-opus-4-5-fast", "claude-opus-4-5"),
+        ("us.anthropic.claude-opus-99-v1:0", None),
+        ("anthropic/claude-sonnet-99.1", None),
+        ("claude-newname-99", None),
+        ("gpt-99", None),
+        ("GPT-99-MINI", None),
+        ("gemini-99-pro", None),
+        ("xai/grok-99", None),
+    ],
+)
+def test_a_new_version_is_taken_for_one_of_its_family(model: str, assumed_from: str | None) -> None:
+    """It has the window, the tokenizer and the cache rules of the newest one. [models.families]
+
+    Its count is not exact, its prices are unknown, and every limit says where it is from.
+    """
+    info = found(model)
+    source = REGISTRY.find(info.assumed_from or "")
+    assert source is not None and source.assumed_from is None
+    assert info.assumed_from == (assumed_from or info.assumed_from)
+    assert (info.model, info.context_window) == (model, source.context_window)
+    assert (info.tokenizer, info.cache_minimum_tokens) == (
+        source.tokenizer,
+        source.cache_minimum_tokens,
+    )
+    assert not info.exact and info.margin > 0 and info.cost(1, 1) is None
+    assert set(info.sources.values()) == {f"assumed to be that of {info.assumed_from}"}
+    window = resolve_context_window(None, None, info, None, 4096, derive=False)
+    assert window == resolve_context_window(None, None, source, None, 4096, derive=False)
+    assert resolve_context_window(10**8, None, info, None, 4096, derive=False).total == 10**8
+
+
+@pytest.mark.parametrize(
+    ("model", "factor"),
+    [
+        ("claude-sonnet-4-5", 1.2),
+        ("claude-3-opus", 1.2),
+        ("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", 1.2),
+        ("claude-opus-4-7", 1.3),
+        ("claude-sonnet-5", 1.3),
+        ("claude-newname-99", 1.3),
+        ("gemini-2.5-pro", 1.12),
+        ("gemini/gemini-2.5-pro", 1.12),
+        ("gpt-5", 1.0),
+        ("my-model", 1.0),
+    ],
+)
+def test_the_first_factor_is_that_of_the_family(model: str, factor: float) -> None:
+    """Claude and Gemini make more tokens of a text than the vocabulary here. [models.families]"""
+    assert start_factor(model) == factor
+    info = REGISTRY.find(model)
+    assert info is None or info.start_factor == factor
 
 
 def test_a_separate_input_limit_is_recognised() -> None:
@@ -109,6 +174,7 @@ def test_a_shared_window_is_not_added_up() -> None:
         ("gpt-5", "o200k_base", True),
         ("o3", "o200k_base", True),
         ("azure/gpt-4o", "o200k_base", True),
+        ("gpt-6-sol", "o200k_base", True),
         ("gpt-4-turbo", "cl100k_base", False),
         ("gpt-4", "cl100k_base", False),
         ("claude-sonnet-4-5", "unknown", False),

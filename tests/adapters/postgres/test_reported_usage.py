@@ -18,7 +18,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.adapters.postgres.payload.build_reads import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.domain.conversations.view import WHOLE, Span
-from app.domain.models.calibration import Calibration, Tally
+from app.domain.models.calibration import SEALED_PRIOR, Calibration, Lesson, Tally
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import new_id
@@ -36,11 +36,31 @@ async def test_the_statement_adds_as_the_tally_does(
     for reported, counted in payloads:
         tally = tally.with_report(reported, counted)
         async with database.session() as session:
-            made = await session.usage.calibrate("t", model, "tokenizer", reported, counted)
+            made = await session.usage.calibrate("t", model, "tokenizer", Lesson(reported, counted))
         expected = tally.calibration
         assert made.reports == expected.reports
         assert made.factor == pytest.approx(expected.factor, rel=1e-12)
         assert made.margin == pytest.approx(expected.margin, rel=1e-9)
+
+
+async def test_sealed_text_has_sums_of_its_own(database: PostgresDatabase) -> None:
+    """Reports of sealed text begin at a prior and leave the model's factor as it is."""
+    model, reported, counted = new_id(), float(SEALED_PRIOR), float(SEALED_PRIOR)
+    async with database.session() as session:
+        before = await session.usage.calibrate("t", model, "tokenizer", Lesson(1_300, 1_000))
+        assert before.sealed == 1
+        for told in (300, 2_000, 0):
+            reported, counted = 0.8 * reported + told, 0.8 * counted + 1_000
+            made = await session.usage.calibrate(
+                "t", model, "tokenizer", Lesson(told, 1_000, is_sealed=True)
+            )
+            assert made.sealed == pytest.approx(reported / counted)
+            assert (made.factor, made.reports) == (before.factor, 1)
+            unreported = await session.usage.calibrate(
+                "t", f"{model}{told}", "tokenizer", Lesson(told, 1_000, is_sealed=True)
+            )
+            assert unreported.sealed == pytest.approx((800 + told) / 1_800)
+            assert (unreported.factor, unreported.reports) == (1, 0)
 
 
 async def test_reports_at_once_are_all_added(database: PostgresDatabase, database_url: str) -> None:
@@ -48,7 +68,7 @@ async def test_reports_at_once_are_all_added(database: PostgresDatabase, databas
 
     async def calibrate() -> Calibration:
         async with database.session() as session:
-            return await session.usage.calibrate("t", "m", "tokenizer", 1_300, 1_000)
+            return await session.usage.calibrate("t", "m", "tokenizer", Lesson(1_300, 1_000))
 
     made = await asyncio.gather(*(calibrate() for _ in range(20)))
     assert sorted(item.reports for item in made) == list(range(1, 21))

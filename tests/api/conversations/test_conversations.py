@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.adapters.postgres.conversations.settings import KEPT_VERSIONS
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.conftest import execute
 
@@ -240,6 +241,22 @@ async def test_tools(client: httpx.AsyncClient) -> None:
             await client.put(f"{path}/tools", json={"tools": wrong}), 422, "VALIDATION_ERROR"
         )
     assert (await client.get(f"{path}/tools")).json() == expected
+
+
+@pytest.mark.parametrize("owner", ["conversations", "agents"])
+async def test_the_newest_versions_are_kept(client: httpx.AsyncClient, owner: str) -> None:
+    """A list that is replaced for ever takes bounded room; the other list keeps its versions."""
+    body = {"name": "A", "tools": [TOOL]}
+    made = await client.post(f"/v1/{owner}", json=body if owner == "agents" else {"tools": [TOOL]})
+    path = made.headers["location"]
+    for number in range(KEPT_VERSIONS + 2):
+        sections = [{"name": "a", "content": f"{number}"}]
+        put = await client.put(f"{path}/sections", json={"sections": sections})
+        assert put.json()["version"] == number + 1
+    for version, status in ((1, 404), (2, 404), (3, 200), (KEPT_VERSIONS + 2, 200)):
+        answer = await client.get(f"{path}/sections?version={version}")
+        assert answer.status_code == status
+    assert (await client.get(f"{path}/tools?version=1")).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["sections", "tools"])

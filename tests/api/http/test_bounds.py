@@ -19,10 +19,11 @@ from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
 from app.domain.conversations.log.text_limit import MAX_TEXT_BYTES
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import assert_problem, new_conversation, user
+from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import started
 from tests.snapshot_files import entries, snapshot_file
 
+NO_FIELDS: list[dict[str, str] | None] = [None, {}]
 HEADERS = {"content-type": "application/json"}
 UNKNOWN_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 VALUES, KEYS = 500, 300
@@ -112,6 +113,12 @@ async def test_a_message_has_a_limit_of_text(client: httpx.AsyncClient) -> None:
     image = {"type": "image_url", "image_url": {"url": url}}
     answer = await client.post(f"{path}/messages", json={"messages": [user([image])]})
     assert answer.status_code == 201, answer.text[:500]
+    chat, claude = {"model": "gpt-4o"}, {"model": "claude-sonnet-4-5", "format": "anthropic"}
+    for ask in (chat, claude, chat):  # long rows are read apart, and the last build is warm
+        await client.post(f"{path}/messages", json={"messages": [user("and?")]})
+        answer = await client.post(f"{path}/context", json=ask)
+        assert answer.status_code == 200, answer.text[:500]
+        assert url.partition(",")[2] in answer.text and "and?" in answer.text
 
 
 SECTION = {"name": "s", "kind": "rules", "content": "x"}
@@ -195,6 +202,30 @@ async def test_a_compressed_body_is_a_415(client: httpx.AsyncClient) -> None:
     body = b"[,{:" * 100_000
     answer = await client.post("/v1/conversations", content=body, headers=headers)
     assert answer.status_code == 415
+    plain = await client.post("/v1/conversations", content=b"{}", headers=headers)
+    assert plain.status_code == 415, "what a coding hides is never taken for JSON"
+
+
+async def test_a_body_without_fields_has_none(client: httpx.AsyncClient) -> None:
+    """An operation without fields takes no body or an empty object. [api.unknown-fields]"""
+    path = await new_conversation(client)
+    await append(client, path, user("hello"))
+    message = (await client.get(f"{path}/messages")).json()["data"][0]["id"]
+    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    requests = [
+        ("POST", f"{path}/clear"),
+        ("POST", "/v1/agents/a/clear"),
+        ("PUT", f"{path}/messages/{message}/pin"),
+    ]
+    for method, url in requests:
+        refused = await client.request(method, url, json={"until": 3})
+        assert_problem(refused, 422, "VALIDATION_ERROR")
+        assert refused.json()["errors"][0]["pointer"] == "/until"
+        refused = await client.request(method, url, content=b"x", headers=HEADERS)
+        assert_problem(refused, 400, "VALIDATION_ERROR")
+        for body in NO_FIELDS:
+            answer = await client.request(method, url, json=body)
+            assert answer.status_code == 200, answer.text
 
 
 async def test_the_first_invalid_byte_of_a_long_body_is_named(client: httpx.AsyncClient) -> None:

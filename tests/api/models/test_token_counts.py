@@ -80,7 +80,8 @@ async def test_all_counts_of_a_payload_agree(
     path = await talked(client, arguments, 100_000)
     body = await built(client, path, format)
     messages = body["payload"][ITEMS[format]]
-    counted = await client.post("/v1/tokens/count", json={"messages": messages, "format": format})
+    asked = {"messages": messages, "format": format, "model": body["payload"]["model"]}
+    counted = await client.post("/v1/tokens/count", json=asked)
     assert counted.json()["tokens"] == body["budget"]["conversation"]
     if format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES):
         text = await client.post("/v1/tokens/count", json={"text": arguments})

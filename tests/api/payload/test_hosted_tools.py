@@ -73,7 +73,8 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
         assert without["epoch"] == built["epoch"]
         replayed = await client.get(f"{path}/context", params={"as_of": built["build_id"]})
         assert replayed.json()["payload"] == built["payload"]
-        counted = await client.post("/v1/tokens/count", json={"format": format, "tools": tools})
+        asked = {"format": format, "tools": tools, "model": built["payload"]["model"]}
+        counted = await client.post("/v1/tokens/count", json=asked)
         assert counted.json()["tokens"] > 735 * len(hosted)
         assert built["budget"]["tool_descriptions"] == counted.json()["tokens"]
     last = await build(client, path, "anthropic")

@@ -12,7 +12,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.domain.conversations.view import SUMMARY_PREFIX
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
@@ -112,7 +111,7 @@ async def test_history_with_tools_and_system_messages(client: httpx.AsyncClient)
     history = [
         {"role": "system", "content": "Be kind."},
         *MESSAGES[:6],
-        {"role": "system", "content": f"{SUMMARY_PREFIX}x]"},
+        {"role": "system", "content": "[Earlier conversation summary: x]"},
         calling("c1"),
         result("c1", "word " * 200),
         *MESSAGES[6:16],

@@ -182,6 +182,16 @@ def test_the_status_decides_where_words_do_not() -> None:
     assert kind_of("image exceeds 5 MB maximum", 413) == OTHER
 
 
+def test_an_answer_is_no_error() -> None:
+    """What a model says about errors is not one; a stream fails after its status was sent."""
+    said = "context_length_exceeded means that the prompt is too long: 9 tokens > 8 maximum"
+    for answer in (said, {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}):
+        assert kind_of(answer, 200) == OTHER
+    assert kind_of({"type": "error", "error": {"message": said}}, 200) == INPUT
+    assert kind_of({"error": {"code": 400, "message": said}}, 200) == INPUT
+    assert kind_of({"stop_reason": "model_context_window_exceeded", "content": []}, 200) == INPUT
+
+
 def test_only_strings_of_the_history_count() -> None:
     """A string that is too long is the input's only where the history has it."""
     text = "Invalid '{}': string too long. Expected a string with maximum length {}"

@@ -12,6 +12,7 @@ import json
 import string
 import time
 from collections.abc import Callable
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import example, given, settings
@@ -54,6 +55,12 @@ def _word(alphabet: str) -> str:
 
 
 ISSUED: dict[str, st.SearchStrategy[str]] = {
+    "htpasswd": of("$ap", "r1$", (LETTERS, 8), "$", (LETTERS + "./", 22)),
+    "bcrypt": of("$2", "y$", "10$", (LETTERS + "./", 53)),
+    "bcrypt in compose": of("$$2", "y$$", "10$$", (LETTERS + "./", 53)),
+    "shadow": of("$", "6$", (LETTERS, 16), "$", (LETTERS + "./", 86)),
+    "argon2": of("$arg", "on2id$v=19$m=65536,t=3,p=4$", (LETTERS, 22), "$", (LETTERS + "+/", 43)),
+    "htpasswd sha1": of("{S", "HA}", (LETTERS + "+/", 27), "="),
     "this service": of(
         "ct", "x_", (string.ascii_lowercase + string.digits, 12), "_", (URL_SAFE, 43)
     ),
@@ -131,6 +138,7 @@ PLACES: dict[str, Callable[[str], str]] = {
     "yaml": lambda secret: f"app:\n  value: {secret}\n  other: 1\n",
     "shell": lambda secret: f"curl -H 'X-Value: {secret}' https://example.com | jq .",
     "terminal": lambda secret: f"\x1b[32m{secret}\x1b[0m",
+    "user and hash": lambda secret: f"me:{secret}\nyou:{secret}:19000:0:99999:7:::\n",
     "header": lambda secret: f"GET / HTTP/1.1\r\nX-Value: {secret}\r\nAccept: */*\r\n",
     "code": lambda secret: f"client = Client('{secret}', retries=3)",
     "diff": lambda secret: f"--- a\n+++ b\n-value = '{secret}'\n+value = load()\n",
@@ -156,6 +164,7 @@ NAMES = (
     *("API_KEY", "apiKey", "api-key", "x-api-key", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY"),
     *("secretAccessKey", "private_key", "AccountKey", "SharedAccessKey", "encryption_key"),
     *("access_token", "accessToken", "auth-token", "REFRESH_TOKEN", "GITHUB_TOKEN", "token"),
+    *("psk", "WIFI_PSK", "preshared_key", "PresharedKey", "wpa-psk"),
     *("_authToken", "spring.datasource.password", "비밀번호", "密码"),
 )
 """Names whose values are secrets if they mix letters and digits and are long enough."""
@@ -209,6 +218,20 @@ WRITTEN: dict[str, Callable[[str, str], str]] = {
     ),
     "yaml field and value": lambda name, secret: f"- name: {name}\n  value: {secret}\n",
     "default of a variable": lambda name, secret: f"{name}: ${{X:-1}}\n{name}={secret}",
+    "coloured name": lambda name, secret: f"HOST=db\n\x1b[1;32m{name}\x1b[0m={secret}",
+    "coloured name and value": lambda name, secret: (
+        f"\x1b[34m{name}\x1b[m\x1b[K: \x1b[33m{secret}\x1b[0m\n"
+    ),
+    "coloured json": lambda name, secret: (
+        f'{{\x1b[34;1m"{name}"\x1b[0m\x1b[39m:\x1b[0m \x1b[32m"{secret}"\x1b[0m}}'
+    ),
+    "coloured in json": lambda name, secret: json.dumps(
+        {"out": f"\x1b[32m{name}\x1b[0m=\x1b[33m{secret}\x1b[0m\n"}, ensure_ascii=False
+    ),
+    "part of the name in colour": lambda name, secret: (
+        f"{name[:2]}\x1b[01;31m\x1b[K{name[2:]}\x1b[m\x1b[K={secret}"
+    ),
+    "escaped colour": lambda name, secret: f"printf '\\033[31m{name}={secret}\\e[0m'",
     "cut off": lambda name, secret: f'{{"{name}": "{secret}',
 }
 
@@ -231,6 +254,20 @@ def test_a_value_is_masked_by_its_name(way: str, secret: str) -> None:
         )
 
 
+@settings(max_examples=10)
+@given(secret=VALUES)
+def test_a_value_is_masked_in_an_encoded_query(secret: str) -> None:
+    """Encoded once or more often, as in the address of a redirect; what follows stays."""
+    for name in filter(str.isascii, NAMES):
+        value, query = secret, f"/b?a=1&{name}={secret}&c=1"
+        for _ in range(3):
+            value, query = quote(value, safe=""), quote(query, safe="")
+            text = f"https://example.com/?next={query}&d=1"
+            kept = masked(text)
+            assert value not in kept and kept.endswith("&d=1"), text
+        assert "26c%3D1" in masked(f"https://example.com/?next={unquote(unquote(query))}")
+
+
 PHRASES = of((LETTERS + "!#$,;:() ", 12), " ", (string.ascii_lowercase, 6), " ", (LETTERS, 6))
 
 
@@ -249,6 +286,10 @@ def test_a_quoted_value_is_masked_up_to_its_quote(secret: str) -> None:
             f"{name}: '{secret}'\n",
             f'{name} = "{secret}"\n',
             f'export {name}="{secret}"; run',
+            f"export GH_TOKEN='{secret}' user=me",
+            f"set -x {name.lower()}_token '{secret}'; run",
+            f"$env:APP_TOKEN = '{secret}'; run",
+            f"\x1b[32m{name}\x1b[0m=\x1b[33m'{secret}'\x1b[0m; run",
             f"run --{name} '{secret}' --fast",
             f"a:\n  {name}: |-\n    {secret}\n    {secret}\n  b: 1\n",
             json.dumps({"file": f"a:\n  {name}: >\n    {secret}\n  b: 1\n"}),
@@ -370,6 +411,14 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
         ("amqp://me:p@ssw0rd@mq", "p@ssw0rd"),
         ("https://oauth2:glx9aB7cD1eF@git.example.com/a.git", "glx9aB7cD1eF"),
         ("https://f3a9c2d17b8e44110d2f@git.example.com/a.git", "f3a9c2d17b8e44110d2f"),
+        ('network={\n  ssid="a"\n  psk="sword fish"\n}', "sword fish"),
+        ("psk=swordfish", "swordfish"),
+        ("https://a.example/?next=%2F%3Fpassword%3Dswordfish%26b%3D1", "swordfish"),
+        ("body: user%3Dme%26password%3Dsword%2Bfish%21", "sword%2Bfish%21"),
+        ("%7B%22password%22%3A%22swordfish%22%7D", "swordfish"),
+        ("a=%253Fpassword%253Dswordfish", "swordfish"),
+        ("[Interface]\nPresharedKey = Zm9vYmFyYmF6cXV4MTIzNA==", "Zm9vYmFyYmF6cXV4MTIzNA"),
+        ("export TOKEN='correct horse battery'", "correct horse battery"),
         ("machine example.com login me password swordfish", "swordfish"),
         ("machine example.com\n  login me\n  password swordfish\n", "swordfish"),
         ("db.internal:5432:app:me:swordfish", "swordfish"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from hypothesis import strategies as st
 
 from app.domain.conversations.view import ENDLESS, Span, Summary, View
@@ -48,17 +45,3 @@ def views() -> st.SearchStrategy[View]:
         reasoning_after=st.integers(0, 2**60),
         summary_as_system=st.booleans(),
     )
-
-
-def first_version(**changes: Any) -> dict[str, Any]:
-    """Return a view as the first version stored it."""
-    raw = {
-        "spans": [{"start": 1, "end": 3}, {"start": 7, "end": ENDLESS}],
-        "summary": "so far",
-        "summary_span": {"start": 3, "end": 7},
-        "note": None,
-        "trimmed_through": 4,
-        "reasoning_after": 5,
-        "summary_as_system": True,
-    }
-    return json.loads(json.dumps(raw | changes))  # type: ignore[no-any-return]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +29,6 @@ from app.domain.conversations.view import (
 )
 from tests.domain.conversations.generated import (
     FAR,
-    first_version,
     shown_spans,
     spans,
     summaries,
@@ -202,31 +200,3 @@ def test_a_stored_summary_is_read_back_equal(summary: Summary) -> None:
     """A receipt's summaries read back equal, their sources included. [compaction.receipt]"""
     [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
     assert summary_from(raw) == summary
-
-
-def test_views_of_the_first_version_are_read() -> None:
-    """Epochs of an earlier version keep their prefix [compaction.resume]."""
-    view = view_from(first_version())
-    assert view == View(
-        spans=(Span(1, 3), Span(7, ENDLESS)),
-        summaries=(Summary(Span(3, 7), "so far"),),
-        results_cleared_through=4,
-        reasoning_after=5,
-        summary_as_system=True,
-    )
-    assert view.summary_texts() == (f"{SUMMARY_PREFIX}so far]",)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"summary": None, "summary_span": None}, ()),
-        ({"summary": None, "summary_span": None, "note": "[left out]"}, ("[left out]",)),
-        ({"note": "[left out]"}, (f"{SUMMARY_PREFIX}so far]\n[left out]",)),
-    ],
-)
-def test_summary_texts_of_the_first_version_are_unchanged(
-    changes: dict[str, Any], expected: tuple[str, ...]
-) -> None:
-    """What stood for the rest then is said in the same words now. [epochs.extend]"""
-    assert view_from(first_version(**changes)).summary_texts() == expected

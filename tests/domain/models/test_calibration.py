@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 
 from app.domain.models.calibration import (
     ENOUGH_REPORTS,
+    MAX_RATIO,
     MIN_COUNTED,
     MIN_MARGIN,
+    MIN_SEALED,
+    NO_REPORTS,
+    SEALED_PRIOR,
     Calibration,
+    Lesson,
     Tally,
     estimate_of,
-    rejection_reason,
+    lesson_of,
     safety_margin,
 )
 from app.domain.models.limits import INEXACT_MARGIN
@@ -98,15 +103,16 @@ def test_doubtful_reports_teach_nothing(
     reported: int, counted: int, counter: str, expected: str | None
 ) -> None:
     """Small payloads and ratios that no tokenizer explains are left out."""
-    assert rejection_reason(reported, counted, counter) == expected
+    lesson = lesson_of(reported, counted, 0, counter, NO_REPORTS)
+    assert lesson == (expected or Lesson(reported, counted))
 
 
 @pytest.mark.parametrize(
     ("own", "factor", "calibration", "expected"),
     [
-        (0.0, 1.0, None, 0.0),
-        (0.05, 1.0, None, 0.05),
-        (0.0, 1.0, Calibration(1.0003, 0.02, 9), 0.0),
+        (0.0, 1.0, NO_REPORTS, 0.0),
+        (0.05, 1.0, NO_REPORTS, 0.05),
+        (0.0, 1.0, Calibration(1.0, 0.02, 9), 0.0),
         (0.0, 1.02, Calibration(1.02, 0.02, 9), 0.02),
         (0.05, 1.31, Calibration(1.31, 0.03, 9), 0.03),
         (0.05, 1.25, Calibration(1.3, 0.03, 9), 0.071),
@@ -114,9 +120,7 @@ def test_doubtful_reports_teach_nothing(
         (0.0, 1.0, Calibration(1.3, 0.05, 1), 0.365),
     ],
 )
-def test_margins(
-    own: float, factor: float, calibration: Calibration | None, expected: float
-) -> None:
+def test_margins(own: float, factor: float, calibration: Calibration, expected: float) -> None:
     """Only an exact count that needs no correction has no margin; a stale factor widens it."""
     assert safety_margin(own, factor, calibration) == expected
 
@@ -128,7 +132,7 @@ def test_margins_cover_the_difference_to_a_frozen_factor(
     """A count by an epoch's factor plus its margin reaches what is expected by now."""
     calibration = Calibration(now, margin, 5)
     covered = frozen * (1 + safety_margin(0.05, frozen, calibration))
-    assert covered >= calibration.rounded.factor * (1 + margin) - frozen * 1e-3
+    assert covered >= calibration.factor * (1 + margin) - frozen * 1e-3
 
 
 @pytest.mark.parametrize(
@@ -138,6 +142,7 @@ def test_margins_cover_the_difference_to_a_frozen_factor(
         (1.31, Calibration(1.3101, 0.02, 5), "tokenizer x 1.31 (5 reports)"),
         (1.0, Calibration(1.2, 0.05, 1), "tokenizer x 1 (1 report)"),
         (1.2, None, "tokenizer x 1.2"),
+        (1.2, NO_REPORTS, "tokenizer x 1.2"),
     ],
 )
 def test_estimates_tell_their_method(
@@ -149,13 +154,54 @@ def test_estimates_tell_their_method(
     assert (estimate.margin, estimate.factor) == (0.05, factor)
 
 
-@given(RATIOS, st.integers(1, 6))
-def test_one_report_alone_makes_no_count_smaller(ratio: float, reports: int) -> None:
-    """More than was counted is believed at once, less only of enough reports."""
+@given(RATIOS, st.integers(0, 6), st.floats(1, 1.4), st.booleans())
+def test_one_report_alone_makes_no_count_smaller(
+    ratio: float, reports: int, start: float, exact: bool
+) -> None:
+    """More than was counted is believed at once, less only of enough reports.
+
+    A count by the model's own tokenizer is never made smaller.
+    """
     tally = told(Tally(), ratio, [10_000] * reports, [0.0] * reports)
-    used = tally.calibration.rounded
-    assert used.rounded == used
-    if reports < ENOUGH_REPORTS:
-        assert used.factor == pytest.approx(max(1.0, ratio), abs=0.001)
-    else:
-        assert used.factor == pytest.approx(ratio, abs=0.001)
+    used = tally.calibration.applied(start, exact=exact)
+    assert used.applied(start, exact=exact) == used
+    expected = ratio if reports else start
+    if exact or reports < ENOUGH_REPORTS:
+        expected = max(1.0, expected)
+    assert used.factor == pytest.approx(expected, abs=0.001)
+
+
+@given(
+    st.sampled_from([1.0, 1.2]),
+    st.floats(0.3, 3),
+    st.integers(500, 100_000),
+    st.floats(0.15, 0.95),
+)
+def test_the_factor_of_sealed_text_is_learnt_beside_the_models(
+    factor: float, truth: float, counted: int, share: float
+) -> None:
+    """Reports of payloads with much of it bring its factor near the truth, and touch no other."""
+    sealed = round(share * counted)
+    reported = round(factor * (counted - sealed + truth * sealed))
+    sums = [float(SEALED_PRIOR)] * 2
+    for _ in range(12):
+        applied = Calibration(factor, 0.05, 9, sums[0] / sums[1]).applied(factor, exact=True)
+        lesson = lesson_of(reported, counted, sealed, "tokenizer", applied)
+        assert isinstance(lesson, Lesson) and lesson.is_sealed
+        assert lesson.counted <= SEALED_PRIOR
+        sums = [0.8 * sums[0] + lesson.reported, 0.8 * sums[1] + lesson.counted]
+    weight = min(SEALED_PRIOR, sealed * factor) / SEALED_PRIOR
+    if weight > 0.9:
+        assert sums[0] / sums[1] == pytest.approx(truth, rel=0.12)
+    assert min(1, truth) - 0.05 <= sums[0] / sums[1] <= max(1, truth) + 0.05
+
+
+def test_what_says_nothing_of_sealed_text() -> None:
+    """A report below the text alone, and one above all bounds, are no reports of sealed text."""
+    told = [lesson_of(tokens, 2_000, 1_000, "tokenizer", NO_REPORTS) for tokens in (599, 5_001)]
+    assert told == ["implausible_ratio"] * 2
+    assert lesson_of(600, 2_000, 1_000, "tokenizer", NO_REPORTS) == Lesson(0, 1_000, True)
+    little = lesson_of(2_050, 2_000, 100, "tokenizer", NO_REPORTS)
+    assert little == Lesson(1_950, 1_900)  # the text alone, at the price of the rest so far
+    low, high = (Calibration(1.0, 0.05, 0, sealed).applied(1, exact=True) for sealed in (0.01, 9))
+    assert (low.sealed, high.sealed) == (MIN_SEALED, MAX_RATIO)

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
 from app.domain.common.messages import FormatName
 from app.domain.conversations.conversation import ConversationState
 from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
+from app.domain.conversations.view import Span, Summary, View, spans_beside
 from app.domain.models.budget import Limits
 from app.domain.payload.epochs import (
     NO_REQUESTED_WINDOW,
@@ -29,12 +28,11 @@ from app.domain.payload.epochs import (
     requested_window,
 )
 from app.domain.prompt.resolved_settings import (
-    NO_PAYLOAD_TOOLS,
     STUB_TOOL,
     PayloadTools,
     RequestSettings,
 )
-from tests.domain.conversations.generated import first_version, views
+from tests.domain.conversations.generated import views
 from tests.domain.payload.builders import TOOLS, resolved_of
 
 RESOLVED = resolved_of([], TOOLS, None)
@@ -105,40 +103,6 @@ def test_a_start_is_read_as_it_was_stored(start: EpochStart) -> None:
     assert epoch_start_from(text) == start
     assert "\x00" not in text
     text.encode()
-
-
-def test_starts_of_the_first_version_still_read() -> None:
-    """An epoch begun before this version goes on: one summary and its range [compaction.resume]."""
-    stored = {
-        "view": first_version(),
-        "total": 1000,
-        "max_output_tokens": 100,
-        "stub_tools": True,
-        "degraded": ["extractive_summary"],
-    }
-    start = epoch_start_from(json_text.dumps(stored))
-    view = View(
-        spans=(Span(1, 3), Span(7, ENDLESS)),
-        summaries=(Summary(Span(3, 7), "so far"),),
-        results_cleared_through=4,
-        reasoning_after=5,
-        summary_as_system=True,
-    )
-    assert start == EpochStart(
-        view, 1000, 100, PayloadTools((STUB_TOOL.name,)), ("extractive_summary",)
-    )
-    made_now = replace(view, summaries=(Summary(Span(3, 7), "so far", 9, 1, (Span(3, 7),)),))
-    assert reason(before=start, view=made_now) is None
-
-
-def test_starts_of_the_version_before_still_read() -> None:
-    """An epoch begun before tools were held back goes on. [compaction.resume, epochs.extend]"""
-    stored = json_text.loads(replace(START, tools=NO_PAYLOAD_TOOLS).as_json())
-    for name in ("offer", "factor", "dynamic"):
-        del stored[name]
-    stored["extra_tools"] = ["read_result"]
-    start = epoch_start_from(json_text.dumps(stored))
-    assert start == replace(START, tools=PayloadTools(("read_result",)))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.conversations.view import Span, View
+from app.domain.models.families import O200K
 from app.domain.models.limits import ModelInfo
 from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.domain.payload.assembler import MAX_BREAKPOINTS
@@ -70,7 +71,7 @@ from tests.domain.payload.builders import (
 )
 from tests.domain.prompt.generated import sections
 
-EXACT = ModelInfo("gpt", 10**6, None, None, "o200k", True, None, None, None, None, None, {})
+EXACT = ModelInfo("gpt", 10**6, None, None, O200K, True, None, None, None, None, None, {})
 MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
 TAILS = st.sampled_from(
     [NO_DYNAMIC_TEXTS, DynamicTexts(("[note]", "more")), DynamicTexts(("[note]",), as_system=True)]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.results import ContextState
-from app.domain.conversations.view import SUMMARY_PREFIX
 from app.domain.payload.stateless import (
     CompressMiddle,
     ReuseSummary,
@@ -80,9 +79,9 @@ def test_cx_t6_cache_invalidated_when_middle_grows() -> None:
 
 
 def test_cx_t7_summary_prepended_as_system_message() -> None:
-    """The summary is one system message in the documented words. [stateless.rule]"""
+    """The summary is one system message in the documented words. [stateless.summary]"""
     built = assemble(conversation(20), "tea", POLICY)
-    assert built[5] == {"role": "system", "content": f"{SUMMARY_PREFIX}tea]"}
+    assert built[5] == {"role": "system", "content": "[Earlier conversation summary: tea]"}
     assert len(built) == 11
 
 

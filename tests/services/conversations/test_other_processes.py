@@ -16,6 +16,7 @@ from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.messages import FormatName
 from app.domain.conversations.settings import SettingsList
+from app.domain.models.calibration import Lesson
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.own_settings import Patch
 from tests.services.fakes import (
@@ -123,7 +124,7 @@ async def _model(other: Harness, cid: str) -> None:
 async def _calibration(other: Harness, cid: str) -> None:
     async with other.database.session() as session:
         for _ in range(4):
-            await session.usage.calibrate(TENANT, MODEL, "tokenizer", 3_000, 2_000)
+            await session.usage.calibrate(TENANT, MODEL, "tokenizer", Lesson(3_000, 2_000))
 
 
 async def _pin(other: Harness, cid: str) -> None:

@@ -16,7 +16,7 @@ from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import Report, UsageService
+from app.services.payload.reported_usage import Report
 from tests.judge import Facts, check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,
@@ -28,8 +28,8 @@ from tests.services.fakes import (
     Harness,
     ScriptedGateway,
     WatchedDatabase,
-    new_id,
 )
+from tests.services.payload.builders import policy
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 GPT, GROK = "gpt-5", "xai/grok-4"
@@ -297,7 +297,7 @@ async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -
 
     A report without tokens, as of a call that only compacted, changes nothing.
     """
-    usage = UsageService(harness.database, harness.resolver, harness.active, new_id)
+    usage = harness.usage
     cid = await harness.conversation(ROOM)
     large = {**ITEM, "encrypted_content": "x" * 400_000}
     await harness.append(cid, user("Is it?"), format=RESPONSES)
@@ -563,3 +563,31 @@ async def test_any_log_is_cut_at_its_newest_item(
             is_shown = view.shows(seq) or seq in state.kept_seqs
             assert (mark in own.contents) == is_shown
             assert not is_shown or all(mark in other.contents for other in others)
+
+
+@pytest.mark.parametrize("format", [RESPONSES, ANTHROPIC])
+async def test_settings_of_the_provider_survive_a_compaction(
+    harness: Harness, format: FormatName
+) -> None:
+    """A change of settings is there again, once; other formats do not hear of it.
+
+    [compaction.configuration]
+    """
+    cid = await harness.conversation(policy(20_000))
+    await harness.talk(cid, 4)
+    update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    said = {"type": "message", "role": "assistant", "content": "so", "id": "msg_1"}
+    await harness.append(cid, update, said, format=RESPONSES)
+    await harness.talk(cid, 12, words=200)
+    ask = RequestSettings(format, "gpt-5" if format is RESPONSES else CLAUDE)
+    build = await harness.build(cid, ask)
+    for _ in range(2):
+        items = build.payload["input" if format is RESPONSES else "messages"]
+        found = [item for item in items if item.get("type") == "configuration_update"]
+        assert found == ([update] if format is RESPONSES else [])
+        assert "configuration_update" not in str(build["degraded"])
+        if format is not RESPONSES:
+            assert "configuration_update" not in build.contents
+        await harness.compact(cid)
+        build = await harness.build(cid, ask)
+    assert build["summary_used"]

@@ -39,6 +39,7 @@ from tests.services.fakes import (
 )
 
 SECTIONS = [{"name": "base", "content": "You are a careful assistant. " * 20}]
+RESPONSES = FormatName.OPENAI_RESPONSES
 TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
 
 
@@ -51,7 +52,7 @@ def harness(database: PostgresDatabase) -> Harness:
 @pytest.fixture
 def service(harness: Harness) -> UsageService:
     """The service of that process."""
-    return UsageService(harness.database, harness.resolver, harness.active, new_id)
+    return harness.usage
 
 
 def policy(window: int = 20_000, output: int = 1_000, **leaves: Any) -> dict[str, Any]:
@@ -212,6 +213,59 @@ async def test_the_count_of_a_payload_is_recomputed_from_sums(
     sliding = policy(strategy="sliding_window", sliding_window={"keep_last_n": 7})
     cid = await talk(harness, sliding)
     await check(cid)
+
+
+@pytest.mark.parametrize("billed", [0.3, 0.6, 2.0])
+async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
+    harness: Harness, service: UsageService, billed: float
+) -> None:
+    """What is reported beyond the text is learnt of encrypted reasoning, and of that alone.
+
+    [usage.calibration-sealed]
+    """
+    cid = await harness.conversation(policy(100_000))
+    says_it = {"role": "user", "content": "and then? " * 100}
+    items: list[dict[str, Any]] = []
+    for size in (2_000, 3_000, 4_000):
+        sealed_text = "gAAAA" + "x7Qz" * size
+        items += [
+            says_it,
+            {"type": "reasoning", "summary": [], "encrypted_content": sealed_text},
+            {"type": "function_call", "call_id": f"c{size}", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": f"c{size}", "output": "ok"},
+        ]
+    await harness.append(cid, *items, says_it, format=RESPONSES)
+    ask = RequestSettings(RESPONSES, "gpt-5")
+    first = await harness.build(cid, ask)
+    text = harness.resolver.counter("tokenizer")("and then? " * 100) * 4 + 60
+    sealed = first["tokens_used"] - text
+    true_tokens = text + round(billed * sealed)
+    used = [first["tokens_used"]]
+    for _ in range(6):
+        usage = {"input_tokens": true_tokens, "output_tokens": 5, "total_tokens": true_tokens + 5}
+        judged = await report(service, cid, usage, build_id=first["build_id"])
+        assert judged.is_calibrated, judged.uncalibrated_reason
+        build = await harness.build(cid, ask)
+        assert (build["epoch"], build["estimate"].factor) == (first["epoch"], 1)
+        used.append(build["tokens_used"])
+    assert used == sorted(used, reverse=billed < 1)
+    assert used[1] != used[0]
+    assert used[-1] == pytest.approx(true_tokens, rel=0.15)
+
+
+async def test_test_traffic_does_not_lower_exact_counts(
+    harness: Harness, service: UsageService
+) -> None:
+    """A stand-in's reports lower no count by the model's own tokenizer. [usage.calibration]"""
+    cid = await talk(harness)
+    build = await harness.build(cid, RequestSettings(CHAT, "gpt-4o"))
+    usage = chat(round(0.83 * build["tokens_used"]))
+    for _ in range(5):
+        judged = await report(service, cid, usage, build_id=build["build_id"])
+        assert judged.is_calibrated
+    again = await harness.build(cid, RequestSettings(CHAT, "gpt-4o"))
+    assert again["tokens_used"] == build["tokens_used"]
+    assert (again["estimate"].factor, again["estimate"].margin) == (1, 0)
 
 
 async def test_concurrent_reports_all_calibrate(
@@ -401,6 +455,7 @@ async def test_a_report_is_stored_completely_or_not_at_all(
         harness.resolver,
         harness.active,
         new_id,
+        harness.payload_cache,
     )
     with pytest.raises(ServiceUnavailable):
         await report(broken, cid, usage)

@@ -59,6 +59,8 @@ PLANNING = {
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
 
+_LONG_READS = 1
+"""Reads of long values at once: a server process takes several times the memory of each."""
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
 
@@ -127,11 +129,14 @@ class Statement:
 
 
 class Session:
-    """Runs statements on one connection."""
+    """Runs statements on one connection; `reading_long` bounds reads of long values."""
 
-    def __init__(self, connection: Any, timeouts: Timeouts) -> None:
+    def __init__(
+        self, connection: Any, timeouts: Timeouts, reading_long: asyncio.Semaphore
+    ) -> None:
         self._connection = connection
         self._timeouts = timeouts
+        self.reading_long = reading_long
         self._has_long_timeout = False
 
     async def all(self, statement: Statement, **values: Any) -> Sequence[Any]:
@@ -226,6 +231,7 @@ class Store:
         self._failed = failed
         self._is_full = is_full
         self._waiting = 0
+        self._reading_long = asyncio.Semaphore(_LONG_READS)
         self._pool: Any = None
         self._creating: asyncio.Task[Any] | None = None
 
@@ -269,7 +275,7 @@ class Store:
             timeouts = replace(timeouts, connection=seconds, statement=seconds, grace=0)
         pool, connection = await self._acquire(timeouts.connection)
         try:
-            yield Session(connection, timeouts)
+            yield Session(connection, timeouts, self._reading_long)
         except _UNAVAILABLE as error:
             await self._discard(connection, error)
             raise self._unavailable(error) from error

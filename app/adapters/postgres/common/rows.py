@@ -48,6 +48,7 @@ _SMALL_COLUMNS = (
     "c.sections_version, c.tools_version",
     "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
     "cal.reports AS calibrated_reports",
+    "cal.sealed_reported / cal.sealed_counted AS calibrated_sealed",
     "c.rolling_window_seconds AS own_window_seconds",
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
@@ -91,7 +92,7 @@ STATE_COLUMNS = """
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.due_at IS NOT NULL AS is_due,
+    h.unstored_tokens, h.unstored_version, h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 
@@ -165,6 +166,9 @@ def state_from(row: Any) -> ConversationState:
         cleared_seq=row["cleared_seq"],
         oldest_at=row["oldest_at"],
         redacted_version=row["redacted_version"],
+        unstored_tokens=row["unstored_tokens"]
+        if row["unstored_version"] == row["view_version"]
+        else 0,
     )
 
 
@@ -266,9 +270,8 @@ def calibration_from(row: Any) -> Calibration | None:
     """Return the calibration of a row, None without one."""
     if row["calibrated_factor"] is None:
         return None
-    return Calibration(
-        row["calibrated_factor"], row["calibrated_margin"], row["calibrated_reports"]
-    )
+    names = ("factor", "margin", "reports", "sealed")
+    return Calibration(*(row[f"calibrated_{name}"] for name in names))
 
 
 def stored_message_from(row: Any) -> StoredMessage:

@@ -11,6 +11,8 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.settings import SettingsList
 
+KEPT_VERSIONS = 50
+"""The newest versions of a list, which are kept."""
 FIRST_LISTS = """
     (VALUES ('sections', CAST(:sections AS text)), ('tools', CAST(:tools AS text)))
         AS list (kind, body)
@@ -44,6 +46,10 @@ class VersionStatements:
             SELECT body FROM {table}
             WHERE {where} AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
         """)
+        self.drop = Statement(f"""
+            DELETE FROM {table}
+            WHERE {where} AND kind = CAST(:kind AS text) AND version <= CAST(:through AS bigint)
+        """)
 
 
 class ConfigurableRepository:
@@ -63,6 +69,8 @@ class ConfigurableRepository:
     ) -> None:
         key = self._key(tenant_id, resource_id)
         await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
+        if (through := version - KEPT_VERSIONS) > 0:
+            await self._session.run(self.versions.drop, kind=kind, through=through, **key)
 
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int

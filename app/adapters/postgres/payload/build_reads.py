@@ -11,6 +11,7 @@ from app.adapters.postgres.common.rows import (
 )
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 
+_LONG_BYTES = 4 * 2**20
 _MAX_UNKNOWN_TOKENS = 260_000
 """How much of a log is read for a build without an epoch, before its limits are known."""
 
@@ -39,6 +40,7 @@ def _epoch_columns(alias: str) -> str:
     return f"{plain}, CASE WHEN {is_cached} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
 
 
+# An aggregate copies a value several times: long messages, which have media, are read apart.
 # Of a cleared result only the `output` is read: its placeholder needs no more. An array per column
 # is decoded several times faster than a record per message. A chat build reads the rendered item,
 # except where that lacks media of results, labels or reasoning.
@@ -54,6 +56,7 @@ _ROW_ARRAYS = """
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.seq <= {trimmed} AND r.role = 'tool' AND r.output IS NOT NULL
             AND r.tokens > {min_tokens} AND r.seq <> ALL ({kept}) THEN ''
+        WHEN octet_length(r.body) > {long_bytes} THEN NULL
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
                 AND r.reasoning_tokens = 0
             THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
@@ -63,7 +66,9 @@ _ROW_ARRAYS = """
 
 
 def _row_arrays(trimmed: str, kept: str) -> str:
-    return _ROW_ARRAYS.format(trimmed=trimmed, kept=kept, min_tokens=MAX_PLACEHOLDER_TOKENS)
+    return _ROW_ARRAYS.format(
+        trimmed=trimmed, kept=kept, min_tokens=MAX_PLACEHOLDER_TOKENS, long_bytes=_LONG_BYTES
+    )
 
 
 _PAYLOAD_STREAM = """CAST(:format AS text) || ':'
@@ -185,5 +190,15 @@ ROWS = Statement(
                 AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
             ORDER BY seq
         ) r
+        """
+)
+
+LONG_TEXT = Statement(
+    """
+        SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT has_media
+                AND reasoning_tokens = 0
+            THEN coalesce(fragment, body) ELSE body END, 'UTF8') AS text
+        FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
         """
 )

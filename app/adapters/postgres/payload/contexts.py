@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
@@ -11,10 +12,11 @@ from app.adapters.postgres.common.rows import (
     epoch_from,
     log_rows_from,
 )
-from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, READ, ROWS
+from app.adapters.postgres.payload.build_reads import EPOCH_FIELDS, LONG_TEXT, READ, ROWS
 from app.adapters.postgres.payload.compactions import CompactionQueries
 from app.adapters.postgres.payload.pins import PinQueries
 from app.domain.common import json_text
+from app.domain.common.errors import NotFound
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import kept_seqs
 from app.domain.conversations.epoch import BuildInput, Epoch
@@ -49,6 +51,13 @@ ADD_EPOCH = Statement(
             RETURNING conversation_id
         )
         SELECT conversation_id FROM added
+        """
+)
+SET_UNSTORED = Statement(
+    """
+        UPDATE heads SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND view_version = CAST(:view_version AS bigint)
         """
 )
 # An epoch's id is a UUIDv7: the largest is the newest.
@@ -134,7 +143,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             has_rows=row["has_rows"],
-            rows=log_rows_from(row),
+            rows=await self._rows(conversation_id, row, settings.format is FormatName.OPENAI_CHAT),
         )
 
     async def rows(
@@ -156,7 +165,22 @@ class ContextRepository(CompactionQueries, PinQueries):
             trimmed_through=results_cleared_through,
             untrimmed=uncleared_results,
         )
-        return log_rows_from(row)
+        return await self._rows(conversation_id, row, as_chat)
+
+    async def _rows(self, conversation_id: str, row: Any, as_chat: bool) -> list[LogRow]:
+        """Return log rows, with the texts of long messages, which are read one by one."""
+        rows = log_rows_from(row)
+        for item, body in zip(rows, row["bodies"] or (), strict=True):
+            if body is not None:
+                continue
+            async with self._session.reading_long:
+                found = await self._session.first(
+                    LONG_TEXT, conversation_id=conversation_id, seq=item.seq, as_chat=as_chat
+                )
+            if found is None:
+                raise NotFound.conversation(conversation_id)  # it was deleted meanwhile
+            item.text = found["text"]
+        return rows
 
     async def add_epoch(
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
@@ -175,6 +199,16 @@ class ContextRepository(CompactionQueries, PinQueries):
             "texts": [*texts.values()],
         }
         return await self._session.first(ADD_EPOCH, **values) is not None
+
+    async def set_unstored_tokens(
+        self, conversation_id: str, view_version: int, tokens: int
+    ) -> None:
+        await self._session.run(
+            SET_UNSTORED,
+            conversation_id=conversation_id,
+            view_version=view_version,
+            tokens=tokens,
+        )
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
         row = await self._session.first(

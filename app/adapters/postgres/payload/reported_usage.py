@@ -13,7 +13,14 @@ from app.domain.common.pages import Page
 from app.domain.conversations.epoch import Epoch, PastEpoch
 from app.domain.conversations.view import Span
 from app.domain.models.budget import Usage
-from app.domain.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
+from app.domain.models.calibration import (
+    DECAY,
+    ENOUGH_REPORTS,
+    MIN_MARGIN,
+    SEALED_PRIOR,
+    Calibration,
+    Lesson,
+)
 from app.domain.models.limits import INEXACT_MARGIN
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 
@@ -127,11 +134,31 @@ CALIBRATE = Statement(
             reports = old.reports + 1, reported_sum = {_REPORTED_SUM},
             counted_sum = {_COUNTED_SUM}, deviation_sum = {_DEVIATION_SUM},
             updated_at = excluded.updated_at
-        RETURNING factor, margin, reports
+        RETURNING factor, margin, reports, sealed_reported / sealed_counted AS sealed
+        """
+)
+_SEALED_SUM = "CAST(:decay AS double precision) * {} + CAST(:{} AS double precision)"
+CALIBRATE_SEALED = Statement(
+    f"""
+        INSERT INTO calibrations AS old (
+            tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+            deviation_sum, sealed_reported, sealed_counted, updated_at
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
+            {_SEALED_SUM.format(SEALED_PRIOR, "reported")},
+            {_SEALED_SUM.format(SEALED_PRIOR, "counted")}, statement_timestamp()
+        )
+        ON CONFLICT (tenant_id, model, counter) DO UPDATE
+        SET sealed_reported = {_SEALED_SUM.format("old.sealed_reported", "reported")},
+            sealed_counted = {_SEALED_SUM.format("old.sealed_counted", "counted")},
+            updated_at = excluded.updated_at
+        RETURNING factor, margin, reports, sealed_reported / sealed_counted AS sealed
         """
 )
 _FIND_CALIBRATION = """
-        SELECT factor, margin, reports FROM calibrations
+        SELECT factor, margin, reports, sealed_reported / sealed_counted AS sealed
+        FROM calibrations
         WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
             AND counter = CAST(:counter AS text)
         """
@@ -193,20 +220,22 @@ class UsageRepository:
         return row is not None and row["found"]
 
     async def calibrate(
-        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
+        self, tenant_id: str, model: str, counter: str, lesson: Lesson
     ) -> Calibration:
         values = {
             "tenant_id": tenant_id,
             "model": model,
             "counter": counter,
-            "reported": float(reported),
-            "counted": float(counted),
+            "reported": float(lesson.reported),
+            "counted": float(lesson.counted),
             "decay": DECAY,
-            "enough": ENOUGH_REPORTS,
-            "min_margin": MIN_MARGIN,
             "max_margin": INEXACT_MARGIN,
         }
-        row = await self._session.first(CALIBRATE, **values)
+        if lesson.is_sealed:
+            row = await self._session.first(CALIBRATE_SEALED, **values)
+        else:
+            bounds = {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
+            row = await self._session.first(CALIBRATE, **values, **bounds)
         assert row is not None, "an upsert returns its row"
         return _calibration_from(row)
 
@@ -220,7 +249,7 @@ class UsageRepository:
 
 
 def _calibration_from(row: Any) -> Calibration:
-    return Calibration(row["factor"], row["margin"], row["reports"])
+    return Calibration(row["factor"], row["margin"], row["reports"], row["sealed"])
 
 
 def _past_epoch_from(row: Any) -> PastEpoch:

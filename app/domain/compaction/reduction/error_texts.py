@@ -23,7 +23,11 @@ MAX_DEPTH = 20
 
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
 """Fields in which a provider quotes the request: their text is that of the conversation."""
-_CODES = frozenset({"code", "error_code", "errorcode", "status", "status_code", "statuscode"})
+_CODES = frozenset(
+    {"code", "error_code", "errorcode", "status", "status_code", "statuscode"}
+    | {"stop_reason", "finish_reason", "finishreason"}
+)
+_ERRORS = frozenset({"error", "errors"})
 _STATUS = re.compile(r"^\W*(?:(?:http|status|error|code|request failed)\b\W*)*([45]\d\d)\b")
 _MIN_STATUS, _MAX_STATUS = 400, 599
 _MAX_CODE = 10**9
@@ -31,11 +35,15 @@ _MAX_CODE = 10**9
 
 @dataclass(slots=True)
 class ErrorTexts:
-    """What an error contains: its texts in lower case, its codes, and HTTP statuses."""
+    """What an error contains: its texts in lower case, its codes, and HTTP statuses.
+
+    `is_marked` says that a field of it is for errors.
+    """
 
     texts: list[str] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
     statuses: set[int] = field(default_factory=set)
+    is_marked: bool = False
     chars: int = 0
     fields: int = 0
 
@@ -93,6 +101,8 @@ def _collect(value: object, found: ErrorTexts, depth: int) -> None:
                 break
             if str(name).lower() in _CODES:
                 found.add_code(item)
+            if (name in _ERRORS and item) or (name == "type" and item == "error"):
+                found.is_marked = True
             if name not in _ECHOES or (name == "param" and isinstance(item, str) and " " in item):
                 _collect(item, found, depth + 1)
     elif isinstance(value, list | tuple):

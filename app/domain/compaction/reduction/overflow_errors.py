@@ -3,6 +3,8 @@
 Providers have neither codes nor wording in common: `provider_phrasings` lists both. These rules
 apply in order:
 
+0. An answer with a status below 400 is no error, unless it has a field for errors or ended with a
+   code for an input that is too long.
 1. A sum of input and output beyond the window is judged by its numbers: the output is too large
    where lowering it leaves enough of it, and the error names its setting or it takes a third of the
    window or more. Otherwise the input is too long.
@@ -44,6 +46,7 @@ from app.domain.compaction.reduction.provider_phrasings import (
 MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
 
+_MIN_ERROR_STATUS = 400
 _PAYLOAD_TOO_LARGE = 413
 _NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
 _MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
@@ -124,6 +127,8 @@ def judge_error(
     """
     found = texts_of(error)
     texts = found.texts
+    if status is not None and status < _MIN_ERROR_STATUS and not found.is_marked:
+        return _INPUT if any(map(_CODE.fullmatch, found.codes)) else _OTHER
     if (verdict := _verdict_of_sum(texts)) is not None:
         return verdict
     if found.codes & _FIELD_CODES or _has(_CODE, texts):

@@ -104,6 +104,12 @@ RATES: Final = (
         "anthropics/claude-code#27944, Wei-Shaw/sub2api#572",
     ),
     Phrasing("Cerebras", r"too many tokens processed", "anomalyco/opencode#7463"),
+    Phrasing(
+        "OpenRouter, gateways",
+        r"\bkeys? (?:(?:token|spend|credit|usage) )?limit\b|\b(?:this|your|for the) (?:api )?key\b",
+        "RooCodeInc/Roo-Code#515, MCPJam/inspector#1287",
+    ),
+    Phrasing("Chinese gateways", r"每(?:秒|分钟|小时|天|日|月)|速率|频率|限流|额度|余额|欠费|稍后"),
 )
 """Limits on a rate, a quota, a plan or a payment."""
 
@@ -153,6 +159,15 @@ OTHERS: Final = (
         "vishalmysore/Tools4AI#16",
     ),
     Phrasing("OpenAI", r"unsupported parameter|is not supported with this model"),
+    Phrasing(
+        "OpenAI, Voyage",
+        r"\b(?:in|per|this|your|submitted) (?:(?:a|the) )?batch\b|max_tokens_per_request",
+        "assafelovic/gpt-researcher#1500",
+    ),
+    Phrasing(
+        "Chinese gateways",
+        r"(?:文件|图片|图像|附件|音频|视频)[^.。]{0,12}(?:过大|太大|超过|超出)",
+    ),
 )
 """Limits of tools, and other errors that name a size."""
 
@@ -320,8 +335,31 @@ INPUTS: Final = (
     Phrasing("llama-cpp-python", r"exceed context window of \d+", "rllm-team/rllm#55"),
     Phrasing("Ollama", r"prompt too long; exceeded (?:max )?context length", _PI),
     Phrasing("LM Studio", r"greater than the context length|context the overflows", _PI),
+    Phrasing(
+        "LM Studio",
+        r"n_keep\W{0,4}\d{1,9}\W{0,8}n_ctx\b",
+        "anomalyco/opencode#11141, tinyhumansai/openhuman#3550",
+    ),
+    Phrasing(
+        "vLLM",
+        r"too long to fit in(?:to)? the model|longer than the maximum model length",
+        "vllm-project/vllm#12165, EvolvingLMMs-Lab/lmms-eval#711",
+    ),
+    Phrasing("Snowflake", r"max tokens of \d[\d,]{0,15} exceeded", "posit-dev/positron#11737"),
+    Phrasing(
+        "ONNX Runtime",
+        r"input_ids size \(\d{1,9}\).{0,60}?exceeds max(?:imum)?[ _]length"
+        r"|sequence_?length \(\d{1,9}\) (?:is )?(?:>=|exceeds)"
+        r"|max_length \(\d{1,9}\) cannot be greater than model context_length",
+        "microsoft/onnxruntime-genai#1558, microsoft/onnxruntime-genai#1425",
+    ),
+    Phrasing(
+        "Transformers",
+        r"length of input_ids is \d{1,9}, but max_length is set to",
+        "tensorchord/modelz-llm#35",
+    ),
     Phrasing("Zhipu", r"prompt exceeds max length|prompt 超长", "zeroclaw-labs/zeroclaw#4124"),
-    Phrasing("Moonshot", r"exceeded model token limit", _PI),
+    Phrasing("Moonshot", r"exceeded model token limit|input token length (?:is )?too long", _PI),
     Phrasing("DashScope", r"range of input length should be", "QwenLM/qwen-code#98"),
     Phrasing(
         "TGI, Together",
@@ -337,8 +375,9 @@ INPUTS: Final = (
     Phrasing("Volcengine", r"total tokens of image and text exceed", "bytedance/deer-flow#583"),
     Phrasing(
         "SiliconFlow",
-        r"prompt_?tokens\b.{0,40}?(?:must be less than|exceeds?|greater than)",
-        "CherryHQ/cherry-studio#1131",
+        r"prompt_?tokens\b.{0,40}?(?:must be less than|exceeds?|greater than)"
+        r"|max_total_tokens\b.{0,20}?must be less than or equal to max_seq_len",
+        "CherryHQ/cherry-studio#1131, icysaintdx/InvestMind-Pro MAX_TOKENS_FIX.md",
     ),
     Phrasing("TabbyAPI", r"is greater than max_seq_len", "SillyTavern/SillyTavern#3543"),
     Phrasing("RKLLM", r"tokens but the models? context window is", "jaylfc/taOS#1738"),
@@ -354,8 +393,9 @@ INPUTS: Final = (
         r"context[ _](?:length|window|size|limit)s?\b.{0,60}?"
         r"(?:exceed|overflow|too (?:long|large|small)|\bfull\b|not enough)"
         r"|\bcontext overflow"
-        r"|(?:exceed\w*|longer than|greater than|larger than|too (?:long|large|big|many) for)"
-        r"\b.{0,60}?\bcontext (?:length|window|size|limit)"
+        r"|(?:exceed\w*|longer than|greater than|larger than|too (?:long|large|big|many) for"
+        r"|fit in(?:to)?)\b.{0,60}?\b(?:context (?:length|window|size|limit)|n_ctx|max_seq_len)"
+        r"|\bexceeds? the (?:models? )?context\b"
         r"|max(?:imum)?[ _](?:model |allowed |supported )?"
         r"(?:context (?:length|window|size|limit)|(?:prompt|input|sequence) (?:length|tokens?))\b",
     ),
@@ -372,7 +412,14 @@ VAGUE_INPUTS: Final = (
         r"|too many (?:input |prompt )?tokens|token limit (?:was |is |has been )?exceeded"
         r"|exceed\w* (?:the |your )?(?:models? )?(?:max(?:imum)? )?(?:number of )?(?:input )?"
         r"tokens? (?:limit|allowed)"
-        r"|(?:input|number of) tokens \d+ cannot exceed",
+        r"|(?:input|number of) tokens \d+ cannot exceed"
+        r"|requested token count \d{1,12} exceeds",
+    ),
+    Phrasing(
+        "Chinese gateways",
+        r"(?:输入|提示词?|上下文|对话|会话|prompt|tokens?)[^.;。]{0,30}?"
+        r"(?:超过|超出|超限|超长|过长|太长|过大|过多)",
+        "baichuan-inc/Baichuan-13B#38",
     ),
 )
 """The input is too long, unless the text names another limit."""
@@ -382,6 +429,7 @@ OTHER_LIMITS: Final = (
         ANY,
         rf"\b{_SETTING}\b|\b(?:output|completion) tokens"
         r"|\bimages?\b|\bpixels?\b|\bfiles?\b|\battachments?\b|\baudio\b|\bvideo\b|\bpages\b"
-        r"|\bbytes\b|\barray too long|\btools?\b|\bfunctions?\b|\bmetadata\b|\binstructions\b",
+        r"|\bbytes\b|\barray too long|\btools?\b|\bfunctions?\b|\bmetadata\b|\binstructions\b"
+        r"|输出|生成",
     ),
 )

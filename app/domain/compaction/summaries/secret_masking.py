@@ -6,6 +6,7 @@
    can match at all; it never leaves one out that does.
 3. The name of a pattern's group selects the check of its value in `secret_values`. A group of
    another name, or without one, is always a secret. Without groups the whole match is the secret.
+4. Terminals colour names and values. A text with colours is searched without them as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import re2
@@ -32,6 +34,10 @@ _NUMBERED = re.compile(rb"(?:\\[nr]|\")?[ \t]*[0-9]")
 """The beginning of a match in a text with line numbers."""
 _BLOCK = "block"
 _CALLED = "call"
+_COLOUR = re.compile(
+    rb"(?:\x1b|\\{1,7}(?:u001[bB]|x1[bB]|033|e))\[(?:[0-9;]|\\{1,7}u003[bB])*[A-Za-z]"
+)
+"""A terminal's code, also as JSON and shells escape it."""
 _MASKED = re.compile(re.escape(MASK.encode()))
 
 
@@ -115,6 +121,17 @@ class SecretPatterns:
         possible = self.filter.Match(text, True) or () if self.patterns else ()
         return union(span for position in possible for span in self.patterns[position].spans(text))
 
+    def spans_between_colours(self, text: bytes) -> Iterator[Span]:
+        """Yield the ranges that are secrets in the text without its colours (rule 4)."""
+        colours = [match.span() for match in _COLOUR.finditer(text)]
+        if not colours:
+            return
+        starts = 0, *(end for _, end in colours)
+        ends = *(start for start, _ in colours), len(text)
+        places = [*chain.from_iterable(map(range, starts, ends))]
+        for span in self.spans(_COLOUR.sub(b"", text)):
+            yield Span(places[span.start], places[span.end - 1] + 1)
+
 
 def compile_patterns(patterns: Sequence[str]) -> SecretPatterns:
     """Compile the secret patterns; the first group that matches is the secret.
@@ -150,7 +167,7 @@ def mask_secrets(text: str, patterns: SecretPatterns) -> str:
     """Replace every secret in the text by a mask, and characters that no provider accepts."""
     text = sendable(text)
     data = text.encode()
-    spans = patterns.spans(data)
+    spans = union((*patterns.spans(data), *patterns.spans_between_colours(data)))
     if not spans:
         return text
     masks = (Span(*match.span()) for match in _MASKED.finditer(data))

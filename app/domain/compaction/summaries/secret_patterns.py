@@ -78,6 +78,10 @@ _ISSUED: tuple[str, ...] = (
     _EDGE + r"(LTAI[A-Za-z0-9]{16,}|AKID[A-Za-z0-9]{32}|AQVN[A-Za-z0-9_-]{35,})",
     r"AGE-SECRET-KEY-1[0-9A-Z]{50,}",
     r"ops_eyJ[A-Za-z0-9+/_-]{100,}={0,3}",
+    # Hashes of passwords, as in htpasswd and shadow
+    r"\${1,2}(?:apr1|argon2(?:id|i|d)|[1567y]|2[abxy]?|gy|md5|pbkdf2(?:-sha[0-9]+)?|scrypt|sha1)\$"
+    r"(?:v=[0-9]+\$)?(?:m=[0-9]+,t=[0-9]+,p=[0-9]+\$)?[A-Za-z0-9./+=$-]{20,}",
+    r"\{(?:S?SHA(?:256|512)?|S?MD5|CRYPT)\}[A-Za-z0-9./+=$]{13,}",
     # Web tokens, signed or encrypted, also as the base64 of one
     r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_.-]+)?",
 )
@@ -105,6 +109,7 @@ _PASSWORD = (
 _STRONG = (
     rf"{_PASSWORD}|secret"
     r"|(?:api|access|secret|private|account|auth|encrypt(?:ion)?|signing|master|storage"
+    r"|pre[_-]?shared|wep"
     r"|subscription|functions?|license|admin|deploy|webhook|app|consumer|shared[_-]?access"
     r"|account[_-]?access)[_. -]?key"
     r"|(?:auth|access|api|bearer|refresh|session|oauth|sas|security|personal|private|deploy|bot"
@@ -113,8 +118,9 @@ _STRONG = (
 )
 """Names that are used for secrets only."""
 
-_NAMED = rf"(?i:{_STRONG})|(?:\b|[_-]|\\[nrt])(?i:pass|pwd)|[a-z0-9](?:Pass|Pwd)"
-_WEAK = r"(?:\b|[_-]|\\[nrt])(?i:token|credentials?|auth)|[a-z0-9](?:Token|Credentials?)"
+_BEFORE = r"(?:\b|[_-]|\\[nrt]|%(?:25){0,3}[0-9A-Fa-f]{2})"
+_NAMED = rf"(?i:{_STRONG})|{_BEFORE}(?i:pass|pwd|psk)|[a-z0-9](?:Pass|Pwd|Psk)"
+_WEAK = rf"{_BEFORE}(?i:token|credentials?|auth)|[a-z0-9](?:Token|Credentials?)"
 """Names that are used for other things, too: the tokens of a parser, the credentials of a form."""
 
 _SUFFIX = (
@@ -145,12 +151,15 @@ _TOKEN_STRING = rf"[bBrRuUfFL@$]{{0,2}}(?P<maybe_quoted_token>{_QUOTED})"
 _ESCAPED = r"\\[^\snrtu\"'`\\]"
 _BARE = rf"(?:[^\s\"'`\\,;(){{}}<>\[\]|&]|{_ESCAPED})+"
 _SHELL = rf"(?:[^\s\"'`\\]|{_ESCAPED})+"
+_ENCODED_ASSIGN = r"(?:%22|%27)?%(?:25){0,3}(?:3[AaDd])(?:%(?:25){0,3}2[027]|\+)*"
+_ENCODED = r"(?:[A-Za-z0-9_.~!*()@:$+/-]|%(?:[13-9A-Fa-f][0-9A-Fa-f]|2[134589A-Fa-f]))+"
+"""A percent-encoded value: `&`, a quote or a blank ends it."""
 _CALL = r"(?P<call>[(\[])?"
 _MARGIN = r"(?:^|\\[nr])[^A-Za-z\"'\r\n\\]*"
 """What may precede a name on its line: blanks, a bullet, a line number, the sign of a diff."""
 
 _ENV_NAME = (
-    r"(?:[A-Z0-9_]*(?:PASS|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|SECRET|APIKEY)|(?:[A-Z0-9]+_)*"
+    r"(?:[A-Z0-9_]*(?:PASS|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|PSK|SECRET|APIKEY)|(?:[A-Z0-9]+_)*"
     r"(?:TOKEN|CREDENTIAL|CREDENTIALS|AUTH|AUTHTOKEN|(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT|AUTH"
     r"|ENCRYPTION|SIGNING|MASTER|STORAGE|LICENSE|ADMIN|DEPLOY|APP)_?KEY))"
 )
@@ -170,10 +179,14 @@ _ASSIGNED: tuple[str, ...] = (
     rf"(?:{_WEAK}){_TYPED}\s{{0,16}}{_TOKEN_STRING}",
     # Environment files, shells, Dockerfiles
     rf"(?:^|[^A-Za-z0-9_]|\\[nrt]){_ENV_NAME}(?:_[A-Z0-9_]+)?=(?P<maybe_env>{_SHELL})",
+    rf"(?:^|[^A-Za-z0-9_]|\\[nrt]){_ENV_NAME}(?:_[A-Z0-9_]+)?[ \t]{{0,4}}[=:][ \t]{{0,4}}{_STRING}",
+    rf"(?:\b(?:export|set(?:env)?|declare|readonly)[ \t]+(?:-\w+[ \t]+)?|\$env:)[A-Za-z0-9_]*"
+    rf"(?:{_NAMED}|{_WEAK}){_SUFFIX}(?:[ \t]*=[ \t]*|[ \t]+){_STRING}",
     rf"\$\{{{_ENV_NAME}:[-=+](?P<maybe_env>[^}}\s]+)\}}",
     # A line of YAML, INI or properties
     rf"(?m){_MARGIN}[A-Za-z0-9_.-]*(?:{_NAMED}){_SUFFIX}{_QUOTE}?[ \t]*[:=][ \t]*"
     rf"(?P<maybe_plain>{_BARE})[ \t]*(?:#[^\r\n]*)?(?:$|\r|\\{{1,7}}[nr]|\\{{0,7}}\")",
+    rf"\"[A-Za-z0-9_.-]*(?:{_NAMED}){_SUFFIX}=(?P<maybe_plain>{_BARE})(?:\\{{1,7}}[nr]|\\{{0,7}}\")",
     # The lines of a YAML block
     rf"(?m)(?:^|\\[nr]|\")(?:[ \t]*[0-9]+(?:→|[:|\t]))?[+-]??(?P<block>(?: )*(?:- )*)"
     rf"[A-Za-z0-9_.\"'-]*(?:{_NAMED}|{_WEAK}){_SUFFIX}[\"']?:[ \t]*[|>][+0-9-]*[ \t]*"
@@ -184,6 +197,8 @@ _ASSIGNED: tuple[str, ...] = (
     # Connection strings and queries
     rf"[;?&][ \t]?[A-Za-z0-9_.-]*(?:{_NAMED})=(?P<maybe_plain>[^;&\s\"'\\]+)",
     rf"[;?&][ \t]?[A-Za-z0-9_.-]*(?:{_WEAK})=(?P<maybe_token>[^;&\s\"'\\]+)",
+    rf"(?:{_NAMED}){_SUFFIX}{_ENCODED_ASSIGN}(?P<maybe_plain>{_ENCODED})",
+    rf"(?:{_WEAK}){_SUFFIX}{_ENCODED_ASSIGN}(?P<maybe_token>{_ENCODED})",
     rf"=[^\s\"',]+[ \t]+(?i:password|passwd|pwd)=(?P<maybe_plain>{_BARE})",
     r"(?i)[?&](?:x-(?:amz|goog)-(?:signature|security-token)|sig|signature|code|key)"
     r"=([A-Za-z0-9%+/_.=-]{20,})",
@@ -207,7 +222,7 @@ _ASSIGNED: tuple[str, ...] = (
     rf"(?:\b_?auth|identitytoken){_QUOTE}?{_ASSIGN}[ \t]{{0,4}}{_QUOTE}?"
     r"(?P<maybe_token>[A-Za-z0-9+/]{12,}={0,2})",
     # A name and its value as two fields, and in XML
-    rf"(?i)(?:name|key){_QUOTE}?{_ASSIGN}\s{{0,4}}{_QUOTE}?[\w.-]*(?:{_STRONG}|_pass|_pwd|token)"
+    rf"(?i)(?:name|key){_QUOTE}?{_ASSIGN}\s{{0,4}}{_QUOTE}?[\w.-]*(?:{_STRONG}|_pass|_pwd|psk|token)"
     rf"[\w.-]*{_QUOTE}?(?:[\s,]|\\{{1,7}}[nrt]){{1,24}}{_QUOTE}?value{_QUOTE}?{_ASSIGN}\s{{0,4}}"
     rf"(?:(?P<maybe_quoted>{_QUOTED})|(?P<maybe_plain>{_BARE}))",
     rf"(?i)<[\w:.-]*(?:{_NAMED}|{_WEAK}){_SUFFIX}(?:\s[^<>]*)?>(?P<maybe_plain>[^<>]+)</",

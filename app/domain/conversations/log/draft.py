@@ -100,6 +100,13 @@ class Draft:
         return self.compaction is not None and not self.tokens
 
     @property
+    def is_configuration(self) -> bool:
+        """Whether it changes settings of a provider. It is pinned, so that no compaction hides it
+        [compaction.configuration].
+        """
+        return self.raw_message.get("type") == openai_responses.CONFIGURATION
+
+    @property
     def sent_at(self) -> datetime | None:
         """The timestamp that the message has."""
         return time_from(self.timestamp) if self.timestamp is not None else None

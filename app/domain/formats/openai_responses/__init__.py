@@ -19,11 +19,13 @@
 from __future__ import annotations
 
 from app.domain.formats.openai_responses.items import (
+    CONFIGURATION,
     FUNCTION,
     RESULT_KEY,
     call_fields,
     call_types,
     group_items,
+    is_configuration,
     is_item_group,
 )
 from app.domain.formats.openai_responses.parsing import parse, results, split
@@ -37,6 +39,7 @@ from app.domain.formats.openai_responses.rendering import (
 )
 
 __all__ = [
+    "CONFIGURATION",
     "FUNCTION",
     "RESULT_KEY",
     "adapt",
@@ -44,6 +47,7 @@ __all__ = [
     "call_types",
     "for_payload",
     "group_items",
+    "is_configuration",
     "is_item_group",
     "parse",
     "render",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.domain.common.messages import Message, Opaque
 from app.domain.formats import json_fields
 
 RESULT_KEY = "output"
@@ -38,6 +39,8 @@ REQUIRED_NULLS = {
     "tool_search_output": ("call_id",),
 }
 """Fields that are sent even where they are null."""
+CONFIGURATION = "configuration_update"
+"""Changes settings for all later responses, so that every payload has to have it."""
 REFUSED_TYPES = {
     "item_reference": "is not stored: send the item, not a reference to it",
     "compaction_trigger": "belongs to a request, not to the log",
@@ -106,6 +109,14 @@ def is_hosted(raw: Mapping[str, Any]) -> bool:
     return raw.get("execution") == "server" or raw.get("call_id") is None
 
 
+def is_configuration(message: Message) -> bool:
+    """Return whether a message is a change of settings and nothing else."""
+    return all(
+        isinstance(part, Opaque) and part.block.get("type") == CONFIGURATION
+        for part in message.parts
+    )
+
+
 def is_model_made(raw: Any) -> bool:
     """Return whether the model made an item."""
     if not isinstance(raw, Mapping) or is_item_group(raw):
@@ -114,5 +125,6 @@ def is_model_made(raw: Any) -> bool:
     if kind == "message":
         return raw.get("role") == "assistant"
     is_client_output = kind in CALLS and not is_hosted(raw)
-    is_other = kind in ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response")
+    others = ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response", CONFIGURATION)
+    is_other = kind in others
     return not (is_client_output or is_other)

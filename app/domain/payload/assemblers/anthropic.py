@@ -52,12 +52,13 @@ class AnthropicAssembler(MergingAssembler):
         # With ids the message is counted again: the comparison with the stored one sees no new id.
         is_changed = bool(ids) or stored is not original
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
+        reasoning = 0
         if replays and row.reasoning_tokens:
             sent = filter(anthropic.is_sent, reasoning_of(message).parts)
             shown = replace(message, parts=tuple(sent))
-            tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        self._record_labels(adapted)
-        self._record_cost(row, tokens)
+            reasoning = count_replayed(row.reasoning_tokens, stored, shown, self.count)
+        self._record_content(adapted)
+        tokens = self._record_cost(row, tokens, reasoning)
         wire_blocks = [Block(json_text.dump_payload(b), b["type"] not in _THINKING) for b in blocks]
         self._put(role, wire_blocks, tokens - MESSAGE_OVERHEAD)
 

@@ -56,16 +56,16 @@ class GeminiAssembler(MergingAssembler):
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
         shown = gemini.for_payload(message, ids, keep_reasoning=replays)
-        self._record_labels(shown)
+        self._record_content(shown)
         role, parts = gemini.render(shown, keep_reasoning=replays)
         if wire_ids := [self._open_calls[call_id] for call_id in row.call_ids]:
             self._calls = dict(zip(wire_ids, gemini.function_calls(parts), strict=True))
             adapted_ids = (call.id for call in shown.calls)
             self._adapted_ids = dict(zip(wire_ids, adapted_ids, strict=True))
         tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
-        if replays:
-            tokens += count_replayed(row.reasoning_tokens, stored, shown, self.count)
-        self._record_cost(row, tokens)
+        stored_reasoning = row.reasoning_tokens if replays else 0
+        reasoning = count_replayed(stored_reasoning, stored, shown, self.count)
+        tokens = self._record_cost(row, tokens, reasoning)
         blocks = [Block(json_text.dump_payload(part), cacheable=False) for part in parts]
         self._put(role, blocks, tokens - MESSAGE_OVERHEAD)
 
@@ -81,7 +81,7 @@ class GeminiAssembler(MergingAssembler):
     def _hold_result(self, row: LogRow, wire_id: str) -> None:
         message, call = self._message(row), self._calls.get(wire_id)
         ids = {message.tool_call_id or "": self._adapted_ids.get(wire_id, wire_id)}
-        self._record_labels(gemini.adapt(message, ids))
+        self._record_content(gemini.adapt(message, ids))
         _, (part, *media) = gemini.render(message, ids, call=call)
         named = replace(message, name=_name_of(call) or message.name)
         tokens = count_rendered(self.format, named, self.count, ids)

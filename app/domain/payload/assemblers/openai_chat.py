@@ -60,15 +60,15 @@ class ChatAssembler(SeparateAssembler):
             self.tokens += row.tokens
             return
         message = self._message(row)
-        self._record_labels(openai_chat.adapt(message, ids))
+        self._record_content(openai_chat.adapt(message, ids))
         replays, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
         item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=replays)
-        tokens = count_rendered(self.format, message, self.count, ids)
+        tokens, reasoning = count_rendered(self.format, message, self.count, ids), 0
         if row.reasoning_tokens and is_replayed(message, accepts):
-            tokens += (
+            reasoning = (
                 self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
             )
-        self._record_cost(row, tokens)
+        tokens = self._record_cost(row, tokens, reasoning)
         self._put_item(item, tokens)
 
     def _reasoning_tokens(self, row: LogRow, message: Message) -> int:

@@ -71,7 +71,7 @@ class ResponsesAssembler(SeparateAssembler):
         replays = row.seq > self.view.reasoning_after
         shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
         shown = openai_responses.without_repeated_ids(self._with_linked(shown), self._item_ids)
-        self._record_labels(shown)
+        self._record_content(shown)
         call_type = self._call_types.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
         if row.role is Role.ASSISTANT:
@@ -82,8 +82,8 @@ class ResponsesAssembler(SeparateAssembler):
             tokens = self._parsed_tokens(items[0])
         else:
             tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
-        tokens += count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
-        self._record_cost(row, tokens)
+        reasoning = count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
+        tokens = self._record_cost(row, tokens, reasoning)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
 
     def _unbound(self, row: LogRow, message: Message) -> Message:

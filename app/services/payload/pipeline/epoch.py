@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
+from app.domain.common.policy import StrategyName
 from app.domain.conversations.epoch import Epoch
 from app.domain.formats.reasoning_families import UNBOUND, accepted_families
 from app.domain.payload.epochs import (
@@ -23,6 +24,7 @@ from app.domain.prompt.resolved_settings import digest
 from app.services.payload.payload_cache import CachedPayload
 from app.services.payload.pipeline.rendering import needed_agent_tools
 from app.services.payload.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
+from app.services.prompt.budget_status import stored_usage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,10 @@ def _reasoning_after(state: BuildState) -> int:
     return next(user_seqs, head_seq)
 
 
+MIN_UNSTORED_CHANGE = 64
+"""A smaller change inside an epoch is not stored: a build seldom writes anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedBuild:
     """A payload with its epoch and build id; of a new epoch no caller has an earlier payload."""
@@ -197,6 +203,7 @@ async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
     deps.cache.put(state.attempt.cache_key, rendered)
     tail_hash = await _record_tail(deps, state, rendered)
+    await _record_usage(deps, state, 0 if build.is_new_epoch else MIN_UNSTORED_CHANGE)
     return replace(build, build_id=str(BuildId(epoch.epoch_id, build.through_seq, tail_hash)))
 
 
@@ -225,6 +232,30 @@ def _texts_by_hash(state: BuildState) -> Mapping[str, str]:
     if state.texts_before_history:
         texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
     return texts
+
+
+async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:
+    """Store what the payload has beyond the state's sums, where that has changed by so much.
+
+    Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
+    settings do not count.
+    """
+    conversation, settings = state.input.conversation, state.attempt.settings
+    stored = conversation.model or deps.resolver.default_model
+    slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+    if requested_window(settings) or state.resolved.model != stored or slides:
+        return
+    resolved = await deps.resolver.of(conversation)
+    sums = stored_usage_of(resolved, conversation, conversation.state.shown_tokens)
+    unstored = state.usage.total - sums.total
+    if min_change:
+        min_change = max(min_change, state.limits.effective_window // 100)
+    if abs(unstored - conversation.state.unstored_tokens) <= min_change:
+        return
+    async with deps.database.session() as session:
+        await session.contexts.set_unstored_tokens(
+            conversation.conversation_id, conversation.state.view_version, unstored
+        )
 
 
 async def _record_tail(

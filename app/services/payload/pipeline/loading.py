@@ -55,8 +55,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
         start = epoch_start_from(last_epoch.start_json)
-        calibration = conversation.calibration
-        factor = epoch_factor(start, calibration.rounded.factor if calibration is not None else 1.0)
+        factor = epoch_factor(start, deps.resolver.calibration_of(conversation, settings).factor)
     resolved = await deps.resolver.of(conversation, settings, factor)
     if resolved.model is None:
         raise ValidationError.at(

@@ -28,6 +28,8 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
 """`degraded`: tools that usually stay are deferred, to leave room for messages."""
+WINDOW_ASSUMED = "context_window_assumed"
+"""`degraded`: the window is that of the model after the colon, another one of the family."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
 """`degraded`: the format does not have the hosted tool of the type after the colon."""
 
@@ -62,6 +64,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
         *(f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools),
+        *_assumptions(state),
     )
     usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
@@ -167,6 +170,14 @@ def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
         }
         for item, there in zip(shown, shown_entries(shown, view), strict=True)
     ]
+
+
+def _assumptions(state: BuildState) -> list[str]:
+    """Return what the answer says of a window that nobody named."""
+    info, policy = state.resolved.info, state.resolved.policy
+    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
+    assumed = info.assumed_from if info is not None and not named else None
+    return [f"{WINDOW_ASSUMED}:{assumed}"] if assumed else []
 
 
 def _caller_point(recorded: RecordedBuild) -> StablePoint | None:

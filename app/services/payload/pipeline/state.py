@@ -5,9 +5,10 @@ The exception is `rendered`, the cached payload, which builds share and extend.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName
@@ -63,6 +64,8 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
+    """Builds that have read long messages, of which each takes many times their memory."""
 
 
 SUMMARY_AS_USER = "summary_role_user"
@@ -337,7 +340,8 @@ class BuildState:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved
         if self.items is not None:
-            conversation, summary = self.items.tokens, self.items.summary_tokens
+            sealed = round((resolved.sealed_factor - 1) * self.items.sealed_tokens)
+            conversation, summary = self.items.tokens + sealed, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens
