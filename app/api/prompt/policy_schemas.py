@@ -127,8 +127,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "status_preamble": "`auto`: a build without a status names the agent's other active"
     " conversations; `none`: it does not.",
     "agent_tools": (
-        "Tools of the service in a payload: `auto` adds those its texts mention, `none` adds none,"
-        " a list adds the named ones."
+        "Tools of the service in a payload: `auto` adds them beside tools of the caller, and"
+        " elsewhere those that its texts need; `none` adds none, a list adds the named ones."
     ),
     "summary_role": (
         "Role of a summary. Anthropic and Gemini have no system messages in a history:"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -163,8 +163,6 @@ class Message:
 
 EMPTY_MESSAGE = "[empty message]"
 EMPTY_RESULT = "[no output]"
-ONLY_REASONING = "[reasoning]"
-"""The text of a message that has only reasoning."""
 NO_RESULT = "[no result recorded]"
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
@@ -206,13 +204,13 @@ def clean(message: Message) -> Message:
     """Return the message for use in a payload: sendable, and never empty
     [neutral.no-empty-content].
 
-    Blank text parts are removed. A message without visible parts gets a placeholder. Media have the
-    type that their data show, and data that every provider reads. Ids stay, so that calls and
-    results match; rendering replaces them. A clean message is the same object.
+    Blank text parts are removed. A message without parts gets a placeholder. Media have the type
+    that their data show, and data that every provider reads. Ids stay, so that calls and results
+    match; rendering replaces them. A clean message is the same object.
     """
     parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
-    if all(isinstance(part, Reasoning) for part in parts):
-        parts.append(placeholder_for(message.role, parts))
+    if not parts:
+        parts.append(placeholder_for(message.role))
     name = sendable(message.name) if message.name is not None else None
     block = sendable_json(message.block)
     same_parts = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
@@ -221,11 +219,9 @@ def clean(message: Message) -> Message:
     return replace(message, parts=tuple(parts), name=name, block=block)
 
 
-def placeholder_for(role: Role, parts: Sequence[Part]) -> Text:
-    """Return the text for a message without parts, or with reasoning only."""
-    if role is Role.TOOL:
-        return Text(EMPTY_RESULT)
-    return Text(ONLY_REASONING if parts else EMPTY_MESSAGE)
+def placeholder_for(role: Role) -> Text:
+    """Return the text for a message without parts."""
+    return Text(EMPTY_RESULT if role is Role.TOOL else EMPTY_MESSAGE)
 
 
 def _slices(text: str) -> Iterator[str]:
@@ -241,7 +237,9 @@ def _is_encodable(piece: str) -> bool:
 
 
 def _is_blank(part: Part) -> bool:
-    return isinstance(part, Text) and (not part.text or part.text.isspace())
+    if isinstance(part, Text) or (isinstance(part, Reasoning) and part.block is None):
+        return not part.text or part.text.isspace()
+    return False
 
 
 _CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {

@@ -69,12 +69,12 @@ def adapted_message(
 ) -> Message:
     """Return a message with these parts and this name, and the call id to send.
 
-    The same object is returned when nothing changes. A message without visible parts gets a
-    placeholder [neutral.no-empty-content]; reasoning is not visible. With `has_fields` its content
-    is in fields. Where the name of a participant is not sent, the text begins with it.
+    The same object is returned when nothing changes. A message without parts gets a placeholder
+    [neutral.no-empty-content]. With `has_fields` its content is in fields. Where the name of a
+    participant is not sent, the text begins with it.
     """
-    if not has_fields and all(isinstance(part, Reasoning) for part in parts):
-        parts = [*parts, placeholder_for(message.role, parts)]
+    if not (parts or has_fields):
+        parts = [placeholder_for(message.role)]
     if name is None and message.role is not Role.TOOL and (message.name or "").strip():
         parts = _with_speaker(parts, message.name or "")
     call_id = message.tool_call_id

@@ -14,13 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from app.domain.common.messages import (
-    ONLY_REASONING,
     FormatName,
     Message,
     Part,
     Reasoning,
-    Role,
-    Text,
     ToolCall,
 )
 
@@ -86,7 +83,7 @@ def _content(part: Reasoning) -> str:
 
 
 def _with_parts(message: Message, parts: Sequence[Part]) -> Message | None:
-    """Return a message with these parts, None with no more than the stand-in for reasoning."""
-    if message.role is Role.ASSISTANT and all(part == Text(ONLY_REASONING) for part in parts):
+    """Return a message with these parts, None without any."""
+    if not parts:
         return None
     return message if len(parts) == len(message.parts) else replace(message, parts=tuple(parts))

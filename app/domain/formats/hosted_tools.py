@@ -48,6 +48,10 @@ _SNAKE_KEYS: Final = {
 }
 GEMINI_SPELLINGS: Final = tuple(sorted(_SNAKE_KEYS))
 """The same keys in snake case and in camel case."""
+_RUN_BY_CLIENT: Final = re.compile(
+    r"(bash|text_editor|computer|memory)_20\d{6}"
+    r"|computer|computer_use|computer_use_preview|local_shell|shell|apply_patch"
+)
 _SERVERS: Final = ("server_label", "mcp_server_name")
 _NOT_SENT: Final = ("category", "cache_control")
 
@@ -71,6 +75,11 @@ def hosted_kind(raw: Mapping[str, Any]) -> str:
     if isinstance(kind, str):
         return kind
     return "+".join(sorted(_SNAKE_KEYS[key] for key in raw if key in _SNAKE_KEYS))
+
+
+def is_run_by_client(raw: Mapping[str, Any]) -> bool:
+    """Whether a hosted tool is defined by its provider, and run by the caller."""
+    return _RUN_BY_CLIENT.fullmatch(hosted_kind(raw)) is not None
 
 
 def hosted_name(raw: Mapping[str, Any], format: FormatName) -> str:

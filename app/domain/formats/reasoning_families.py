@@ -18,11 +18,10 @@ XAI: Final = "xai"
 MISTRAL: Final = "mistral"
 PLAIN: Final = "plain"
 """Models that read each other's unsigned text."""
+DEMANDING: Final = "demanding"
+"""Models of the PLAIN family that refuse a tool loop in which a message has no reasoning."""
 SEALED: Final = "sealed"
 """Encrypted details without the name of their family, which only their router can read."""
-UNBOUND: Final = frozenset((PLAIN, MISTRAL))
-"""Families whose reasoning is not bound to the messages before it."""
-
 _FAMILIES: Final = (
     (
         (
@@ -38,7 +37,11 @@ _FAMILIES: Final = (
     (("gpt-", "openai/", "codex"), OPENAI),
 )
 """Substrings of model names and their family; the first row with a match counts."""
+_DEMANDING: Final = ("deepseek", "kimi", "moonshot")
 _REASONING_MODEL: Final = re.compile(r"(?:^|[/.])o[1-9](?:-|$)")
+_CLAUDE_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_FIRST_BOUND: Final = (5, 1)
+"""The first version of Claude that refuses thinking behind another prefix."""
 
 
 @lru_cache(maxsize=1024)
@@ -53,8 +56,17 @@ def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
         family = OPENAI
     if not family:
         family = {FormatName.ANTHROPIC: ANTHROPIC, FormatName.GEMINI: GEMINI}.get(format, "")
-    routed = (SEALED,) if name.startswith("openrouter/") else ()
-    return (family, *routed) if family else routed
+    if name.startswith("openrouter/"):
+        return (family, SEALED) if family else (SEALED,)
+    if any(word in name for word in _DEMANDING) and not name.endswith("deepseek-chat"):
+        return family, DEMANDING
+    return (family,) if family else ()
+
+
+def binds_reasoning(model: str) -> bool:
+    """Whether a model takes reasoning back only while nothing before it has changed."""
+    found = _CLAUDE_VERSION.search(model.lower())
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST_BOUND
 
 
 def is_same_family(model: str, other: str, format: FormatName) -> bool:

@@ -196,8 +196,7 @@ def count_replayed(stored: int, message: Message, sent: Message, count: CountTex
     """
     if not stored:
         return 0
-    all_parts = [part for part in message.parts if _has_reasoning(part)]
-    replayed = [part for part in sent.parts if _has_reasoning(part)]
+    all_parts, replayed = signed_parts(message), signed_parts(sent)
     if len(replayed) == len(all_parts) and all(map(operator.is_, replayed, all_parts)):
         return stored
     return count_reasoning(sent, count) if replayed else 0
@@ -317,5 +316,11 @@ def _signature_of(part: Part) -> Mapping[str, Any]:
     return part.block if is_signed else {}
 
 
-def _has_reasoning(part: Part) -> bool:
-    return isinstance(part, Reasoning) or bool(_signature_of(part))
+def signed_parts(message: Message) -> list[Reasoning | Text | ToolCall]:
+    """Return the parts that are reasoning or have a signature."""
+    return [
+        part
+        for part in message.parts
+        if isinstance(part, Reasoning)
+        or (isinstance(part, Text | ToolCall) and bool(_signature_of(part)))
+    ]

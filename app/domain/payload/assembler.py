@@ -8,12 +8,15 @@
    is rewritten. A result whose call is not shown is not shown either.
 4. A payload starts with a user message: where it would not, a note comes first. It also stands for
    a first message of which nothing is sent (rule 8), so that no payload is empty.
-5. Text names an agent tool only where the payload can have that tool.
+5. Text names an agent tool only where the payload has that tool.
 6. Tokens are counted as items are added, from the counts stored with the rows.
 7. Text that changes with every build is in the tail, after the stable items.
 8. A payload that sends a provider's compaction item begins with it. Opening, summaries and pinned
    messages from before it follow, then the rest of its message. Other such items are left out.
-9. Stable items and breakpoints are known after every row, so that a caller who has an earlier
+9. Reasoning at the end of an assistant message, with nothing after it, begins the next message of
+   the assistant, and is left out before any other message: providers refuse it as the last thing
+   that the model said.
+10. Stable items and breakpoints are known after every row, so that a caller who has an earlier
    payload needs only new items.
 """
 
@@ -25,19 +28,36 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from app.domain.common.messages import NO_RESULT, FormatName, Message, Part, Role, Text
+from app.domain.common.messages import (
+    NO_RESULT,
+    FormatName,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+)
 from app.domain.compaction.reduction.text_shortening import shortened_preview
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
 from app.domain.formats import compactions, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
+from app.domain.formats.openai_chat.reasoning_fields import is_replayed
 from app.domain.formats.reasoning_families import MISTRAL
 from app.domain.formats.tool_calls import sendable_id, short_id
-from app.domain.models.tokens import CountText, count_sealed, count_visible, counts_as_stored
+from app.domain.models.tokens import (
+    CountText,
+    count_reasoning,
+    count_sealed,
+    count_visible,
+    counts_as_stored,
+    signed_parts,
+)
 from app.domain.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
 from app.domain.payload.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
@@ -79,7 +99,8 @@ def output_of(row: LogRow) -> StoredOutput:
 class Assembler(ABC):
     """Renders rows into the items of one payload, and counts their `tokens`.
 
-    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it names.
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
+    name if it could.
     `defined_tools` are the tools that the payload defines, `references` those of them that a search
     result refers to. `opening` is the dynamic text before the history.
     """
@@ -89,6 +110,8 @@ class Assembler(ABC):
     """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
+    ends_with_reasoning: ClassVar[bool] = False
+    """Whether a message may end with reasoning behind something else."""
     linked_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
@@ -108,6 +131,8 @@ class Assembler(ABC):
     size_bytes: int = field(default=0, init=False)
     has_calls: bool = field(default=False, init=False)
     has_reasoning: bool = field(default=False, init=False)
+    drops_reasoning: bool = field(default=False, init=False)
+    """Whether a shown message has reasoning of the model's own family that is not replayed."""
     sealed_tokens: int = field(default=0, init=False)
     """Those of the tokens that are of reasoning and sealed text."""
     costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
@@ -127,6 +152,7 @@ class Assembler(ABC):
         self._has_opening = False
         self._has_item = self.view.sent_item is None
         self._rows_before_item: list[LogRow] = []
+        self._held: LogRow | None = None
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
         # By row: its seq, and how many stable items, positions, fixed positions, tokens and sealed
@@ -172,29 +198,64 @@ class Assembler(ABC):
             self._add(row)
 
     def _add(self, row: LogRow) -> None:
+        row = self._with_held(row)
         self._put_opening()
         if self._summary_texts:
             hidden = self.view.hidden
             if hidden is None or row.seq >= hidden.start:
                 self._put_summary()
-        if row.role is Role.TOOL:
+        is_held = self._hold_back(row)
+        if not self._has_first_message and row.role is Role.ASSISTANT:
+            self._put_first_note(row)
+            self._has_first_message = True
+        if is_held:
+            self._record_cost(row, 0)
+        elif row.role is Role.TOOL:
             call_id = row.call_ids[0]
             if call_id in self._open_calls:
                 self._add_result(row, self._open_calls.pop(call_id))
         else:
             self._end_group()
-            if not self._has_first_message and row.role is Role.ASSISTANT:
-                self._put_first_note(row)
             self._has_first_message = True
             if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
                 self._add_message(row)
             self.has_calls = self.has_calls or bool(row.call_ids)
-        self.has_reasoning = self.has_reasoning or row.reasoning_tokens > 0
+        if row.reasoning_tokens:
+            if row.seq > self.view.reasoning_after:
+                self.has_reasoning = True
+            elif not self.drops_reasoning:
+                self.drops_reasoning = self._is_own_reasoning(row)
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _with_held(self, row: LogRow) -> LogRow:
+        """Return a row with the reasoning that was held back before it (rule 9)."""
+        held, self._held = self._held, None
+        if held is None:
+            return row
+        if row.role is not Role.ASSISTANT or row.format is not held.format:
+            self.drops_reasoning = self.drops_reasoning or self._is_own_reasoning(held)
+            return row
+        tokens = row.reasoning_tokens + held.reasoning_tokens
+        return replace(row, lead=held.lead, reasoning_tokens=tokens)
+
+    def _hold_back(self, row: LogRow) -> bool:
+        """Hold back reasoning at the end of a row (rule 9); return whether that is all of it."""
+        if not row.reasoning_tokens or row.call_ids or _may_have_compaction(row):
+            return False
+        message = row.message()
+        parts = message.parts
+        back = takewhile(lambda part: isinstance(part, Reasoning), reversed(parts))
+        ending = tuple(part for part in back if isinstance(part, Reasoning))[::-1]
+        is_all = len(ending) == len(parts) and message.block is None
+        is_held = ending and (is_all or not self.ends_with_reasoning)
+        if is_held and row.seq > self.view.reasoning_after:
+            tokens = count_reasoning(replace(message, parts=ending), self.count)
+            self._held = replace(row, lead=ending, reasoning_tokens=tokens)
+        return is_all
 
     def _sends_nothing(self, row: LogRow) -> bool:
         """Whether a row has nothing for this payload: a compaction, another format's settings."""
@@ -291,10 +352,8 @@ class Assembler(ABC):
         return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
     def _placeholder(self, row: LogRow) -> str:
-        names_tool = READ_LINES in self.mentionable_tools
-        if names_tool:
-            self.mentions.add(READ_LINES)
-        return placeholder_of(row, names_tool=names_tool)
+        self.mentions.add(READ_LINES)
+        return placeholder_of(row, names_tool=READ_LINES in self.mentionable_tools)
 
     def _is_rewritten(self, row: LogRow) -> bool:
         """Whether a row is not shown as it is stored, and so counted again.
@@ -309,10 +368,8 @@ class Assembler(ABC):
         output = row.output
         if output is None or not output.mentions:
             return False
-        if all(name in self.mentionable_tools for name in output.mentions):
-            self.mentions.update(output.mentions)
-            return False
-        return True
+        self.mentions.update(output.mentions)
+        return any(name not in self.mentionable_tools for name in output.mentions)
 
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""
@@ -357,8 +414,8 @@ class Assembler(ABC):
         """Return a message with the middle of its texts left out (rule 5)."""
         message, ref = self._sent_message(row), message_ref(row.id, row.seq)
         preview = shortened_preview(message, shortened, ref)
+        self.mentions.update(preview.mentions)
         if all(name in self.mentionable_tools for name in preview.mentions):
-            self.mentions.update(preview.mentions)
             return preview.message
         return shortened_preview(message, shortened, ref, named=False).message
 
@@ -368,6 +425,13 @@ class Assembler(ABC):
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
         return convert_reasoning(message, self.format, accepts)
+
+    def _is_own_reasoning(self, row: LogRow) -> bool:
+        """Whether the model would take the reasoning of a message."""
+        message = row.message()
+        if row.format is self.format and self.format is not FormatName.OPENAI_CHAT:
+            return any(part.format is self.format for part in signed_parts(message))
+        return is_replayed(message, self.view.reasoning_of)
 
     def _visible_tokens(
         self, row: LogRow, message: Message, shown: Message, *, is_changed: bool

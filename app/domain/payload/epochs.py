@@ -181,6 +181,12 @@ def break_reason(
     return "budget_changed" if last_start.factor != new_start.factor else None
 
 
+def is_same_prefix(reason: str, last_start: EpochStart, new_start: EpochStart) -> bool:
+    """Whether a payload begins as those of the last epoch, of which only numbers changed."""
+    same = (last_start.view, last_start.tools) == (new_start.view, new_start.tools)
+    return same and reason == "budget_changed"
+
+
 def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
     """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
     if old.spans == new.spans and old.uncleared_results == new.uncleared_results:

@@ -76,7 +76,7 @@ def usage_with_notes(
     named = frozenset(mentions)
     own = resolved.agent_tool_tokens(resolved.agent_tools(named))
     usage = resolved.usage(conversation, summary, own)
-    names = COMPACT_CONTEXT in resolved.mentionable_agent_tools
+    names = COMPACT_CONTEXT in resolved.named_agent_tools(resolved.agent_tools((COMPACT_CONTEXT,)))
     notes = Notes(None, 0, names)
     for _ in range(MAX_ROUNDS):
         if notes.percent is None and not limits.reached(usage.total, limits.notice_at):

@@ -17,6 +17,7 @@ from app.domain.common.errors import ContextError, ValidationError
 from app.domain.common.messages import OPENAI_FORMATS, FormatName
 from app.domain.common.policy import Policy, StatusPreamble
 from app.domain.formats import FORMATS, ToolDefinition, parse_tool
+from app.domain.formats.hosted_tools import is_run_by_client
 from app.domain.formats.reasoning_families import accepted_families
 from app.domain.models.budget import Limits, Usage, scaled
 from app.domain.models.limits import ModelInfo
@@ -44,8 +45,10 @@ from app.domain.prompt.tool_deferral import (
     plan_deferral,
     with_deferred,
 )
-from app.domain.tool_output.preview import TOOL_SEARCH
+from app.domain.tool_output.preview import RECALL, TOOL_SEARCH
 
+MAX_AGENT_TOOLS_SHARE = 0.2
+"""The share of what prompt and tools leave that agent tools may take while no text names them."""
 MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
 _MAX_MEMO_ENTRIES = 256
@@ -244,38 +247,60 @@ class ResolvedSettings:
     def _max_tool_tokens(self, limits: Limits) -> int:
         """Return how many tokens of tools leave room for messages, before the factor."""
         most = int((1 - MIN_MESSAGES_SHARE) * limits.capacity / self.factor)
-        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts
+        own = self.agent_tool_tokens(tuple(sorted(self._usual_agent_tools)))
+        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts - own
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
         can_search = self.info is not None and self.info.tool_search
         return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
 
+    def named_agent_tools(self, agent_tools: Iterable[str]) -> frozenset[str]:
+        """Return the names of agent tools that texts may have in a payload with these of them."""
+        return frozenset(AGENT_TOOLS).intersection((*agent_tools, *self._tool_names))
+
     @property
-    def mentionable_agent_tools(self) -> frozenset[str]:
-        """The agent tools that texts of a payload may name."""
-
-        def names() -> frozenset[str]:
-            return self._addable_agent_tools.union(tool.name for tool in self.tools).intersection(
-                AGENT_TOOLS
-            )
-
-        return self._memo.get_or_compute("mentionable_agent_tools", names)
+    def names_recall(self) -> bool:
+        """Whether every payload has `recall`, so that summaries may name it."""
+        return RECALL in self.named_agent_tools(self.agent_tools(()))
 
     def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
-        """Return the agent tools of a payload whose texts mention `mentions`.
+        """Return the agent tools of a payload that shall have these [agent-tools.auto].
 
-        A caller's tool of the same name replaces an agent tool [agent-tools.auto].
+        Beside tools of the caller it has the usual ones in any case. A caller's tool of the same
+        name replaces an agent tool.
         """
 
         def names() -> tuple[str, ...]:
-            addable = self._addable_agent_tools.difference(tool.name for tool in self.tools)
+            addable = self._addable_agent_tools.difference(self._tool_names)
             if self.policy.agent_tools == "auto":
-                addable &= named
+                addable &= named | self._usual_agent_tools
             return tuple(name for name in AGENT_TOOLS if name in addable)
 
         named = frozenset(mentions)
         return self._memo.get_or_compute(("agent_tools", named), names)
+
+    @property
+    def _tool_names(self) -> frozenset[str]:
+        """The names of the caller's tools."""
+        return frozenset(tool.name for tool in self.tools)
+
+    @property
+    def _usual_agent_tools(self) -> frozenset[str]:
+        """The agent tools beside tools that the caller runs, none where there is no room for them.
+
+        Deferral decides on `tool_search`.
+        """
+        names = tuple(name for name in AGENT_TOOLS if name != TOOL_SEARCH)
+        if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
+            return frozenset()
+        if self.limits is not None:
+            tokens = self.raw_fixed.system_prompt + self.raw_fixed.skill_prompts + self._fixed_costs
+            room = self.limits.effective_window - scaled(tokens, self.factor)
+            own = scaled(self.agent_tool_tokens(names), self.factor)
+            if own > MAX_AGENT_TOOLS_SHARE * room:
+                return frozenset()
+        return frozenset(names)
 
     @property
     def _addable_agent_tools(self) -> frozenset[str]:
@@ -295,9 +320,13 @@ class ResolvedSettings:
         """Whether the tools that only the last resort defers leave too little for messages."""
         if self.limits is None:
             return False
+        return self._fixed_costs > self._max_tool_tokens(self.limits)
+
+    @property
+    def _fixed_costs(self) -> int:
+        """The tokens of the tools that only the last resort defers."""
         costs = zip(self.tools, self.tool_costs, strict=True)
-        fixed = sum(cost for tool, cost in costs if is_fixed(tool))
-        return fixed > self._max_tool_tokens(self.limits)
+        return sum(cost for tool, cost in costs if is_fixed(tool))
 
     @property
     def _has_search(self) -> bool:

@@ -43,7 +43,6 @@ from app.domain.conversations.view import (
     union,
 )
 from app.domain.models.tokens import CountText
-from app.domain.tool_output.preview import RECALL
 from app.services.compaction.runs import (
     CompactionRun,
     CompactRequest,
@@ -355,8 +354,7 @@ class PlanExecutor:
 
     def _scope(self, run: CompactionRun, span: Span) -> SummaryScope:
         resolved, window = run.source.resolved, run.source.view.window
-        names_recall = RECALL in resolved.mentionable_agent_tools
-        closing = Closing(span.start, span.end - 1, names_recall)
+        closing = Closing(span.start, span.end - 1, resolved.names_recall)
         first_seq = window[0].start if window else 1
         shown = spans_through((Span(span.end, ENDLESS),), run.source.state.head_seq)
         return SummaryScope(

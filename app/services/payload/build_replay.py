@@ -115,7 +115,7 @@ def _render(
     assembler = ASSEMBLERS[format](
         start.view,
         resolved.count,
-        resolved.mentionable_agent_tools,
+        resolved.named_agent_tools(start.tools.agent_tools),
         resolved.dynamic_texts_of(texts_before_history if in_opening else ()),
         resolved.defined_tool_names(start.tools),
     )

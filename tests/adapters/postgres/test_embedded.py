@@ -153,6 +153,9 @@ async def test_a_server_told_to_stop_is_replaced(data_dir: Path, is_supervised: 
         server = postmaster(data_dir)
         server.terminate()
         if not is_supervised:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while "stopping" not in (data_dir / "postgres" / "postmaster.pid").read_text():
+                    await asyncio.sleep(0.01)
             stack.enter_context(running(data_dir))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await ended.wait()

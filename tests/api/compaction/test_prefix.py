@@ -44,7 +44,7 @@ TOOL = {
 }
 SECTION = {"name": "role", "content": "You plan journeys. " * 20}
 POLICY: dict[str, Any] = {
-    "budget": {"context_window": 16_000, "max_output_tokens": 500},
+    "budget": {"context_window": 16_600, "max_output_tokens": 500},
     "compaction": {"summary_input": "prefix"},
 }
 

@@ -60,7 +60,8 @@ async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> No
 
 async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) -> None:
     """A request's sections and tools merge by name over the stored ones [sections.sources]."""
-    path = await new_conversation(client, sections=[{"name": "a", "content": "Stored."}])
+    stored = {"sections": [{"name": "a", "content": "Stored."}], "policy": {"agent_tools": "none"}}
+    path = await new_conversation(client, **stored)
     await append(client, path, user("hi"))
     asked = {
         "sections": [

@@ -60,7 +60,7 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
     tools = [*ALL, LOOK_UP]
     made = await client.post("/v1/agents", json={"agent_id": "a", "name": "A", "tools": tools})
     assert made.json()["tools"] == tools
-    path = await new_conversation(client, agent_id="a")
+    path = await new_conversation(client, agent_id="a", policy={"agent_tools": "none"})
     await append(client, path, user("What is new?"))
     for format, hosted in HOSTED.items():
         built = await build(client, path, format)

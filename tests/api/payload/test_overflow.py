@@ -67,7 +67,7 @@ async def test_a_cut_leaves_out_half_of_the_turns(
 ) -> None:
     """The oldest half of the turns goes, the answer brings the new payload; no model."""
     fake_llm.always(behave.status(500))
-    path = await long_talk(model_client, policy=policy)
+    path = await long_talk(model_client, policy=policy | {"agent_tools": "none"})
     before = (await model_client.post(f"{path}/context")).json()
     body = {} if error is None else {"error": error}
     answer = await model_client.post(f"{path}/overflow", json=body)

@@ -12,15 +12,17 @@ import functools
 import json
 import warnings
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 from anthropic.types import MessageParam
 from google.genai import types as genai
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses.response_input_item_param import ResponseInputItemParam
 from pydantic import TypeAdapter
 
+from app.domain.formats.openai_responses.items import ITEM_TYPES
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
 from tests.payload_tokens import payload_tokens
@@ -103,6 +105,7 @@ CLAUDE_LITELLM = (
     step("c2", "And now:", thinking_blocks=[thinking("", OTHER_SIGNED)]),
     step(None, "All done.", thinking_blocks=[thinking("It is clear.", SIGNED)]),
 )
+CLAUDE_THOUGHT = {"thinking_blocks": [thinking("", SIGNED)]}
 OPENROUTER_CLAUDE = (
     step(
         "c1",
@@ -222,6 +225,7 @@ OTHERS = {
     "plain": "deepseek/deepseek-chat",
     "unknown": "my-model",
 }
+FORMATS_OF_OTHERS = ("openai_chat", "openai_responses", "anthropic", "gemini")
 REASONING = ("thinking_blocks", "reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -465,46 +469,35 @@ async def test_thinking_among_the_content_goes_back_in_place(client: httpx.Async
 # --- when it is let go --------------------------------------------------------------------------
 
 
-async def test_a_new_prefix_drops_signed_reasoning_for_good(client: httpx.AsyncClient) -> None:
-    """After a clear or new sections, thinking from before never comes back."""
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_a_new_prefix_leaves_reasoning_in_place(client: httpx.AsyncClient, name: str) -> None:
+    """No provider but Anthropic binds it, from 5.1 on. [reasoning.running-loop]"""
+    loop, (model, *_) = FAMILIES[name]
+    path = await log_of(client, whole(loop))
+    await build(client, path, model)
+    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
+    after = await build(client, path, model, **changed)
+    assert after["cache_break_reason"] == "sections_changed"
+    assert after["payload"]["messages"][1:] == whole(loop)
+    assert after["degraded"] == []
+
+
+async def test_a_new_prefix_drops_bound_reasoning_for_good(client: httpx.AsyncClient) -> None:
+    """After new sections, thinking from before never comes back."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
-    model = "anthropic/claude-sonnet-4-5"
+    model = "anthropic/claude-fable-5-1"
     before = await build(client, path, model)
     assert SIGNED in json.dumps(before["payload"])
     changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
     after = await build(client, path, model, **changed)
     assert after["cache_break_reason"] == "sections_changed"
+    assert after["degraded"] == ["reasoning_dropped"]
     assert "thinking_blocks" not in json.dumps(after["payload"])
     back = await build(client, path, model)
     assert "thinking_blocks" not in json.dumps(back["payload"])
     await append(client, path, step(None, "Sure.", thinking_blocks=[thinking("", OTHER_SIGNED)]))
     newer = await build(client, path, model)
     assert json.dumps(newer["payload"]).count("thinking_blocks") == 1
-
-
-async def test_a_new_prefix_leaves_plain_reasoning_of_the_turn(client: httpx.AsyncClient) -> None:
-    """DeepSeek refuses calls without reasoning: the turn keeps its own, older calls a blank."""
-    third = step("c3", reasoning_content="Third.")
-    messages = [*whole(PLAIN)[:-1], user("more"), third, result("c3")]
-    path = await log_of(client, messages)
-    model = "deepseek/deepseek-reasoner"
-    await build(client, path, model)
-    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
-    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
-    said = [m.get("reasoning_content") for m in after if m["role"] == "assistant"]
-    assert said == [" ", " ", None, "Third."]
-
-
-async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
-    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
-    path = await log_of(client, whole(GEMINI_GOOGLE))
-    model = "gemini-3-pro-preview"
-    await build(client, path, model)
-    changed = {"sections": [{"name": "rules", "content": "Be brief."}]}
-    after = (await build(client, path, model, **changed))["payload"]["messages"][1:]
-    (sent,) = after[1]["tool_calls"]
-    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
-    assert GEMINI_SIGNED not in json.dumps(after)
 
 
 async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClient) -> None:
@@ -524,15 +517,28 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
     assert built["payload"]["messages"][-1]["reasoning_content"] == "New."
 
 
-async def test_another_model_of_the_family_starts_without(client: httpx.AsyncClient) -> None:
-    """Signed reasoning may be of another stream of the same family, not of another family."""
+@pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-5-5"])
+async def test_another_model_of_the_family_may_go_on(client: httpx.AsyncClient, model: str) -> None:
+    """Anthropic leaves out what a model cannot read; one that binds reasoning starts without."""
     path = await log_of(client, whole(CLAUDE_LITELLM))
     await build(client, path, "gpt-5")
     first = await build(client, path, "claude-sonnet-4-5")
     assert first["cache_break_reason"] == "model_changed"
     assert SIGNED in json.dumps(first["payload"])
-    second = await build(client, path, "claude-opus-4-6")
-    assert SIGNED not in json.dumps(second["payload"])
+    second = await build(client, path, model)
+    is_bound = model.endswith("5-5")
+    assert (SIGNED in json.dumps(second["payload"])) is not is_bound
+    assert second["degraded"] == ["reasoning_dropped"] * is_bound
+
+
+async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
+    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
+    path = await log_of(client, whole(GEMINI_GOOGLE))
+    await build(client, path, "gemini-3-pro-preview")
+    after = (await build(client, path, "gemini-3-flash-preview"))["payload"]["messages"]
+    (sent,) = after[1]["tool_calls"]
+    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
+    assert GEMINI_SIGNED not in json.dumps(after)
 
 
 @pytest.mark.parametrize(
@@ -555,9 +561,142 @@ async def test_malformed_reasoning_is_stored_and_ignored(
     assert built["payload"]["messages"][1] == {"role": "assistant", "content": "yes"}
 
 
-async def test_a_message_of_reasoning_alone_has_a_label(client: httpx.AsyncClient) -> None:
-    """For another model a label stands for the reasoning, instead of an empty message."""
-    alone = {"role": "assistant", "content": None, "reasoning_content": "hm"}
-    path = await log_of(client, [user("hi"), alone, user("on")])
-    built = await build(client, path, "gpt-5")
-    assert built["payload"]["messages"][1] == {"role": "assistant", "content": "[reasoning]"}
+THOUGHTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "anthropic": (
+        "anthropic",
+        "claude-sonnet-4-5",
+        {"role": "assistant", "content": [thinking("Look.", SIGNED)]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Well."}]},
+    ),
+    "gemini": (
+        "gemini",
+        "gemini-3-pro-preview",
+        {
+            "role": "model",
+            "parts": [{"text": "Look.", "thought": True, "thoughtSignature": GEMINI_SIGNED}],
+        },
+        {"role": "model", "parts": [{"text": "Well."}]},
+    ),
+    "responses": (
+        "openai_responses",
+        "gpt-5",
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAB"},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Well.", "annotations": []}],
+        },
+    ),
+    "chat": (
+        "openai_chat",
+        "deepseek/deepseek-reasoner",
+        {"role": "assistant", "content": None, "reasoning_content": "Look."},
+        step(None, "Well."),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+@pytest.mark.parametrize("follows", [True, False])
+async def test_reasoning_in_a_message_of_its_own_begins_the_next(
+    client: httpx.AsyncClient, name: str, follows: bool
+) -> None:
+    """Nothing is invented beside it, and it is left out where the model said nothing after it.
+
+    [neutral.no-empty-content, anthropic.latest-thinking]
+    """
+    format, model, thought, said = THOUGHTS[name]
+    path = await log_of(client, [user("hi")])
+    for message in (thought, *([said] if follows else [])):
+        await append(client, path, message, format=format)
+    await append(client, path, user("on"))
+    built = await build(client, path, model, format=format)
+    wire = json.dumps(built["payload"])
+    assert ("Look." in wire or "gAAAAB" in wire) is follows
+    assert built["degraded"] == ["reasoning_dropped"] * (not follows)
+    for other in FORMATS_OF_OTHERS:
+        build_of_other = await build(client, path, OTHERS["openai"], format=other)
+        wire += json.dumps(build_of_other["payload"])
+    assert "[reasoning]" not in wire
+    assert "[empty message]" not in wire
+
+
+# --- what a model demands, and what it does not know --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek/deepseek-reasoner", "deepseek-v4-pro", "moonshot/kimi-k2-thinking"]
+)
+async def test_every_message_of_a_loop_has_the_reasoning_that_a_model_demands(
+    client: httpx.AsyncClient, model: str
+) -> None:
+    """Also those that another model made without any. [openai-chat.reasoning-demanded]"""
+    turns = [
+        [user("go"), step("c1"), result("c1"), step(None, "So.")],
+        [user("on"), step(None, "First"), step("c2", reasoning_content="Hm."), result("c2")],
+        [step("c3", reasoning="Why?"), result("c3"), step("c4", **CLAUDE_THOUGHT), result("c4")],
+    ]
+    path = await log_of(client, [message for turn in turns for message in turn])
+    built = await build(client, path, model)
+    said = [m for m in built["payload"]["messages"] if m["role"] == "assistant"]
+    assert [m["reasoning_content"] for m in said] == [" ", " ", " ", "Hm.", "Why?", " "]
+    other = await build(client, path, "zai/glm-4.7")
+    assert json.dumps(other["payload"]).count("reasoning_content") == 1
+
+
+async def test_a_talk_without_calls_needs_no_reasoning(client: httpx.AsyncClient) -> None:
+    """A conversation without tools and calls is sent as it is stored."""
+    messages = [user("hi"), step(None, "yes"), user("on")]
+    path = await new_conversation(client)
+    await append(client, path, *messages)
+    built = await build(client, path, "deepseek/deepseek-reasoner")
+    assert built["payload"]["messages"] == messages
+
+
+async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.AsyncClient) -> None:
+    """OpenAI gets no item of xAI, nor the reasoning beside it, and xAI none of OpenAI.
+
+    [openai-responses.own-items]
+    """
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"}
+    search = {
+        "type": "x_search_call",
+        "id": "xs_1",
+        "call_id": "xs_call",
+        "name": "x_keyword_search",
+        "arguments": '{"query": "fjords"}',
+        "status": "completed",
+    }
+    image = {"type": "image_generation_call", "id": "ig_1", "result": "aGk=", "status": "completed"}
+    said = THOUGHTS["responses"][3]
+    form = {"format": "openai_responses"}
+    for model, kept, lost in (("gpt-5", image, search), ("xai/grok-4", search, image)):
+        path = await log_of(client, [user("hi")])
+        await append(client, path, sealed, search, said, **form)
+        await append(client, path, user("on"))
+        await append(client, path, {**sealed, "id": "rs_2"}, image, {**said, "id": "msg_2"}, **form)
+        built = (
+            await client.post(
+                f"{path}/context", json={"model": model, "max_context_tokens": 50_000, **form}
+            )
+        ).json()
+        items = built["payload"]["input"]
+        assert kept in items
+        assert lost["type"] not in [item["type"] for item in items]
+        assert f"content_not_carried:{lost['type']}" in built["degraded"]
+        assert [item["id"] for item in items if item["type"] == "reasoning"] == (
+            ["rs_2"] if kept is image else ["rs_1"]
+        )
+
+
+def test_the_items_of_openai_are_those_of_its_sdk() -> None:
+    """A type that is missing here would be replaced by a label."""
+    kinds = {
+        kind
+        for item in get_args(ResponseInputItemParam)
+        for kind in get_args(get_type_hints(item)["type"])
+    }
+    requested = {"compaction_trigger", "item_reference"}
+    assert {kind for kind in kinds if isinstance(kind, str)} - requested <= ITEM_TYPES["openai"]

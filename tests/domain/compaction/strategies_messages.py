@@ -22,6 +22,7 @@ from app.domain.common.messages import (
     Role,
     Text,
     ToolCall,
+    clean,
 )
 
 NASTY = st.sampled_from(
@@ -333,8 +334,14 @@ def tool_messages(ids: st.SearchStrategy[str] = ANY_IDS) -> st.SearchStrategy[Me
 
 
 def messages() -> st.SearchStrategy[Message]:
-    """Any single message."""
-    return st.one_of(user_messages(), assistant_messages(), tool_messages())
+    """Any single message that says something: no format renders reasoning alone."""
+    drawn = st.one_of(user_messages(), assistant_messages(), tool_messages())
+    return drawn.filter(says_something)
+
+
+def says_something(message: Message) -> bool:
+    """Whether a message has more than reasoning."""
+    return any(not isinstance(part, Reasoning) for part in clean(message).parts)
 
 
 @st.composite

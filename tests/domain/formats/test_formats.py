@@ -804,9 +804,12 @@ def test_thinking_is_replayed_whole_or_not_at_all() -> None:
     late = replace(message, parts=(Text("ok"), signed))
     assert anthropic.render(anthropic.adapt(late), keep_reasoning=True)[1] == [
         {"type": "text", "text": "ok"},
-        THINKING,
-        {"type": "text", "text": "[reasoning]"},
     ]
+    assert anthropic.render(replace(message, parts=(signed,)), keep_reasoning=True)[1] == []
+    call = ToolCall("c1", "f", "{}")
+    mixed = replace(message, parts=(signed, call, Text("ok")))
+    kinds = [block["type"] for block in anthropic.render(mixed, keep_reasoning=True)[1]]
+    assert kinds == ["thinking", "text", "tool_use"]
     spoiled = Reasoning("\ud800", {**THINKING, "thinking": "\ud800"}, FormatName.ANTHROPIC)
     assert clean(Message(Role.ASSISTANT, (spoiled, Text("ok")))).parts[0] == Reasoning("\ufffd")
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
     EMPTY_RESULT,
-    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -252,7 +251,7 @@ def test_calls_of_other_providers_have_a_stand_in_signature() -> None:
         {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
     ]
     signed = Reasoning("hm", {"type": "thinking"}, FormatName.ANTHROPIC)
-    assert gemini.render(assistant(signed), keep_reasoning=True)[1] == [{"text": ONLY_REASONING}]
+    assert gemini.render(assistant(signed), keep_reasoning=True)[1] == []
 
 
 def test_responses_carry_the_name_and_id_of_their_call() -> None:

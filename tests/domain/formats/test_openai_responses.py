@@ -18,7 +18,6 @@ from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
     EMPTY_RESULT,
     NO_RESULT,
-    ONLY_REASONING,
     OPENAI_FORMATS,
     File,
     FormatName,
@@ -324,7 +323,7 @@ def test_reasoning_without_its_product_is_left_out(keep_reasoning: bool) -> None
     message = clean(parse_one({"role": "assistant", "output": [SAID, REASONING]}))
     assert openai_responses.render(message, keep_reasoning=keep_reasoning) == [SAID]
     alone = openai_responses.render(clean(parse_one(REASONING)), keep_reasoning=keep_reasoning)
-    assert alone == openai_responses.render(assistant(Text(ONLY_REASONING)))
+    assert alone == []
 
 
 def test_ids_that_the_provider_did_not_make_are_not_sent() -> None:
@@ -419,8 +418,7 @@ def test_other_formats_see_the_meaning() -> None:
         },
     ]
     assert openai_responses.render(clean(Message(Role.TOOL, (), "c1")))[0]["output"] == EMPTY_RESULT
-    (empty,) = openai_responses.render(clean(assistant(foreign)))
-    assert empty["content"][0]["text"] == ONLY_REASONING
+    assert openai_responses.render(clean(assistant(foreign))) == []
 
 
 def sayings(message: Message) -> list[Any]:

@@ -194,7 +194,7 @@ def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: 
     assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
 
 
-@given(message=generated.assistant_messages())
+@given(message=generated.assistant_messages().filter(generated.says_something))
 def test_anthropic_reasoning_is_counted_when_replayed(message: Message) -> None:
     """A payload that replays thinking is counted with it [budget.of-the-payload]."""
     ready = clean(message)

@@ -13,6 +13,7 @@ import pytest
 from app.adapters.postgres.database import PostgresDatabase
 from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.messages import FormatName
+from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.compaction.receipts import Receipt
 from tests.services.fakes import (
     ANTHROPIC,
@@ -268,18 +269,19 @@ async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
     """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
     await harness.append(cid, user("hi"))
-    await harness.build(cid, ASKS[ANTHROPIC])
+    ask = RequestSettings(ANTHROPIC, "claude-fable-5-1")
+    await harness.build(cid, ask)
     thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
     await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
     await harness.append(cid, result("toolu_1"))
-    before = await harness.build(cid, ASKS[ANTHROPIC])
+    before = await harness.build(cid, ask)
     assert "let me see" in before.contents
     await harness.talk(cid, 10)
     await harness.compact(cid)
-    await harness.build(cid, ASKS[ANTHROPIC])
+    await harness.build(cid, ask)
     await harness.undo(cid)
-    after = await harness.build(cid, ASKS[ANTHROPIC])
+    after = await harness.build(cid, ask)
     check(after, exact=False)
     assert "let me see" not in after.contents
     assert len(after.messages) == len(before.messages) + 20

@@ -1,4 +1,4 @@
-"""Agent tools in payloads: there when texts name them, and only then.
+"""Agent tools in payloads: beside tools of the caller always, else when texts need them.
 
 [agent-tools.definitions]
 """
@@ -11,7 +11,7 @@ import pytest
 
 from app.domain.common.policy import AGENT_TOOL_NAMES
 from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
-from tests.services.payload.builders import ASKS, check
+from tests.services.payload.builders import ASKS, TOOLS, check
 
 READ_LINES, GREP, READ_BYTES, *_ = AGENT_TOOL_NAMES
 FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
@@ -34,18 +34,54 @@ async def with_long_result(harness: Harness, **policy: Any) -> str:
 
 
 @FORMATS
-async def test_a_cut_result_brings_the_tools_its_note_names(harness: Harness, format: Any) -> None:
-    """`auto` adds exactly the tools that a view's note mentions, in every format."""
+async def test_a_turn_brings_the_tools_that_a_cut_result_needs(
+    harness: Harness, format: Any
+) -> None:
+    """`auto` adds exactly the tools of a view's notes, and never inside a tool loop.
+
+    [agent-tools.never-named-absent, agent-tools.enter-with-a-turn]
+    """
     cid = await harness.conversation(WINDOW)
     await harness.append(cid, user("go"), asks("a"))
     before = await harness.build(cid, ASKS[format])
-    assert tools_of(before) == []
     await harness.append(cid, result("a", LONG))
     cut = await harness.build(cid, ASKS[format])
-    assert tools_of(cut) == [READ_LINES, GREP]
-    assert cut["cache_break_reason"] == "tools_changed"
-    assert 'tool_output_cache ref_id=\\"blob_' in cut.contents
-    check(cut, exact=format is CHAT)
+    assert tools_of(before) == tools_of(cut) == []
+    assert cut["cache_break_reason"] is None
+    assert "tool_output_cache" not in cut.contents
+    await harness.append(cid, says("done"), user("more"))
+    for service, reason in ((None, "tools_changed"), (harness.cold(), None)):
+        turn = await harness.build(cid, ASKS[format], service)
+        assert tools_of(turn) == [READ_LINES, GREP]
+        assert turn["cache_break_reason"] == reason
+        assert 'tool_output_cache ref_id=\\"blob_' in turn.contents
+        check(turn, exact=format is CHAT)
+
+
+@FORMATS
+async def test_own_tools_stand_beside_the_callers_from_the_start(
+    harness: Harness, format: Any
+) -> None:
+    """No step of a loop changes them: a cut result, a usage note, a compaction.
+
+    [agent-tools.from-the-start]
+    """
+    small = {"context_window": 12_000, "max_output_tokens": 1000}
+    cid = await harness.conversation({"budget": small}, tools=TOOLS)
+    await harness.append(cid, user("go"))
+    first = await harness.build(cid, ASKS[format])
+    assert set(tools_of(first)) == {"read_file", *AGENT_TOOL_NAMES} - {"tool_search"}
+    reasons = set()
+    for number in range(40):
+        call_id = f"c{number}"
+        text = LONG if number == 3 else f"line {number} " * 90
+        await harness.append(cid, asks(call_id), result(call_id, text))
+        build = await harness.build(cid, ASKS[format])
+        assert tools_of(build) == tools_of(first)
+        reasons.add(build["cache_break_reason"])
+        check(build, exact=format is CHAT)
+    assert "compaction" in reasons
+    assert "tools_changed" not in reasons
 
 
 @FORMATS
@@ -77,6 +113,7 @@ async def test_tools_stay_after_an_automatic_compaction(harness: Harness, format
     assert tools_of(cleared) == [READ_LINES, "compact_context"]
     assert "% used" not in cleared.contents
     await harness.talk(cid, 100, words=250)
+    await harness.append(cid, user("and now?"))
     for service, reason in ((None, "compaction"), (harness.cold(), None)):
         build = await harness.build(cid, ASKS[format], service)
         assert build["cache_break_reason"] == reason
@@ -95,6 +132,7 @@ async def test_tools_are_removed_with_the_texts_that_mention_them(harness: Harne
     cid = await with_long_result(harness, sandwich={"preserve_top": 0, "preserve_bottom": 2})
     assert tools_of(await harness.build(cid)) == [READ_LINES, GREP]
     await harness.talk(cid, 10, words=200)
+    await harness.append(cid, user("and now?"))
     assert (await harness.compact(cid)).compacted
     assert tools_of(await harness.build(cid)) == ["compact_context", "recall"]
     await harness.set_policy(cid, {"compaction": {"auto": False}})

@@ -256,7 +256,7 @@ async def test_native_tool_search_keeps_the_prefix(harness: Harness) -> None:
     first = await built(harness, conversation_id, ask)
     assert first["defers_natively"]
     listed = first["payload"]["tools"]
-    assert len(listed) == 21
+    assert len(listed) == 26
     deferred = [item["name"] for item in listed if item.get("defer_loading")]
     assert len(deferred) == first["deferred_tools"] > 0
     found = {"type": "tool_reference", "tool_name": deferred[0]}
@@ -288,7 +288,7 @@ async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness
     await harness.append(conversation_id, user("Hello"))
     with harness.database.failing("last_used", ServiceUnavailable("gone")):
         answer = await built(harness, conversation_id)
-    assert len(tool_names(answer)) == 20
+    assert len(tool_names(answer)) == 25
     assert answer["degraded"] == ["tool_deferral"]
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -246,25 +247,34 @@ async def test_a_stub_tool_appears_with_the_first_call(harness: Harness) -> None
     assert later["epoch"] == build["epoch"]
 
 
-async def test_thinking_is_replayed_until_the_prefix_breaks(harness: Harness) -> None:
-    """Signed thinking goes back inside its epoch, and never returns after a break."""
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-fable-5-1"])
+async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
+    harness: Harness, model: str
+) -> None:
+    """Claude from 5.1 on refuses thinking behind another prefix: it is left out for good, and
+    named. Models before need that of the running loop. [reasoning.running-loop]
+    """
+    ask, is_bound = RequestSettings(ANTHROPIC, model), "5-1" in model
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
     thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
     await harness.append(cid, user("hi"))
-    await harness.build(cid, ASKS[ANTHROPIC])
+    await harness.build(cid, ask)
     call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
     await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
     await harness.append(cid, result("toolu_1"))
-    kept = await harness.build(cid, ASKS[ANTHROPIC])
+    kept = await harness.build(cid, ask)
     check(kept, exact=False)
     assert kept.messages[1]["content"][0] == thinking
-    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS[:1])
-    broken = await harness.build(cid, ASKS[ANTHROPIC])
-    assert broken["cache_break_reason"] == "sections_changed"
-    assert "let me see" not in broken.contents
-    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS)
-    assert "let me see" not in (await harness.build(cid, ASKS[ANTHROPIC])).contents
-    check(broken, exact=False)
+    lower = await harness.build(cid, replace(ask, max_output_tokens=50))
+    assert lower["cache_break_reason"] == "budget_changed"
+    assert lower.messages[1]["content"][0] == thinking
+    for sections in (SECTIONS[:1], SECTIONS):
+        await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, sections)
+        broken = await harness.build(cid, ask)
+        assert broken["cache_break_reason"] == "sections_changed"
+        assert ("let me see" in broken.contents) is not is_bound
+        assert broken["degraded"] == ["reasoning_dropped"] * is_bound
+        check(broken, exact=False)
 
 
 # --- pressure -------------------------------------------------------------------------------

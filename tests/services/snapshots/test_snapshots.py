@@ -32,7 +32,6 @@ from app.services.tool_output.stored_results import Content
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
-    CLAUDE,
     MODEL,
     SUMMARISER,
     TENANT,
@@ -344,7 +343,7 @@ async def test_every_format_is_restored_elsewhere(
 async def test_a_restore_of_copies_starts_an_epoch(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """The next payload replays no reasoning of the source or of the target."""
+    """The next payload replays no reasoning that is bound to another prefix."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
     source, target = await harness.conversation(), await harness.conversation()
@@ -352,7 +351,7 @@ async def test_a_restore_of_copies_starts_an_epoch(
         await harness.append(conversation_id, user("hi"))
         await harness.append(conversation_id, spoken, format=ANTHROPIC)
     await harness.append(target, user("go on"))
-    ask = RequestSettings(format=ANTHROPIC, model=CLAUDE)
+    ask = RequestSettings(format=ANTHROPIC, model="claude-fable-5-1")
     assert "c2lnbmVk" in (await harness.build(target, ask)).contents
     saved = await snapshots.save_conversation(TENANT, source)
     await snapshots.restore(TENANT, saved.session_id, target)

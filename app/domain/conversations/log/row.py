@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
-from app.domain.common.messages import FormatName, Message, Role, clean
+from app.domain.common.messages import FormatName, Message, Reasoning, Role, clean
 from app.domain.formats import FORMATS
 from app.domain.tool_output.stored_output import StoredOutput, stored_output_from
 
@@ -16,7 +16,8 @@ class LogRow:
 
     `tokens` is its cost in a payload without reasoning, `reasoning_tokens` the cost of replayed
     reasoning. `stored_output` is the JSON of a tool result's `StoredOutput`. `text` may be empty
-    where the build shows a placeholder.
+    where the build shows a placeholder. `lead` is reasoning that came before, in messages of its
+    own.
     """
 
     id: str
@@ -29,6 +30,7 @@ class LogRow:
     format: FormatName
     text: bytes
     stored_output: str | None = None
+    lead: tuple[Reasoning, ...] = ()
 
     @property
     def output(self) -> StoredOutput | None:
@@ -40,7 +42,7 @@ class LogRow:
         message = clean(parse_stored(self.text, self.format))
         if self.format is FormatName.GEMINI and message.tool_call_id not in (None, *self.call_ids):
             return replace(message, tool_call_id=self.call_ids[0])  # stored by its position
-        return message
+        return replace(message, parts=(*self.lead, *message.parts)) if self.lead else message
 
 
 def parse_stored(body: bytes, format: FormatName) -> Message:

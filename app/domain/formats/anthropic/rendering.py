@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from app.domain.common.messages import (
-    ONLY_REASONING,
     File,
     FormatName,
     Image,
@@ -31,12 +30,14 @@ from app.domain.formats.tools import ToolDefinition, wire_fields
 _FORMAT = FormatName.ANTHROPIC
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF = "application/pdf"
+_THINKING = ("thinking", "redacted_thinking")
 
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
     """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning.
 
-    A text follows thinking at the end, where the provider refuses it [anthropic.latest-thinking].
+    Thinking at the end, which the provider refuses, is left out [anthropic.latest-thinking]. Texts
+    that another provider's model wrote after its calls stand before them.
     """
     parts = adapting.adapt_parts(
         message,
@@ -45,8 +46,12 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
         _adapt_image,
         _adapt_file,
     )
-    if isinstance(next(filter(is_sent, reversed(parts)), None), Reasoning):
-        parts.append(Text(ONLY_REASONING))
+    while isinstance(parts[-1], Reasoning) and not all(isinstance(p, Reasoning) for p in parts):
+        parts.pop()
+    first_call = next((i for i, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
+    rest = parts[first_call:]
+    if not any(isinstance(part, Opaque) for part in rest):
+        parts[first_call:] = sorted(rest, key=lambda part: not isinstance(part, Text))
     return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
 
 
@@ -115,6 +120,8 @@ def render(
     message = adapt(message, ids)
     parts = (part for part in message.parts if keep_reasoning or not isinstance(part, Reasoning))
     blocks = [_wire_block(part) for part in parts if is_sent(part)]
+    while blocks and blocks[-1]["type"] in _THINKING:
+        blocks.pop()
     match message.role:
         case Role.USER:
             return "user", blocks

@@ -30,7 +30,7 @@ from app.domain.formats.reasoning_families import (
 )
 
 BLANK_REASONING: Final = " "
-"""The shortest reasoning that DeepSeek and Moonshot accept in a message that calls tools."""
+"""The shortest reasoning that DeepSeek and Moonshot accept in a message of a tool loop."""
 PART_TYPES: Final = ("thinking", "redacted_thinking")
 """Types of content parts that are reasoning."""
 
@@ -201,19 +201,6 @@ def content_part(part: Reasoning) -> Mapping[str, Any] | None:
     if part.format is not _FORMAT or part.block is None:
         return None
     return part.block if part.block.get("type") in PART_TYPES else None
-
-
-def stand_in_fields(message: Message) -> dict[str, Any]:
-    """Return the fields that a message needs where its reasoning is left out.
-
-    DeepSeek and Moonshot refuse a message with calls and without reasoning.
-    """
-    is_required = (
-        bool(message.calls)
-        and "reasoning_content" in message_fields(message)
-        and family_of(message) == PLAIN
-    )
-    return {"reasoning_content": BLANK_REASONING} if is_required else {}
 
 
 def call_stand_in_fields(call: ToolCall) -> dict[str, Any]:

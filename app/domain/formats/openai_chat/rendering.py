@@ -114,8 +114,7 @@ def render(
             if keep_reasoning:
                 return _with_reasoning(message)
             calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-            fields = reasoning_fields.stand_in_fields(message)
-            return _with_fields(_render_assistant(message), fields, calls)
+            return _with_fields(_render_assistant(message), {}, calls)
         case Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
             content = _content(texts) if texts else adapting.MEDIA_FOLLOWS

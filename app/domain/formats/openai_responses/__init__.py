@@ -12,7 +12,9 @@
 4. Reasoning and compaction are bound to the items before them. Where they are left out, items made
    after them lose the `id` that refers to them, and a label replaces hosted calls that need one.
    Reasoning whose output was stored apart is left out, too.
-5. Optional ids are sent only where the provider made them: it refuses any other, and one that
+5. An item whose type its provider does not have was made by another: a label replaces it, and
+   reasoning beside it is left out.
+6. Optional ids are sent only where the provider made them: it refuses any other, and one that
    another item has.
 """
 
@@ -35,6 +37,7 @@ from app.domain.formats.openai_responses.rendering import (
     render,
     tools_to_wire,
     unbound,
+    without_foreign,
     without_repeated_ids,
 )
 
@@ -55,5 +58,6 @@ __all__ = [
     "split",
     "tools_to_wire",
     "unbound",
+    "without_foreign",
     "without_repeated_ids",
 ]

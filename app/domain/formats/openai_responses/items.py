@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.common.messages import Message, Opaque
 from app.domain.formats import json_fields
+from app.domain.formats.reasoning_families import OPENAI, XAI
 
 RESULT_KEY = "output"
 """The field of a result that holds its content."""
@@ -32,6 +33,24 @@ BUILT_IN_CALLS = {
 CALLS = {kind: call for call, kind in OUTPUT_TYPES.items()}
 """The same by the type of the output."""
 TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
+_SHARED_TYPES = frozenset(
+    {
+        *("message", "reasoning", "compaction", *OUTPUT_TYPES, *OUTPUT_TYPES.values()),
+        *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"),
+    }
+)
+_OPENAI_TYPES = frozenset(
+    {
+        *("image_generation_call", "mcp_list_tools", "mcp_approval_request"),
+        *("mcp_approval_response", "additional_tools", "configuration_update"),
+        *("program", "program_output"),
+    }
+)
+ITEM_TYPES = {
+    OPENAI: _SHARED_TYPES | _OPENAI_TYPES,
+    XAI: _SHARED_TYPES | {"x_search_call", "view_image_call", "view_x_video_call"},
+}
+"""The types of items that a family of models takes; others are taken to take any."""
 REQUIRED_NULLS = {
     "code_interpreter_call": ("code", "outputs"),
     "image_generation_call": ("result",),

@@ -11,7 +11,6 @@ from typing import Any, assert_never
 
 from app.domain.common import json_text
 from app.domain.common.messages import (
-    ONLY_REASONING,
     OPENAI_FORMATS,
     File,
     FormatName,
@@ -30,6 +29,7 @@ from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,
+    ITEM_TYPES,
     OUTPUT_TYPES,
     TOOL_SEARCH_TYPES,
     built_in_arguments,
@@ -69,13 +69,9 @@ def for_payload(
     message = adapt(message, ids)
     if message.role is not Role.ASSISTANT:
         return message
-    adapted: Sequence[Part] = message.parts
-    is_only_reasoning = all(isinstance(part, Reasoning) for part in adapted[:-1])
-    if len(adapted) > 1 and is_only_reasoning and adapted[-1] == Text(ONLY_REASONING):
-        adapted = adapted[:-1]
     parts: list[Part] = []
     is_unbound = False
-    for part in adapted:
+    for part in message.parts:
         if not isinstance(part, Reasoning):
             parts.append(_without_id(part) if is_unbound else part)
         elif part.block is not None and part.format is _FORMAT:
@@ -84,8 +80,23 @@ def for_payload(
             is_unbound = not keep_reasoning
     while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
         parts.pop()
-    if not parts:
-        parts.append(Text(ONLY_REASONING))
+    return adapting.with_parts(message, parts)
+
+
+def without_foreign(message: Message, accepts: Sequence[str]) -> Message:
+    """Return a message with labels for items that the provider of these families does not have.
+
+    The same object is returned where there are none.
+    """
+    known = ITEM_TYPES.get(accepts[0]) if len(accepts) == 1 else None
+    if known is None or message.role is not Role.ASSISTANT:
+        return message
+    parts = [
+        labels.label_for(part)
+        if isinstance(part, Opaque) and labels.kind_of(part.block) not in known
+        else part
+        for part in message.parts
+    ]
     return adapting.with_parts(message, parts)
 
 
@@ -100,7 +111,7 @@ def unbound(message: Message) -> Message:
 
 
 def without_repeated_ids(message: Message, seen: set[str]) -> Message:
-    """Return a message without the ids of earlier items, which `seen` has (rule 5).
+    """Return a message without the ids of earlier items, which `seen` has (rule 6).
 
     Reasoning with such an id is that of an earlier item: it is left out.
     """
@@ -220,7 +231,7 @@ def _item(part: Part) -> dict[str, Any]:
 
 
 def _with_own_id(item: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Drop an id that the provider would refuse (rule 5)."""
+    """Drop an id that the provider would refuse (rule 6)."""
     if "id" in item and not str(item["id"]).startswith(_ID_PREFIXES[kind]):
         del item["id"]
     return item

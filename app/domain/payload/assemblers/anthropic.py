@@ -54,7 +54,7 @@ class AnthropicAssembler(MergingAssembler):
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         reasoning = 0
         if replays and row.reasoning_tokens:
-            sent = filter(anthropic.is_sent, reasoning_of(message).parts)
+            sent = filter(anthropic.is_sent, reasoning_of(adapted).parts)
             shown = replace(message, parts=tuple(sent))
             reasoning = count_replayed(row.reasoning_tokens, stored, shown, self.count)
         self._record_content(adapted)

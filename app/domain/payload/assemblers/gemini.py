@@ -25,6 +25,7 @@ class GeminiAssembler(MergingAssembler):
     """Contents for Gemini."""
 
     format = FormatName.GEMINI
+    ends_with_reasoning = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,8 @@
 """Payload items for OpenAI Chat Completions.
 
 1. One row is one message. Media of results follow in a user message.
-2. Reasoning is replayed unchanged, to a model of the family that made it.
+2. Reasoning is replayed unchanged, to a model of the family that made it. A model that refuses a
+   tool loop without it gets a blank where a message has none.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from app.domain.common.messages import FormatName, Message, Role, Text
 from app.domain.conversations.log.row import LogRow
 from app.domain.formats import openai_chat
 from app.domain.formats.openai_chat.reasoning_fields import (
+    BLANK_REASONING,
     call_stand_in_fields,
     is_replayed,
     message_fields,
-    stand_in_fields,
+    text_of,
 )
+from app.domain.formats.reasoning_families import DEMANDING
 from app.domain.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
 from app.domain.payload.assembler import may_have_media
 from app.domain.payload.assemblers.separate import SeparateAssembler
@@ -29,6 +32,7 @@ class ChatAssembler(SeparateAssembler):
     """Items for OpenAI Chat Completions."""
 
     format = FormatName.OPENAI_CHAT
+    ends_with_reasoning = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +57,9 @@ class ChatAssembler(SeparateAssembler):
         return message
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        if not (ids or row.has_media or row.reasoning_tokens or self._is_rewritten(row)):
+        is_demanded = self._is_reasoning_demanded(row)
+        is_changed = is_demanded or row.has_media or self._is_rewritten(row)
+        if not (ids or is_changed or row.reasoning_tokens):
             if may_have_media(row):
                 self.media += media_in(row.seq, row.message())
             self._append(row.text)
@@ -68,8 +74,18 @@ class ChatAssembler(SeparateAssembler):
             reasoning = (
                 self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
             )
+        if is_demanded and "reasoning_content" not in item:
+            text = text_of(item) or BLANK_REASONING
+            item["reasoning_content"] = text
+            reasoning += count_json({"reasoning_content": text}, self.count)
         tokens = self._record_cost(row, tokens, reasoning)
         self._put_item(item, tokens)
+
+    def _is_reasoning_demanded(self, row: LogRow) -> bool:
+        """Whether the model refuses this message without reasoning (rule 2)."""
+        if row.role is not Role.ASSISTANT or DEMANDING not in self.view.reasoning_of:
+            return False
+        return self.has_calls or bool(row.call_ids or self.defined_tools)
 
     def _reasoning_tokens(self, row: LogRow, message: Message) -> int:
         """Return the tokens of the fields that carry a message's reasoning."""
@@ -78,7 +94,7 @@ class ChatAssembler(SeparateAssembler):
         return count_json(message_fields(message), self.count)
 
     def _stand_in_tokens(self, message: Message) -> int:
-        stand_ins = [stand_in_fields(message), *map(call_stand_in_fields, message.calls)]
+        stand_ins = map(call_stand_in_fields, message.calls)
         return sum(count_json(fields, self.count) for fields in stand_ins if fields)
 
     def _note_item(self, texts: Sequence[str], as_system: bool) -> tuple[dict[str, Any], int]:

@@ -67,8 +67,10 @@ class ResponsesAssembler(SeparateAssembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored = self._message(row)
-        message = self._with_converted_reasoning(row, stored)
-        replays = row.seq > self.view.reasoning_after
+        converted = self._with_converted_reasoning(row, stored)
+        message = openai_responses.without_foreign(converted, self.view.reasoning_of)
+        is_own = message is converted
+        replays = is_own and row.seq > self.view.reasoning_after
         shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
         shown = openai_responses.without_repeated_ids(self._with_linked(shown), self._item_ids)
         self._record_content(shown)
@@ -81,7 +83,8 @@ class ResponsesAssembler(SeparateAssembler):
         if call_type not in (None, openai_responses.FUNCTION):
             tokens = self._parsed_tokens(items[0])
         else:
-            tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
+            is_changed = bool(ids) or not is_own
+            tokens = self._visible_tokens(row, message, shown, is_changed=is_changed)
         reasoning = count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
         tokens = self._record_cost(row, tokens, reasoning)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)

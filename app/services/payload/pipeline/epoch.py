@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.domain.common import json_text
-from app.domain.common.messages import FormatName, Role
+from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.conversations.epoch import Epoch
-from app.domain.formats.reasoning_families import UNBOUND, accepted_families
+from app.domain.formats.reasoning_families import GEMINI, accepted_families, binds_reasoning
 from app.domain.payload.epochs import (
     PROVIDER_COMPACTED,
     BuildId,
     EpochStart,
     break_reason,
     epoch_start_from,
+    is_same_prefix,
     model_in,
     payload_stream_of,
     requested_window,
@@ -49,50 +50,53 @@ class EpochChoice:
 def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> EpochChoice:
     """Return the epoch that the payload belongs to; `previous` is what this build chose before.
 
-    A build that left the prefix of the last epoch does not return to it. Otherwise it could
-    alternate for ever: without its reasoning a payload may be below `notice_at`, so that it has no
-    usage note; then the prefix of the last epoch fits again, with the reasoning.
+    A build that left the prefix of the last epoch does not return to it, and keeps the tools that
+    it chose. Otherwise it could alternate for ever: without its reasoning a payload may be below
+    `notice_at`, so that it has no usage note; then the prefix of the last epoch fits again, with
+    the reasoning.
     """
-    last_epoch, format = state.input.epoch, state.format
+    last_epoch = state.input.epoch
+    has_left = previous is not None and previous.leaves_prefix
+    tools = previous.start.tools.agent_tools if previous is not None and has_left else ()
+    own_start = _new_start(state, tools)
     if last_epoch is None:
-        replays_all = (state.view.is_whole or _begins_with_item(state)) and not (
-            _has_other_reasoning(state) or state.drops_reasoning
-        )
         reason = "model_changed" if state.input.other_streams else None
-        min_reasoning_after, last_tools = 0, None
+        is_seen = (state.view.is_whole or _begins_with_item(state)) and not _has_foreign(state)
+        reasoning_after = 0 if is_seen else _reasoning_after(state)
     else:
         last_start = epoch_start_from(last_epoch.start_json)
-        last_tools = last_start.tools
-        kept_tools = last_start.tools.agent_tools
+        last_view, kept_tools = last_start.view, tools or last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
-        window = requested_window(state.attempt.settings)
-        conversation_state = state.input.conversation.state
-        current = (state.resolved, conversation_state, window, state.input.pins)
-        reason = break_reason(last_epoch, last_start, new_start, *current)
-        has_left = previous is not None and previous.leaves_prefix
-        if not (state.drops_reasoning or has_left):
+        reason = break_reason(
+            last_epoch,
+            last_start,
+            new_start,
+            state.resolved,
+            state.input.conversation.state,
+            requested_window(state.attempt.settings),
+            state.input.pins,
+        )
+        reasoning_after, accepted = last_view.reasoning_after, last_view.reasoning_of
+        if not has_left and state.reasoning_floor <= reasoning_after:
             if reason is None:
                 return EpochChoice(last_epoch, last_start, None, kept_tools)
-            with_last_factor = replace(new_start, factor=last_start.factor)
-            # Where only the factor changed, the prefix stays, and so does its reasoning.
-            if break_reason(last_epoch, last_start, with_last_factor, *current) is None:
-                view = last_start.view
-                start = _with_reasoning_limit(new_start, view.reasoning_after, view.reasoning_of)
+            start = _with_reasoning_limit(new_start, reasoning_after, accepted)
+            if is_same_prefix(reason, last_start, start):
                 return EpochChoice(last_epoch, start, reason, kept_tools)
-        previous_reason = previous.break_reason if previous is not None else None
-        reason = reason or previous_reason or REASONING_DROPPED
-        replays_all = False
-        min_reasoning_after = last_start.view.reasoning_after
-    reasoning_after = 0 if replays_all else max(min_reasoning_after, _reasoning_after(state))
-    item, own_start = state.view.sent_item, _new_start(state, ())
-    is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_tools
-    if item is not None and is_only_change and _begins_with_item(state):
-        # The model made what follows its item with the item as its only history.
-        reasoning_after = max(min_reasoning_after, item.seq - 1)
+        reason = reason or REASONING_DROPPED
+        item = state.view.sent_item
+        is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_start.tools
+        if item is not None and is_only_change and _begins_with_item(state):
+            # The model made what follows its item with the item as its only history.
+            reasoning_after = max(reasoning_after, item.seq - 1)
+        else:
+            reasoning_after = max(reasoning_after, _reasoning_after(state))
     start = _with_reasoning_limit(
-        own_start, reasoning_after, state.resolved.accepted_reasoning(format)
+        own_start,
+        max(reasoning_after, state.reasoning_floor),
+        state.resolved.accepted_reasoning(state.format),
     )
-    return EpochChoice(last_epoch, start, reason, (), leaves_prefix=last_epoch is not None)
+    return EpochChoice(last_epoch, start, reason, tools, leaves_prefix=last_epoch is not None)
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
@@ -119,39 +123,34 @@ def _with_reasoning_limit(
 def _begins_with_item(state: BuildState) -> bool:
     """Whether the history is what the model saw when it made the messages after its item."""
     view, item = state.view, state.view.sent_item
-    if item is None or item.model != state.resolved.model or state.drops_reasoning:
+    if item is None or item.model != state.resolved.model or state.reasoning_floor:
         return False
     is_alone = not (state.opening.texts or view.unhidden_seqs or view.summary_texts())
     return is_alone and not view.is_reduced_inside
 
 
-def _has_other_reasoning(state: BuildState) -> bool:
-    """Whether another model may have made the reasoning that this stream would replay."""
-    streams, format = state.input.other_streams, state.format
-    if format is not FormatName.OPENAI_CHAT:
-        return bool(streams)
-    family = state.resolved.accepted_reasoning(format)[:1]
-    return any(
-        accepted_families(model_in(stream), format)[:1] == family != () for stream in streams
-    )
-
-
 def _reasoning_after(state: BuildState) -> int:
     """Return after which seq reasoning is replayed where the prefix differs from before.
 
-    Signed reasoning is bound to the prefix that it was made after. Plain text is not: the current
-    turn keeps it, because some providers refuse a tool loop without it.
+    Most providers take all of it. Where it is bound to the prefix, or may be of a model whose
+    reasoning this one refuses, that of the messages so far is left out.
     """
-    head_seq, format = state.input.conversation.state.head_seq, state.format
-    accepts = state.resolved.accepted_reasoning(format)
-    if format is not FormatName.OPENAI_CHAT or state.drops_reasoning:
-        return head_seq
-    if not accepts:
-        return 0
-    if accepts[0] not in UNBOUND or _has_other_reasoning(state):
-        return head_seq
-    user_seqs = (item.seq for item in reversed(state.entries) if item.role is Role.USER)
-    return next(user_seqs, head_seq)
+    is_refused = binds_reasoning(state.resolved.model or "") or _has_foreign(state)
+    return state.input.conversation.state.head_seq if is_refused else 0
+
+
+def _has_foreign(state: BuildState) -> bool:
+    """Whether the messages of a new stream may have reasoning that its model refuses.
+
+    In the Chat format its fields name the family. Gemini and models that bind their reasoning
+    refuse that of other models of their family too.
+    """
+    family, format = state.resolved.accepted_reasoning(state.format)[:1], state.format
+    others = {accepted_families(model_in(it), format)[:1] for it in state.input.other_streams}
+    if format is FormatName.OPENAI_CHAT:
+        others &= {family}
+    is_strict = family == (GEMINI,) or binds_reasoning(state.resolved.model or "")
+    return bool(others if is_strict else others - {family})
 
 
 MIN_UNSTORED_CHANGE = 64

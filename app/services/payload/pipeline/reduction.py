@@ -29,7 +29,6 @@ from app.domain.conversations.view import (
     Summary,
     overlap,
 )
-from app.domain.tool_output.preview import RECALL
 from app.services.compaction.summaries.extractive import SummaryScope
 from app.services.compaction.summariser import summarise_paged
 from app.services.payload.pipeline.compaction import clear_tool_results, compact, find_excluded_seqs
@@ -102,10 +101,11 @@ def _has_reasoning(state: BuildState) -> bool:
 async def _reduce(
     deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
 ) -> BuildState:
-    """Make the view fit, `overshoot` tokens below the limit; else leave out earlier reasoning.
+    """Make the view fit, `overshoot` tokens below the limit; else leave out reasoning.
 
     Summaries that are longer than this window allows are summarised again, as the last step but for
     the message with a provider's compaction item: that stays as long as the rest can give way.
+    Reasoning goes before the newest message does.
     """
     reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is not None and state.view.summarised is not None:
@@ -115,11 +115,13 @@ async def _reduce(
         state = replace(state.without_rendered(), view=without_item(state.view))
         released = await show_newest_user(deps, state)
         reduced, too_large = await _reduce_view(deps, released, overshoot)
-    if too_large is None:
+    if too_large is None and reduced.view.shows(state.input.conversation.state.head_seq):
         return reduced
-    if state.drops_reasoning or not has_reasoning:
+    if has_reasoning and (smaller := state.with_less_reasoning()) is not None:
+        return smaller
+    if too_large is not None:
         raise await refusal(deps, reduced, too_large)
-    return reduced.without_reasoning()
+    return reduced
 
 
 async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: int) -> _Reduction:
@@ -234,10 +236,9 @@ async def _summary(
 
 def _scope(state: BuildState, span: Span) -> SummaryScope:
     view, own = state.view, state.input.conversation.state
-    names_recall = RECALL in state.resolved.mentionable_agent_tools
     return SummaryScope(
         state.resolved.count,
-        Closing(span.start, span.end - 1, names_recall),
+        Closing(span.start, span.end - 1, state.resolved.names_recall),
         earlier_tokens=own.hidden_tokens - own.outside_tokens if view.summaries else 0,
         earlier_start=view.summarised.start if view.summarised is not None else 0,
         first_seq=view.window[0].start if view.window else 1,

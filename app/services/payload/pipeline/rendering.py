@@ -30,8 +30,10 @@ async def render(
 ) -> BuildState:
     """Render this view, unless it is rendered already, and write the payload's notes."""
     rendered = state.rendered
-    if rendered is None or rendered.view != view:
-        if rendered is not None and _renders_alike(rendered, view):
+    if rendered is None or not can_extend(rendered, state):
+        state = await render_view(deps, replace(state, view=view))
+    elif rendered.view != view:
+        if _renders_alike(rendered, view):
             rendered.show(view)
             state = replace(state, view=view)
         else:
@@ -47,9 +49,10 @@ async def noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
 
 def _renders_alike(rendered: CachedPayload, view: View) -> bool:
     """Whether a payload that no other build has yet only replays other reasoning, and has none."""
-    if rendered.epoch_id or rendered.assembler.has_reasoning:
+    assembler = rendered.assembler
+    if rendered.epoch_id or assembler.has_reasoning or assembler.drops_reasoning:
         return False
-    if rendered.assembler.format is not FormatName.OPENAI_CHAT:
+    if assembler.format is not FormatName.OPENAI_CHAT:
         return False  # others may have reasoning that counts nothing
     other = replace(
         rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of
@@ -99,7 +102,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     assembler = ASSEMBLERS[state.format](
         state.view,
         resolved.count,
-        resolved.mentionable_agent_tools,
+        state.named_tools,
         state.opening,
         resolved.defined_tool_names(state.tools),
     )
@@ -114,7 +117,7 @@ def can_extend(cached: CachedPayload, state: BuildState) -> bool:
     """Whether a cached payload was rendered with the opening and tools of this build."""
     resolved, assembler = state.resolved, cached.assembler
     return (
-        assembler.mentionable_tools == resolved.mentionable_agent_tools
+        assembler.mentionable_tools == state.named_tools
         and assembler.opening == state.opening
         and assembler.defined_tools == resolved.defined_tool_names(state.tools)
     )
@@ -150,36 +153,52 @@ def _extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
 def with_notes(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
     """Write the notes of a rendered payload, and add the agent tools that its text mentions.
 
-    A usage note with which the payload would not fit is left out.
+    A usage note that does not fit together with the tool that it names names none, and is left out
+    where even that does not fit.
     """
+    addable = (COMPACT_CONTEXT,) if state.may_add_tools else state.last_agent_tools
+    named = state.resolved.named_agent_tools(state.resolved.agent_tools(addable))
+    noted = state
+    for names_tool in (True, False) if COMPACT_CONTEXT in named else (False,):
+        noted = _with_note_and_tools(state, kept_tools, names_tool)
+        if noted.notes.percent is None or noted.fits:
+            return noted
+    state = _replace_notes(noted, replace(noted.notes, percent=None))
+    return _with_agent_tools(state, needed_agent_tools(state, kept_tools))
+
+
+def _with_note_and_tools(
+    state: BuildState, kept_tools: tuple[str, ...], names_tool: bool
+) -> BuildState:
     tools = kept_tools
     for _ in range(MAX_ROUNDS):  # the percentage in the note includes the tools that it mentions
-        state = _with_usage_note(state)
+        state = _with_usage_note(state, names_tool)
         tools = needed_agent_tools(state, tools)
         if tools == state.tools.agent_tools:
             break
         state = _with_agent_tools(state, tools)
-    if state.notes.percent is not None and not state.fits:
-        state = _replace_notes(state, replace(state.notes, percent=None))
-        state = _with_agent_tools(state, needed_agent_tools(state, kept_tools))
     return state
 
 
 def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the agent tools that items and notes mention, the lasting and the kept ones.
 
-    Where there would be no tool at all, it is a stub if Anthropic demands a tool definition because
-    the history has calls.
+    In a tool loop that has none of its own they are those of the last epoch. Where there would be
+    no tool at all, it is a stub if Anthropic demands a tool definition because the history has
+    calls.
     """
     assert state.items is not None
     view = state.view
-    lasting = lasting_agent_tools(
-        state.resolved.policy,
-        has_placeholders=view.results_cleared_through > 0,
-        hides_messages=view.hides_messages,
-    )
-    mentions = {*state.items.mentions, *state.notes.mentions, *lasting, *kept}
-    tools = state.resolved.agent_tools(mentions)
+    if state.may_add_tools:
+        lasting = lasting_agent_tools(
+            state.resolved.policy,
+            has_placeholders=view.results_cleared_through > 0,
+            hides_messages=view.hides_messages,
+        )
+        wanted = {*state.items.mentions, *lasting, *kept}
+    else:
+        wanted = set(state.last_agent_tools)
+    tools = state.resolved.agent_tools(wanted | state.notes.mentions)
     has_tools = bool(tools or state.resolved.tools)
     if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
         return (STUB_TOOL.name,)
@@ -190,8 +209,7 @@ def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
     return replace(state, tools=state.tools.with_agent_tools(names))
 
 
-def _with_usage_note(state: BuildState) -> BuildState:
-    names_tool = COMPACT_CONTEXT in state.resolved.mentionable_agent_tools
+def _with_usage_note(state: BuildState, names_tool: bool) -> BuildState:
     state = _replace_notes(state, Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(MAX_ROUNDS):

@@ -18,7 +18,12 @@ from app.domain.models.calibration import estimate_of
 from app.domain.payload.payload_items import MisplacedBreakpoint, StablePoint
 from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.services.payload.pipeline.epoch import RecordedBuild
-from app.services.payload.pipeline.state import SUMMARY_AS_USER, BuildDependencies, BuildState
+from app.services.payload.pipeline.state import (
+    REASONING_DROPPED,
+    SUMMARY_AS_USER,
+    BuildDependencies,
+    BuildState,
+)
 
 _log = logging.getLogger("app.context")
 
@@ -54,6 +59,8 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     state = state.degrade(*payload.degraded)
     if view.summary_as_system and not takes_system(state.format) and view.summary_texts():
         state = state.degrade(SUMMARY_AS_USER)
+    if rendered.assembler.drops_reasoning:
+        state = state.degrade(REASONING_DROPPED)
     if state.resolved.has_last_resort(state.tools.deferred):
         state = state.degrade(BUILTIN_TOOLS_DEFERRED)
     policy, model = state.resolved.policy, state.resolved.model or ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from app.domain.common import json_text
-from app.domain.common.messages import FormatName
+from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import DynamicPosition
 from app.domain.compaction.provider_items import UNAVAILABLE
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
@@ -29,7 +29,7 @@ from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_s
 from app.domain.conversations.view import MediaCut, ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
 from app.domain.models.media_limits import media_limits
-from app.domain.payload.epochs import requested_window
+from app.domain.payload.epochs import epoch_start_from, requested_window
 from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.domain.payload.service_notes import Notes
@@ -71,7 +71,7 @@ class BuildDependencies:
 SUMMARY_AS_USER = "summary_role_user"
 """`degraded`: the format cannot carry the summary as system text."""
 REASONING_DROPPED = "reasoning_dropped"
-"""`degraded`: the payload fits only without the reasoning before this build."""
+"""`degraded`: reasoning that its own family made is left out of a shown message."""
 _DEGRADED_ONE_BUILD = (
     "summariser_unavailable",
     "compaction_pending",
@@ -134,7 +134,8 @@ class BuildState:
     `entries` are the messages of the view with their tokens; they may grow while a cached payload
     does. `dynamic_texts` are those of scratchpad and status: `opening` has those before the
     history, `tail` those after it, with the notes. `excluded_seqs` are the tool results that the
-    policy never clears, None until they are read.
+    policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left out,
+    because no payload with it fits.
     """
 
     attempt: Attempt
@@ -152,7 +153,7 @@ class BuildState:
     items: PayloadItems | None = None
     excluded_seqs: frozenset[int] | None = None
     degraded: tuple[str, ...] = ()
-    drops_reasoning: bool = False
+    reasoning_floor: int = 0
 
     @property
     def format(self) -> FormatName:
@@ -240,9 +241,39 @@ class BuildState:
         cut = cut_for(sent, size, limits)
         return cut if cut != self.view.media_cut else None
 
-    def without_reasoning(self) -> BuildState:
-        """Leave out the reasoning before this build."""
-        return replace(self.without_rendered(), drops_reasoning=True).degrade(REASONING_DROPPED)
+    def with_less_reasoning(self) -> BuildState | None:
+        """Leave out the reasoning of earlier turns, or else of earlier steps, or else all of it.
+
+        The last step keeps its own the longest: its results go back with it. None where there is
+        no more to leave out.
+        """
+        kept = max(self.reasoning_floor, self.view.reasoning_after)
+        newest = {item.role: item.seq for item in self.entries}
+        floors = (newest.get(Role.USER, 0), newest.get(Role.ASSISTANT, 0) - 1)
+        head_seq = self.input.conversation.state.head_seq
+        floor = min((seq for seq in (*floors, head_seq) if seq > kept), default=None)
+        return None if floor is None else replace(self.without_rendered(), reasoning_floor=floor)
+
+    # --- agent tools ----------------------------------------------------------------------
+
+    @property
+    def may_add_tools(self) -> bool:
+        """Whether agent tools may come or go: not in a tool loop, whose prefix that would break."""
+        newest = self.entries[-1].role if self.entries else Role.USER
+        has_calls = newest is Role.ASSISTANT and bool(self.input.conversation.state.open_calls)
+        in_loop = newest is Role.TOOL or has_calls
+        return self.input.epoch is None or not in_loop or bool(self.resolved.agent_tools(()))
+
+    @property
+    def last_agent_tools(self) -> tuple[str, ...]:
+        """The agent tools of the last epoch."""
+        epoch = self.input.epoch
+        return epoch_start_from(epoch.start_json).tools.agent_tools if epoch is not None else ()
+
+    @property
+    def named_tools(self) -> frozenset[str]:
+        """The agent tools that texts of the payload may name."""
+        return self.resolved.named_agent_tools(self.tools.agent_tools)
 
     # --- the entries ----------------------------------------------------------------------
 

@@ -48,8 +48,11 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     else:
         build_input = await _with_active_view(deps, build_input)
         view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
-        reasoning_of = resolved.accepted_reasoning(loaded.attempt.settings.format)
-        view = replace(view, reasoning_of=reasoning_of)
+        view = replace(
+            view,
+            reasoning_of=resolved.accepted_reasoning(loaded.attempt.settings.format),
+            reasoning_after=start.view.reasoning_after if start is not None else 0,
+        )
         view = await _for_model(deps, loaded, view)
         if (
             last_epoch is not None
@@ -150,7 +153,7 @@ async def _choose_tools(
             state = state.degrade("tool_deferral")
             if accepts_all_tools(resolved, format) and not resolved.has_last_resort(deferred):
                 deferred = ()
-    agent_tools = epoch_tools.agent_tools if epoch_tools is not None else ()
+    agent_tools = resolved.agent_tools(state.last_agent_tools if epoch_tools is not None else ())
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
