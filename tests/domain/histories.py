@@ -12,9 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.domain.common.messages import FormatName, Role
+from app.domain.conversations.log.batch import Calls, batch_shape
 from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import Entry, entry
+from app.domain.conversations.turns import Entry, entry, marked
+from app.domain.formats.tool_calls import own_id
 from app.domain.models.tokens import CountText
 from tests.domain.compaction import strategies_messages as given_
 
@@ -44,21 +46,23 @@ def entries(draw: st.DrawFn, max_groups: int = 12) -> list[Entry]:
     sizes = st.one_of(st.integers(1, 60), st.integers(1, 60), st.integers(100, 900))
     found: list[Entry] = []
 
-    def put(role: Role) -> None:
-        found.append(entry(len(found) + 1, role, draw(sizes)))
+    def put(role: Role, *, joins: bool = False) -> None:
+        found.append(entry(len(found) + 1, role, draw(sizes), joins=joins))
 
     for _ in range(draw(st.integers(1, max_groups))):
         put(draw(st.sampled_from((Role.USER, Role.ASSISTANT, Role.ASSISTANT))))
         if found[-1].role is Role.ASSISTANT:
-            for _ in range(draw(st.sampled_from((0, 0, 1, 1, 2, 5)))):
-                put(Role.TOOL)
+            for role in draw(st.sampled_from(("", "", "t", "t", "tt", "ttttt", "atta", "tu"))):
+                put({"t": Role.TOOL, "a": Role.ASSISTANT, "u": Role.USER}[role], joins=True)
+            if not draw(st.integers(0, 9)):
+                put(Role.TOOL)  # a late result
     return found
 
 
 def pinned_at(history: Iterable[Entry], seqs: Iterable[int]) -> list[Entry]:
     """Return the history with exactly these seqs pinned."""
     pins = set(seqs)
-    return [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in history]
+    return [marked(item, pinned=item.seq in pins) for item in history]
 
 
 # --- raw logs -------------------------------------------------------------------------------
@@ -66,7 +70,7 @@ def pinned_at(history: Iterable[Entry], seqs: Iterable[int]) -> list[Entry]:
 
 @dataclass
 class RawLog:
-    """Messages as they would be appended, each with its format, pairing intact."""
+    """Messages as they would be appended, each with its format; results answer open calls."""
 
     messages: list[tuple[FormatName, dict[str, Any]]] = field(default_factory=list)
     open_calls: list[str] = field(default_factory=list)
@@ -321,7 +325,7 @@ def named(number: int) -> str:
 
 @st.composite
 def raw_logs(draw: st.DrawFn, max_steps: int = 10) -> RawLog:
-    """Draw a log in mixed formats: parallel and pending calls, ids used again, odd content."""
+    """Draw a log in mixed formats: parallel and pending calls, late results, ids used again."""
     log = RawLog()
     for _ in range(draw(st.integers(1, max_steps))):
         format = draw(st.sampled_from(FormatName))
@@ -331,7 +335,6 @@ def raw_logs(draw: st.DrawFn, max_steps: int = 10) -> RawLog:
         match kind:
             case "user":
                 log.messages.append((format, _USERS[format](draw)))
-                log.open_calls = []
             case "results":
                 order = draw(st.permutations(log.open_calls))
                 answered = order[: draw(st.integers(1, len(order)))]
@@ -341,7 +344,8 @@ def raw_logs(draw: st.DrawFn, max_steps: int = 10) -> RawLog:
                 if kind == "calls":
                     some = st.lists(st.sampled_from(CALL_IDS), min_size=1, max_size=3, unique=True)
                     ids = draw(some)
-                log.open_calls = _speak(draw, log, format, ids)
+                called = _speak(draw, log, format, ids)
+                log.open_calls = [id for id in log.open_calls if id not in called] + called
     return log
 
 
@@ -382,21 +386,29 @@ def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str
         case FormatName.ANTHROPIC:
             raw = _anthropic_results(draw, answered)
             log.messages.append((ANTHROPIC, raw))
-            left = [] if raw["content"][-1]["type"] == "text" else left
         case FormatName.GEMINI:
             raw = _gemini_results(draw, answered)
             log.messages.append((GEMINI, raw))
-            left = [] if "text" in raw["parts"][-1] else left
     log.open_calls = left
 
 
 def drafts_of(log: RawLog, count: CountText = third) -> list[tuple[FormatName, Draft]]:
-    """Return every draft of a log with the format it came in."""
-    return [
-        (format, made)
+    """Return every draft of a log with the format it came in, appended in one batch.
+
+    A result may answer a call from before the log.
+    """
+    made = [
+        (format, draft)
         for format, raw in log.messages
-        for made in make_drafts(raw, format, count, "")
+        for draft in make_drafts(raw, format, count, "")
     ]
+    answered: dict[str, int] = {}
+    for _, draft in made:
+        if draft.role is Role.TOOL:
+            answered[own_id(draft.call_ids[0], answered)] = 0
+    shape = batch_shape([draft for _, draft in made], Calls(answered, 0))
+    assert shape is not None
+    return [(format, draft) for (format, _), draft in zip(made, shape.drafts, strict=True)]
 
 
 def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[LogRow]:
@@ -415,6 +427,7 @@ def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[L
                 has_media=made.has_media,
                 format=CHAT if as_chat else format,
                 text=(made.fragment or made.body) if as_chat else made.body,
+                joins=made.joins,
             )
         )
     return found
@@ -422,4 +435,4 @@ def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[L
 
 def entries_of(rows: list[LogRow]) -> list[Entry]:
     """Return what planning needs of rows."""
-    return [entry(row.seq, row.role, row.tokens) for row in rows]
+    return [entry(row.seq, row.role, row.tokens, joins=row.joins) for row in rows]

@@ -8,8 +8,8 @@ The modules beside it have thinking, compactions and cache breakpoints.
    the assistant does not end with white space.
 3. Every tool_use of an assistant's message has one tool_result in the next message, the user's.
    Results come before any other block there, and answer nothing else.
-4. A server tool's result follows its call in the same message. One that has none yet ends the
-   payload, or the user's next message holds tool results alone.
+4. A server tool's result follows its call, in the same message or in a later one of the assistant.
+   Until then the user's messages hold tool results alone.
 5. Tools have names of their own; one is not deferred; each tool_reference names one of them, or one
    that a message adds.
 6. Messages, bytes and images are within the limits.
@@ -72,7 +72,7 @@ def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
         place = f"$.messages[{index}]"
         _judge_content(message, index == len(read) - 1, place, findings)
         judge_thinking(message, place, findings)
-        _judge_server_tools(message, read[index + 1 : index + 2], place, findings)
+    _judge_server_tools(read, findings)
     _judge_calls(read, findings)
     _judge_pairs(read, findings)
     for index, block in enumerate(objects(payload.get("system"))):
@@ -194,24 +194,22 @@ def _judge_pairs(messages: Sequence[Message], findings: Findings) -> None:
         waiting = [call.get("id") for call in _typed(message, "tool_use")] if is_caller else []
 
 
-def _judge_server_tools(
-    message: Message, following: Sequence[Message], place: str, findings: Findings
-) -> None:
+def _judge_server_tools(messages: Sequence[Message], findings: Findings) -> None:
     """Rule 4."""
-    called: set[Any] = set()
-    for block in blocks_of(message):
-        kind = str(block.get("type"))
-        if kind in _SERVER_CALLS:
-            called.add(block.get("id"))
-        elif _is_server_result(kind):
-            if block.get("tool_use_id") not in called:
-                text = f"no call {block.get('tool_use_id')!r} before it"
-                findings.error("server-result-orphan", place, text)
-            called.discard(block.get("tool_use_id"))
-    for after in following:
-        kinds = {block.get("type") for block in blocks_of(after)}
-        if called and kinds != {"tool_result"}:
-            findings.error("server-call-unanswered", place, f"{sorted(map(str, called))}")
+    waiting: dict[Any, None] = {}
+    for index, message in enumerate(messages):
+        place, kinds = f"$.messages[{index}]", {block.get("type") for block in blocks_of(message)}
+        if waiting and message.get("role") != "assistant" and kinds != {"tool_result"}:
+            findings.error("server-call-unanswered", place, f"{sorted(map(str, waiting))}")
+        for block in blocks_of(message):
+            kind = str(block.get("type"))
+            if kind in _SERVER_CALLS:
+                waiting[block.get("id")] = None
+            elif _is_server_result(kind):
+                if block.get("tool_use_id") not in waiting:
+                    text = f"no call {block.get('tool_use_id')!r} before it"
+                    findings.error("server-result-orphan", place, text)
+                waiting.pop(block.get("tool_use_id"), None)
 
 
 def _judge_tools(payload: dict[str, Any], messages: Sequence[Message], findings: Findings) -> None:

@@ -128,7 +128,13 @@ heads = sa.Table(
     sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
+    # The calls without a result and the seqs of their messages, and the last call group: where it
+    # begins, its calls that a provider runs, and whether the assistant still answers.
     sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("open_seqs", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
+    sa.Column("group_seq", sa.BigInteger, nullable=False, server_default="1"),
+    sa.Column("provider_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("is_answering", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("compaction_id", sa.Uuid),
     sa.Column("span_start", sa.BigInteger),
@@ -159,7 +165,7 @@ heads = sa.Table(
     sa.Column("parts", sa.Text, nullable=False, server_default=""),
     sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-    # Whether the open calls are outside the window; their results will be too.
+    # Whether the last call group is outside the window; what joins it will be too.
     sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
     # The rolling window of the last move.
     sa.Column("window_seconds", sa.BigInteger),
@@ -198,7 +204,8 @@ messages = sa.Table(
     sa.Column("total_tokens", sa.BigInteger, nullable=False),
     sa.Column("call_ids", sa.Text),
     sa.Column("has_media", sa.Boolean, nullable=False),
-    sa.Column("continues", sa.Boolean, nullable=False),
+    # Whether it belongs to the call group of the message before.
+    sa.Column("joins", sa.Boolean, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("fragment", sa.Text),
     sa.Column("timestamp", sa.Text),

@@ -253,8 +253,9 @@ async def overflow(
     Send the provider's `error` and its HTTP status to have them checked. Where only the requested
     output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
     a lower output limit. Where the provider refused images or documents, it is `media_refused`:
-    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Any other error
-    is `422` and cuts nothing.
+    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Where it refused
+    reasoning, a signature or an encrypted item of earlier answers, it is `reasoning_refused`: none
+    of those so far is sent to this model again. Any other error is `422` and cuts nothing.
     """
     tenant_id = tenant_of(request)
     settings = _settings(body) if body is not None else _DEFAULT
@@ -266,8 +267,7 @@ async def overflow(
             tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
         )
     else:
-        media = verdict if verdict.kind is VerdictKind.MEDIA_REFUSED else None
-        result, built = await context.overflow(tenant_id, conversation_id, settings, media)
+        result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
     return Json(
         {
             **asdict(result),

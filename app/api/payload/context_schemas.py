@@ -574,9 +574,11 @@ class OverflowAnswer(CompactResult):
         }
     )
 
-    verdict: Literal["input_too_long", "output_too_large", "media_refused"] = Field(
-        description="What the error means: the input is too long for the model, only the requested"
-        " output is too large, or images or documents are refused."
+    verdict: Literal["input_too_long", "output_too_large", "media_refused", "reasoning_refused"] = (
+        Field(
+            description="What the error means: the input is too long for the model, only the"
+            " requested output is too large, or images, documents or reasoning are refused."
+        )
     )
     max_output_tokens: int | None = Field(
         description="The lower output limit of the payload, null where the input is too long. Send"

@@ -102,7 +102,9 @@ DESCRIPTIONS: Mapping[str, str] = {
         "Tokens of tool results in a payload above which the oldest are cleared; `auto` is a"
         " quarter of the context window, from 20000 to 60000."
     ),
-    "tool_output.max_message_bytes": "Maximum bytes of a preview, its note included.",
+    "tool_output.max_message_bytes": (
+        "Maximum bytes of a preview, its note included. A small window lowers it."
+    ),
     "tool_output.max_line_length": (
         "Maximum characters of a line in a preview. Longer lines are cut in small results too."
     ),

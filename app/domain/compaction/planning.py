@@ -1,7 +1,8 @@
 """Plans a compaction by a strategy, for the context window that the policy sets.
 
 1. A compaction has to free a minimum (`min_gain`). A forced one only has to free something.
-2. It never hides or clears a pinned message. [pins.verbatim]
+2. Where a strategy alone does not, results in the ranges that it preserves are cleared first.
+3. It never hides or clears a pinned message. [pins.verbatim]
 """
 
 from __future__ import annotations
@@ -10,28 +11,38 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.domain.common.policy import ChainStep, Policy, StrategyName
+from app.domain.common.messages import Role
+from app.domain.common.policy import ChainStep, StrategyName
 from app.domain.compaction.plans import (
     CompactionPlan,
     HistoryBudget,
     NoCompaction,
     SlidingCut,
+    placeholder_tokens_of,
+    tokens_hidden_by,
     tokens_of,
 )
 from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.strategies.base import Strategy
+from app.domain.compaction.strategies.cuts import smallest
 from app.domain.compaction.summary_budget import (
+    FLOOR_ROOM_SHARE,
     LABEL_TOKENS,
+    MIN_SUMMARY_TOKENS,
     NOTE_TOKENS,
     history_budget,
+    summary_floor,
     summary_room,
     tree_node_text_limit,
 )
 from app.domain.compaction.views import agent_tools_tokens, shown_entries, view_summary_tokens
 from app.domain.conversations.compaction_receipt import Compaction, Trigger
 from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.turns import Entry, call_groups, pinned_seqs
+from app.domain.conversations.turns import Entry, never_cleared
 from app.domain.conversations.view import WHOLE, Span, View, overlap
 from app.domain.prompt.resolved_settings import ResolvedSettings
+
+NOT_SHORTER = "the summary would not be shorter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,107 +129,195 @@ def plan_compaction(
     entries: Sequence[Entry],
     state: ConversationState,
     resolved: ResolvedSettings,
-    payload_tokens: int,
     options: CompactionOptions,
     view: View | None = None,
 ) -> NoCompaction | CompactionPlan:
-    """Return what to compact of the shown entries.
-
-    `payload_tokens` is the size of the payload that shows `view`. If it exceeds the window any
-    gain is accepted, because otherwise messages are left out.
-    """
-    policy, limits = resolved.policy, resolved.compaction_limits()
+    """Return what to compact of the shown entries."""
+    policy = resolved.policy
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
     strategy = STRATEGIES[options.strategy or policy.strategy]
     if not STRATEGIES[policy.strategy].compacts(policy):
         # A policy that never compacts is not overridden by the strategy of one call.
         strategy = STRATEGIES[policy.strategy]
-    room = room_for_summaries(strategy.name, entries, state, resolved, options.target_tokens)
-    reserve = room if options.target_tokens is not None else max(room, state.summary_tokens)
-    reserve = options.summary_tokens or reserve
-    has_placeholders = state.results_cleared_through > 0 or any(item.clearable for item in entries)
-    tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=has_placeholders)
-    reserve += (
-        agent_tools_tokens(resolved, state, has_placeholders=has_placeholders, hides_messages=True)
-        - tool_tokens
-    )
-    fixed = resolved.raw_fixed.fixed + tool_tokens
-    budget = history_budget(limits, policy, fixed, reserve, resolved.factor)
-    budget = replace(budget, current_summary=max(NOTE_TOKENS, state.summary_tokens))
-    if options.target_tokens is not None:
-        budget = replace(budget, target=int(options.target_tokens / resolved.factor))
-    is_within_target = budget.is_met_by(entries)
-    deep = options.target_tokens is None and (
-        options.deep or (options.deep_within_target and is_within_target)
-    )
-    accepts_any_gain = options.forced or payload_tokens > limits.capacity
-    min_gain = policy.compaction.min_gain * limits.effective_window
-    if not accepts_any_gain and not is_within_target:
-        # Just above the target, a plan down to the target would free less than `min_gain`.
-        current_tokens = tokens_of(entries) + budget.fixed + state.summary_tokens
-        lowered_target = math.floor(current_tokens - min_gain / resolved.factor)
-        budget = replace(budget, target=min(budget.target, lowered_target))
-    failures = 0 if options.forced else state.failures
-
-    def plan_with_reserve(summary_tokens: int) -> NoCompaction | CompactionPlan | SlidingCut:
-        return strategy.plan(
-            entries,
-            state.hidden_span,
-            replace(budget, summary=summary_tokens),
-            policy,
-            deep=deep,
-            failures=failures,
-        )
-
-    wide_budget = budget
-    if options.target_tokens is not None:
-        # Preserved messages give way to an asked target as they do to the window.
-        budget = replace(budget, capacity=min(budget.capacity, budget.target))
-    plan = plan_with_reserve(reserve)
-    left_tokens = tokens_of(entries) - _freed_by(plan)
-    if budget is not wide_budget and not budget.meets_target(left_tokens):
-        # No plan reaches the target: the one that frees most is taken.
-        asked_plan, asked_budget = plan, budget
-        budget = wide_budget
-        plan = plan_with_reserve(reserve)
-        if _freed_by(asked_plan) > _freed_by(plan):
-            plan, budget = asked_plan, asked_budget
-    if isinstance(plan, SlidingCut):
+    if not strategy.compacts(policy):
+        plan = strategy.plan(entries, None, HistoryBudget(0, 0, 0, 0), policy)
+        if isinstance(plan, NoCompaction):
+            return plan
         return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
-    # The reserve is that of a full tree. The planned chunks need less: plan again with their size,
-    # so that more messages stay, which may need still less.
-    is_asked = options.target_tokens is not None
-    while isinstance(plan, CompactionPlan) and plan.chunks and not (deep or is_asked):
-        needed = min(_tree_tokens(plan, state, view, policy, room), reserve)
-        gentler_plan = plan_with_reserve(needed) if needed < reserve else plan
-        if gentler_plan is plan or not isinstance(gentler_plan, CompactionPlan):
-            break
-        # The limit of preserved user messages is a share of the history's target: a larger target
-        # preserves more of them, which may exceed it.
-        shown_tokens = tokens_of(entries) - gentler_plan.freed_tokens
-        if not replace(budget, summary=needed).meets_target(shown_tokens):
-            break
-        plan, reserve = gentler_plan, needed
-    can_clear = is_asked and strategy.compacts(policy) and entries and not is_within_target
-    if isinstance(plan, NoCompaction) and can_clear:
-        # What cannot be hidden may have old results that can be cleared.
-        cleared = _with_cleared_results(
-            CompactionPlan((), 0, summarises=False), entries, budget.without_new_summary, policy
+    return _Planner(entries, state, resolved, options, view, strategy).plan()
+
+
+class _Planner:
+    """Makes the plan of a compaction by a strategy, in raw tokens.
+
+    `room` is that of the summaries, `reserve` what is kept free for them.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        state: ConversationState,
+        resolved: ResolvedSettings,
+        options: CompactionOptions,
+        view: View | None,
+        strategy: Strategy,
+    ) -> None:
+        self._entries, self._state, self._view = entries, state, view
+        self._options, self._strategy, self._policy = options, strategy, resolved.policy
+        target_tokens = options.target_tokens
+        self._is_asked = target_tokens is not None
+        limits, factor = resolved.compaction_limits(), resolved.factor
+        self._room = room_for_summaries(strategy.name, entries, state, resolved, target_tokens)
+        shown = self._room if self._is_asked else max(self._room, state.summary_tokens)
+        self._reserve = options.summary_tokens or shown
+        cleared = state.results_cleared_through > 0 or any(item.clearable for item in entries)
+        tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=cleared)
+        all_tool_tokens = agent_tools_tokens(
+            resolved, state, has_placeholders=cleared, hides_messages=True
         )
-        plan = cleared if cleared.freed_tokens > 0 else plan
-    elif isinstance(plan, CompactionPlan) and is_asked:
-        left = replace(budget, summary=reserve) if plan.summarises else budget.without_new_summary
-        plan = _with_cleared_results(plan, entries, left, policy)
-    if isinstance(plan, CompactionPlan) and not accepts_any_gain:
-        # Only a first summary is a new cost.
-        gain = plan.freed_tokens - (reserve if plan.summarises and not state.summary_tokens else 0)
-        if gain < min_gain:
+        self._added_tool_tokens = all_tool_tokens - tool_tokens
+        fixed = resolved.raw_fixed.fixed + tool_tokens
+        budget = history_budget(limits, self._policy, fixed, self._reserve, factor)
+        budget = replace(budget, current_summary=max(NOTE_TOKENS, state.summary_tokens))
+        if target_tokens is not None:
+            budget = replace(budget, target=int(target_tokens / factor))
+        self._is_within_target = budget.is_met_by(entries)
+        self._deep = not self._is_asked and (
+            options.deep or (options.deep_within_target and self._is_within_target)
+        )
+        self._min_gain = self._policy.compaction.min_gain * limits.effective_window / factor
+        self._current_tokens = tokens_of(entries) + fixed + state.summary_tokens
+        due_at = limits.due_at or limits.compact_trigger
+        self._due_tokens = due_at * limits.effective_window / factor
+        if not (options.forced or self._is_within_target):
+            # Just above the target, a plan down to it would free less than `min_gain`.
+            lowered_target = math.floor(self._current_tokens - self._min_gain)
+            budget = replace(budget, target=min(budget.target, lowered_target))
+        self._budget = budget
+
+    def plan(self) -> NoCompaction | CompactionPlan:
+        """Return the plan, or why there is none."""
+        plan = self._asked_plan() if self._is_asked else self._with_smaller_tree(self._plan())
+        plan = self._with_results_cleared(plan)
+        if isinstance(plan, NoCompaction):
+            return plan
+        gain = self._gain(plan)
+        if not self._options.forced and gain < self._min_gain:
             return NoCompaction("too little would be freed")
-    return plan
+        # A model's text is seldom as short as it may be, and has a line of the service's own.
+        least = LABEL_TOKENS if plan.summarises else 1
+        return NoCompaction(NOT_SHORTER) if gain < least else plan
+
+    def _plan(self, entries: Sequence[Entry] | None = None) -> NoCompaction | CompactionPlan:
+        plan = self._strategy.plan(
+            self._entries if entries is None else entries,
+            self._state.hidden_span,
+            replace(self._budget, summary=self._reserve + self._added_tool_tokens),
+            self._policy,
+            deep=self._deep,
+            failures=0 if self._options.forced else self._state.failures,
+        )
+        assert not isinstance(plan, SlidingCut)
+        return plan
+
+    def _asked_plan(self) -> NoCompaction | CompactionPlan:
+        """Return the plan for an asked target, or that which frees most where none reaches it.
+
+        Preserved messages give way to the target as they do to the window.
+        """
+        wide = self._budget
+        narrow = self._budget = replace(wide, capacity=min(wide.capacity, wide.target))
+        plan = self._plan()
+        if narrow == wide or narrow.meets_target(tokens_of(self._entries) - _freed_by(plan)):
+            return plan
+        self._budget = wide
+        wide_plan = self._plan()
+        if _freed_by(plan) <= _freed_by(wide_plan):
+            return wide_plan
+        self._budget = narrow
+        return plan
+
+    def _with_smaller_tree(
+        self, plan: NoCompaction | CompactionPlan
+    ) -> NoCompaction | CompactionPlan:
+        """Plan again while the planned chunks of a tree need less than is reserved.
+
+        The reserve is that of a full tree. With a smaller one more messages stay, which may need
+        still less.
+        """
+        while isinstance(plan, CompactionPlan) and plan.chunks and not self._deep:
+            reserve, needed = self._reserve, self._tree_tokens(plan)
+            if needed >= reserve:
+                break
+            self._reserve = needed
+            gentler_plan = self._plan()
+            # The limit of preserved user messages is a share of the history's target: a larger
+            # target preserves more of them, which may exceed it.
+            shown_tokens = tokens_of(self._entries) - _freed_by(gentler_plan)
+            is_met = replace(self._budget, summary=needed).meets_target(shown_tokens)
+            if isinstance(gentler_plan, NoCompaction) or not is_met:
+                self._reserve = reserve
+                break
+            if gentler_plan == plan:
+                break
+            plan = gentler_plan
+        return plan
+
+    def _with_results_cleared(
+        self, plan: NoCompaction | CompactionPlan
+    ) -> NoCompaction | CompactionPlan:
+        """Plan again with old results cleared, where what the strategy preserves is too much.
+
+        That is where an asked target is missed, where the plan frees too little, and where it
+        leaves so much that a compaction is due again.
+        """
+        budget, gain = self._budget, self._gain(plan)
+        if self._is_asked:
+            is_new = isinstance(plan, CompactionPlan) and plan.summarises
+            goal = replace(budget, summary=self._reserve) if is_new else budget.without_new_summary
+        else:
+            is_due = self._current_tokens - gain >= self._due_tokens
+            if not is_due and (self._options.forced or gain >= self._min_gain):
+                return plan
+            target = max(budget.target, math.floor(self._due_tokens - self._min_gain))
+            target = min(target, math.floor(self._current_tokens - self._min_gain))
+            goal = replace(budget, target=target, summary=self._reserve)
+        can_clear = self._policy.tool_output.enabled and not self._is_within_target
+        through = _cleared_through(plan, self._entries, goal) if can_clear else 0
+        if not through:
+            return plan
+        kept = never_cleared(self._entries)
+        cleared = [
+            replace(item, tokens=item.placeholder_tokens)
+            if item.seq <= through and item.seq not in kept
+            else item
+            for item in self._entries
+        ]
+        return _after_clearing(self._plan(cleared), self._entries, cleared, through)
+
+    def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
+        """Return what a plan frees at least, its summaries as long as they may be."""
+        if isinstance(plan, NoCompaction) or not plan.summarises:
+            return _freed_by(plan)
+        shown = self._state.summary_tokens
+        longest = min(self._reserve, summary_limit(plan, self._room, self._entries, shown))
+        if plan.chunks:
+            longest = min(longest, self._tree_tokens(plan))
+        return plan.freed_tokens - max(0, longest - shown)
+
+    def _tree_tokens(self, plan: CompactionPlan) -> int:
+        """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
+        chunks: Sequence[Span] = plan.chunks
+        if self._view is not None:
+            chunks = tree_chunks(plan, self._view, self._policy.tree_summary.chunk_size)
+        shown = self._state.summary_tokens
+        added = len(chunks) * (tree_node_text_limit(self._room) + LABEL_TOKENS)
+        floor = min(self._room, summary_floor(tokens_hidden_by(plan, self._entries) + shown))
+        return max(shown + added, floor)
 
 
-def _freed_by(plan: NoCompaction | CompactionPlan | SlidingCut) -> int:
+def _freed_by(plan: NoCompaction | CompactionPlan) -> int:
     return plan.freed_tokens if isinstance(plan, CompactionPlan) else 0
 
 
@@ -229,63 +328,84 @@ def room_for_summaries(
     resolved: ResolvedSettings,
     target_tokens: int | None = None,
 ) -> int:
-    """Return the tokens that a plan reserves for summaries, labels included. [summary.room]"""
-    return summary_room(
+    """Return the tokens that a plan reserves for summaries, labels included. [summary.room]
+
+    Unless a target is asked for, that is at least the floor, as long as the messages that always
+    stay leave it.
+    """
+    limits, fixed, factor = resolved.compaction_limits(), resolved.raw_fixed.fixed, resolved.factor
+    tokens = tokens_of(entries)
+    room = summary_room(
         strategy,
-        resolved.compaction_limits(),
+        limits,
         resolved.policy,
-        resolved.raw_fixed.fixed,
-        max(state.tokens, tokens_of(entries)),
-        resolved.factor,
+        fixed,
+        max(state.tokens, tokens),
+        factor,
         target_tokens,
     )
+    if target_tokens is not None:
+        return room
+    free = int(limits.capacity / factor) - fixed
+    floor = min(summary_floor(tokens + state.summary_tokens), int(free * FLOOR_ROOM_SHARE))
+    left = free - placeholder_tokens_of(smallest(entries, state.hidden_span))
+    return max(MIN_SUMMARY_TOKENS, min(max(room, floor), left))
 
 
-def _tree_tokens(
-    plan: CompactionPlan,
-    state: ConversationState,
-    view: View | None,
-    policy: Policy,
-    room: int,
+def summary_limit(
+    plan: CompactionPlan, room: int, entries: Iterable[Entry], current_tokens: int
 ) -> int:
-    """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
-    chunks: Sequence[Span] = plan.chunks
-    if view is not None:
-        chunks = tree_chunks(plan, view, policy.tree_summary.chunk_size)
-    return state.summary_tokens + len(chunks) * (tree_node_text_limit(room) + LABEL_TOKENS)
+    """Return what the summaries of a plan may take, labels included.
 
-
-def _with_cleared_results(
-    plan: CompactionPlan, entries: Sequence[Entry], budget: HistoryBudget, policy: Policy
-) -> CompactionPlan:
-    """Return the plan with as many old results cleared as its history is over an asked target.
-
-    Results of the last call group stay: the model may not have answered them yet.
+    One that is extended grows by at most half of what it newly stands for, so that it frees some.
     """
-    hidden, unhidden = plan.hidden, set(plan.unhidden_seqs)
-    shown = [
-        item
-        for item in entries
-        if hidden is None or not hidden.holds(item.seq) or item.seq in unhidden
-    ]
-    tokens = tokens_of(entries) - plan.freed_tokens
-    if not policy.tool_output.enabled or not shown or budget.meets_target(tokens):
-        return plan
-    through = plan.results_cleared_through
-    pinned = pinned_seqs(shown)
-    groups = [start for start, end in call_groups(shown) if end - start > 1]
-    for item in shown[: groups[-1] if groups else 0]:
-        if budget.meets_target(tokens):
+    if plan.chunks:
+        return room
+    added = tokens_hidden_by(plan, entries) // 2
+    return min(room, max(MIN_SUMMARY_TOKENS, current_tokens + added))
+
+
+def _cleared_through(
+    plan: NoCompaction | CompactionPlan, entries: Sequence[Entry], goal: HistoryBudget
+) -> int:
+    """Return up to which seq results are cleared of what a plan shows, the oldest first.
+
+    Results that the model may not have answered yet stay. 0 where nothing is to be cleared.
+    """
+    hidden, through = None, 0
+    if isinstance(plan, CompactionPlan):
+        hidden, through = plan.hidden, plan.results_cleared_through
+    tokens = tokens_of(entries) - _freed_by(plan)
+    last_said = max((item.seq for item in entries if item.role is Role.ASSISTANT), default=0)
+    kept, cleared_through = never_cleared(entries), 0
+    for item in entries:
+        if goal.meets_target(tokens) or item.seq > last_said:
             break
-        stays = item.seq in pinned or item.seq in unhidden
-        if item.clearable and item.seq > through and not stays:
+        is_hidden = hidden is not None and hidden.holds(item.seq)
+        if item.clearable and item.seq > through and not is_hidden and item.seq not in kept:
             tokens -= item.tokens - item.placeholder_tokens
-            through = item.seq
-    if through == plan.results_cleared_through:
-        return plan
-    freed_tokens = tokens_of(entries) - tokens
-    steps = tuple(dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value)))
-    return replace(plan, steps=steps, freed_tokens=freed_tokens, results_cleared_through=through)
+            cleared_through = item.seq
+    return cleared_through
+
+
+def _after_clearing(
+    plan: NoCompaction | CompactionPlan,
+    entries: Sequence[Entry],
+    cleared: Sequence[Entry],
+    through: int,
+) -> CompactionPlan:
+    """Return the plan for cleared entries as one for the entries before."""
+    if isinstance(plan, NoCompaction):
+        plan = CompactionPlan((), 0, summarises=False)
+    steps = dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value))
+    fallback = plan.fallback and _after_clearing(plan.fallback, entries, cleared, through)
+    return replace(
+        plan,
+        steps=tuple(steps),
+        freed_tokens=tokens_of(entries) - tokens_of(cleared) + plan.freed_tokens,
+        results_cleared_through=max(through, plan.results_cleared_through),
+        fallback=fallback,
+    )
 
 
 def unsummarised_spans(

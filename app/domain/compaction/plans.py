@@ -100,6 +100,14 @@ def tokens_of(history: Iterable[Entry]) -> int:
     return sum(entry.tokens for entry in history)
 
 
+def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
+    """Return the tokens of the messages that a plan newly hides."""
+    if (hidden := plan.hidden) is None:
+        return 0
+    shown = set(plan.unhidden_seqs)
+    return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
+
+
 def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     """Return the tokens of a history whose tool results are all placeholders."""
     return sum(entry.placeholder_tokens for entry in history)

@@ -19,6 +19,11 @@ TREE_ROOM_SHARE = 0.4
 """The same of the summaries of a tree together."""
 ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target."""
+FLOOR_TOKENS = 400
+FLOOR_SHARE = 0.1
+"""A summary may take at least these tokens, or this share of what it stands for if that is more."""
+FLOOR_ROOM_SHARE = 0.25
+"""The share of what the window leaves for history that this minimum may take."""
 LOG_TOKENS_PER_TOKEN = 8
 MAX_MODEL_SUMMARY_TOKENS = 4096
 """The limit of one summary by a model, which tends to fill what it is given."""
@@ -64,6 +69,12 @@ def summary_room(
         most = max(0, log_tokens - free)
     minimum = MIN_SUMMARY_TOKENS * (2 if is_tree else 1)
     return max(minimum, min(room, most))
+
+
+def summary_floor(replaced_tokens: int) -> int:
+    """Return what summaries may take at least before more messages stay, labels included."""
+    floor = max(FLOOR_TOKENS, int(replaced_tokens * FLOOR_SHARE))
+    return min(floor, replaced_tokens // 2)
 
 
 def tree_node_text_limit(room: int) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from app.domain.common.policy import CompactionMode
+from app.domain.common.policy import CompactionMode, CompactionPolicy
 from app.domain.conversations.conversation import ConversationState
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings
 
 RESUME_SHARE = 0.05
 """The log has to grow by this share of the window before a compaction is tried again."""
+
+MIN_NEW_MESSAGES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,7 @@ class CompactionThreshold:
             return False
         shown = state.shown_tokens + state.summary_tokens
         is_over = self.tokens is not None and shown >= self.tokens
-        return is_over or self.exceeds_messages(state)
-
-    def exceeds_messages(self, state: ConversationState) -> bool:
-        """Whether a conversation shows more messages than it may: then any gain is accepted."""
-        messages = state.head_seq - state.hidden_messages
-        return self.messages is not None and messages > self.messages
+        return is_over or (self.messages is not None and state.shown_messages > self.messages)
 
 
 NO_THRESHOLD = CompactionThreshold()
@@ -53,6 +50,26 @@ def compaction_threshold(resolved: ResolvedSettings) -> CompactionThreshold:
     return CompactionThreshold(tokens, policy.max_messages)
 
 
-def resume_at_tokens(state: ConversationState, limits: Limits) -> int:
-    """Return how many tokens the log needs before it is compacted automatically again."""
-    return state.tokens + int(RESUME_SHARE * limits.effective_window)
+def exceeds_messages(policy: CompactionPolicy, state: ConversationState) -> bool:
+    """Whether a conversation shows so many messages that a compaction is due, whatever it frees."""
+    is_automatic = policy.enabled and policy.auto and not state.is_suspended
+    return is_automatic and _has_too_many(policy, state)
+
+
+def _has_too_many(policy: CompactionPolicy, state: ConversationState) -> bool:
+    return policy.max_messages is not None and state.shown_messages > policy.max_messages
+
+
+def resume_at_tokens(
+    state: ConversationState, limits: Limits, policy: CompactionPolicy | None = None
+) -> int:
+    """Return how many tokens the log needs before it is compacted automatically again.
+
+    While more messages are shown than the policy allows, half as many new ones are enough, at least
+    `MIN_NEW_MESSAGES`.
+    """
+    tokens = int(RESUME_SHARE * limits.effective_window)
+    if policy is not None and policy.max_messages and _has_too_many(policy, state):
+        average = state.shown_tokens // max(1, state.shown_messages)
+        tokens = min(tokens, average * max(MIN_NEW_MESSAGES, policy.max_messages // 2))
+    return state.tokens + tokens

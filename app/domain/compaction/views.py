@@ -287,7 +287,7 @@ def _at_cost(item: Entry, view: View, hidden: Span | None) -> Entry:
         placeholder_tokens = tokens
     else:
         return item
-    return Entry(item.seq, item.role, tokens, placeholder_tokens, item.pinned, item.excluded)
+    return replace(item, tokens=tokens, placeholder_tokens=placeholder_tokens)
 
 
 def summary_message_tokens(summary: str, count: CountText) -> int:

@@ -8,6 +8,7 @@ from datetime import datetime
 from app.domain.common.ids import AgentId, ConversationId
 from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.domain.conversations.agent import Agent
+from app.domain.conversations.log.batch import NO_CALLS, Calls
 from app.domain.conversations.rolling_window import NO_LIMIT, RollingWindow
 from app.domain.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.domain.conversations.view import Span
@@ -40,7 +41,7 @@ class ConversationState:
     head_seq: int = 0
     turns: int = 0
     tokens: int = 0
-    open_calls: tuple[str, ...] = ()
+    calls: Calls = NO_CALLS
     view_version: int = 0
     compaction_id: str | None = None
     hidden_span: Span | None = None
@@ -67,6 +68,11 @@ class ConversationState:
     oldest_at: datetime | None = None
     redacted_version: int = 0
     unstored_tokens: int = 0
+
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """The calls of the client that have no result."""
+        return tuple(self.calls.open)
 
     @property
     def shown_messages(self) -> int:

@@ -180,6 +180,8 @@ class View:
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
       for the payloads that do not send it.
+    - Late results up to the seq `late_through` are shown next to their calls. Later ones are shown
+      where they came, as text, because the calls have been sent without a result.
     - Labels stand for the media up to the `media_cut`.
     - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
       in the Chat format the model accepts.
@@ -197,6 +199,7 @@ class View:
     window: tuple[Span, ...] = WHOLE
     shortened: tuple[ShortenedMessage, ...] = ()
     provider_item: ProviderItem | None = None
+    late_through: int = 0
     media_cut: MediaCut | None = None
 
     @property

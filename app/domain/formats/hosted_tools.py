@@ -2,6 +2,7 @@
 
 1. The `type` of a definition tells its format. Gemini has no types: there a key of the definition
    tells it. Anthropic's types end with a date, so that later versions are recognised as well.
+   OpenRouter's begin with its name; it takes them in both of OpenAI's formats.
 2. A definition is kept as the caller gave it. Only payloads of its own format have it, without
    `category` and `cache_control`: the service places the cache breakpoints.
 3. A tool that a model calls by a name has this name, as function tools do. Any other has its format
@@ -20,7 +21,7 @@ HOSTED_TYPE_PATTERN: Final = (
     "^([a-z][a-z0-9_]*_20[0-9]{6}|mcp_toolset|tool_search_tool_(bm25|regex)"
     "|web_search(_preview)?(_20[0-9]{2}_[0-9]{2}_[0-9]{2})?|file_search|code_interpreter"
     "|image_generation|mcp|computer|computer_use|computer_use_preview|local_shell|shell"
-    "|apply_patch|programmatic_tool_calling)$"
+    "|apply_patch|programmatic_tool_calling|tool_search|namespace|openrouter:[a-z0-9_.-]+)$"
 )
 """The types of hosted tools."""
 GEMINI_KEYS: Final = (
@@ -52,7 +53,8 @@ _RUN_BY_CLIENT: Final = re.compile(
     r"(bash|text_editor|computer|memory)_20\d{6}"
     r"|computer|computer_use|computer_use_preview|local_shell|shell|apply_patch"
 )
-_SERVERS: Final = ("server_label", "mcp_server_name")
+_OWN_NAMES: Final = ("server_label", "mcp_server_name", "name")
+_GATEWAY: Final = "openrouter:"
 _NOT_SENT: Final = ("category", "cache_control")
 
 
@@ -65,6 +67,8 @@ def hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
         return FormatName.GEMINI if is_gemini else None
     if not isinstance(kind, str) or not _HOSTED_TYPE.fullmatch(kind):
         return None
+    if kind.startswith(_GATEWAY):
+        return FormatName.OPENAI_CHAT
     is_anthropic = _ANTHROPIC_TYPE.fullmatch(kind) is not None
     return FormatName.ANTHROPIC if is_anthropic else FormatName.OPENAI_RESPONSES
 
@@ -88,7 +92,7 @@ def hosted_name(raw: Mapping[str, Any], format: FormatName) -> str:
     if format is FormatName.ANTHROPIC and isinstance(name, str):
         return name
     parts = [format.value, hosted_kind(raw)]
-    parts += [raw[key] for key in _SERVERS if isinstance(raw.get(key), str)]
+    parts += [raw[key] for key in _OWN_NAMES if isinstance(raw.get(key), str)]
     return ":".join(parts)
 
 

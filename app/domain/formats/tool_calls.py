@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import orjson
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.common.json_structure import MESSAGE_LIMITS
-from app.domain.common.messages import sendable_json
+from app.domain.common.messages import Part, ToolCall, sendable_json
 from app.domain.formats import json_fields
 
 NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -55,11 +56,24 @@ def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
     return ids.get(call_id) or sendable_id(call_id)
 
 
-def add_call_id(call_id: str, seen: set[str], pointer: str) -> None:
-    """Add the id of a call to those of its message; raises ValidationError for a repeated one."""
-    if call_id in seen:
-        raise ValidationError.at(pointer, "two calls of one message must not share an id")
-    seen.add(call_id)
+def own_id(call_id: str, taken: Container[str]) -> str:
+    """Return the id of a call beside others: a number is added to an id that is `taken`."""
+    numbered = (f"{call_id}#{number}" for number in count(2))
+    return next(id for id in chain((call_id,), numbered) if id not in taken)
+
+
+def with_own_ids(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the parts of a message, of whose calls each has an id of its own."""
+    found: list[Part] = []
+    taken: set[str] = set()
+    for part in parts:
+        if not isinstance(part, ToolCall):
+            found.append(part)
+            continue
+        call_id = own_id(part.id, taken)
+        taken.add(call_id)
+        found.append(part if call_id == part.id else replace(part, id=call_id))
+    return tuple(found)
 
 
 def is_name(name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from app.domain.common.messages import FormatName, sendable, sendable_json
+from app.domain.common.messages import OPENAI_FORMATS, FormatName, sendable, sendable_json
 from app.domain.formats import json_fields, tool_calls
 from app.domain.formats.hosted_tools import (
     hosted_definition,
@@ -33,6 +33,11 @@ class ToolDefinition:
     strict: bool | None = None
     hosted: Mapping[str, Any] | None = None
     format: FormatName | None = None
+
+    def is_taken_by(self, format: FormatName) -> bool:
+        """Whether a format has the tool: those of Chat are a gateway's, which has both OpenAI's."""
+        is_gateway = self.format is FormatName.OPENAI_CHAT and format in OPENAI_FORMATS
+        return is_gateway or self.format in (None, format)
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON: a hosted tool as it was given, a function by its fields."""
@@ -90,8 +95,8 @@ def tools_of(
     tools: Sequence[ToolDefinition], format: FormatName
 ) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
     """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
-    taken = tuple(tool for tool in tools if tool.format in (None, format))
-    others = (tool.hosted for tool in tools if tool.format not in (None, format))
+    taken = tuple(tool for tool in tools if tool.is_taken_by(format))
+    others = (tool.hosted for tool in tools if not tool.is_taken_by(format))
     return taken, tuple(hosted_kind(raw) for raw in others if raw is not None)
 
 

@@ -2,10 +2,12 @@
 
 1. An assembler renders rows of the log, in log order, into items of the provider's format. A
    rendered item never changes, so a later build extends an earlier one byte for byte.
-2. Calls without a result are closed when the next user or assistant message comes. At the end of
-   the log they are closed after the stable items, because a result may still come.
+2. Calls without a result are closed when their call group ends. At the end of the log they are
+   closed after the stable items, because a result may still come. A result that came late is next
+   to its call, or where it came, as text of the user.
 3. Call ids are unique in a payload and short enough. Where a log uses an id again, the later one
-   is rewritten. A result whose call is not shown is not shown either.
+   is rewritten. A result whose call is not shown is text as well. The messages of an answer with
+   calls are one message, which is stable once a result has come.
 4. A payload starts with a user message: where it would not, a note comes first. It also stands for
    a first message of which nothing is sent (rule 8), so that no payload is empty.
 5. Text names an agent tool only where the payload has that tool.
@@ -24,15 +26,16 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from operator import itemgetter
 from typing import Any, ClassVar
 
+from app.domain.common import json_text
 from app.domain.common.messages import (
+    EMPTY_MESSAGE,
     NO_RESULT,
     FormatName,
     Message,
@@ -40,12 +43,13 @@ from app.domain.common.messages import (
     Reasoning,
     Role,
     Text,
+    ToolCall,
 )
 from app.domain.compaction.reduction.text_shortening import shortened_preview
-from app.domain.conversations.log.row import LogRow
+from app.domain.conversations.log.row import JoinedRow, LogRow
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.conversations.view import ProviderItem, ShortenedMessage, View
-from app.domain.formats import compactions, openai_responses
+from app.domain.formats import compactions, openai_chat, openai_responses
 from app.domain.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.domain.formats.openai_chat.reasoning_fields import is_replayed
 from app.domain.formats.reasoning_families import MISTRAL
@@ -108,6 +112,8 @@ class Assembler(ABC):
     format: ClassVar[FormatName]
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
+    joins_answers: ClassVar[bool] = True
+    """Whether messages of one answer are joined, because results have to follow their calls."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
     ends_with_reasoning: ClassVar[bool] = False
@@ -145,6 +151,13 @@ class Assembler(ABC):
         self._not_carried: dict[str, None] = {}
         self._used_ids: set[str] = set()
         self._open_calls: dict[str, str] = {}  # the id to send, by call id
+        self._answer: list[LogRow] = []  # the messages with these calls, not put yet
+        self._replaced_ids: dict[str, str] = {}  # of the calls in them
+        self._has_result = False  # whether one has come for these calls
+        self._late_results: dict[tuple[str, int], LogRow] = {}  # by id of the call and its seq
+        self._expected: dict[str, LogRow] = {}  # the late ones of the open calls
+        self._placed: set[int] = set()  # the late ones next to their calls
+        self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
         self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
@@ -159,6 +172,22 @@ class Assembler(ABC):
         # tokens there were then.
         self._seqs: list[int] = []
         self._counts: list[tuple[int, int, int, int, int]] = []
+        self._item_counts: list[int] = []  # how many items there were with the row
+
+    def expect(self, rows: Sequence[LogRow]) -> None:
+        """Take note of results that come late in these rows, which are added afterwards."""
+        called: dict[str, tuple[int, int]] = {}  # the seqs of the call and of its group
+        group_seq = 0
+        for row in rows:
+            if row.seq > self.view.late_through:
+                break
+            if row.role is not Role.TOOL:
+                group_seq = group_seq if row.joins else row.seq
+                called |= dict.fromkeys(row.call_ids, (row.seq, group_seq))
+                continue
+            seq, of_group = called.pop(row.call_ids[0], (0, group_seq))
+            if of_group != group_seq:
+                self._late_results[row.call_ids[0], seq] = row
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
@@ -211,11 +240,10 @@ class Assembler(ABC):
         if is_held:
             self._record_cost(row, 0)
         elif row.role is Role.TOOL:
-            call_id = row.call_ids[0]
-            if call_id in self._open_calls:
-                self._add_result(row, self._open_calls.pop(call_id))
+            self._add_tool_row(row)
         else:
-            self._end_group()
+            if not self._goes_on(row):
+                self._end_group()
             self._has_first_message = True
             if self._sends_nothing(row):
                 self._record_cost(row, 0)
@@ -230,6 +258,27 @@ class Assembler(ABC):
         self.rendered_through = row.seq
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
+
+    def _goes_on(self, row: LogRow) -> bool:
+        """Whether a message that belongs to the call group before can stand in it."""
+        repeats = not self._open_calls.keys().isdisjoint(row.call_ids)
+        is_next = self._has_result or row.role is Role.USER or repeats
+        return row.joins and not (self._open_calls and is_next)
+
+    def _add_tool_row(self, row: LogRow) -> None:
+        if row.call_ids[0] in self._open_calls:
+            self._put_answer()
+            self._has_result = True
+            self._add_result(row, self._open_calls.pop(row.call_ids[0]))
+        elif row.seq not in self._placed:
+            self._late_texts.append(row)
+            if not self._waits:
+                self._end_group()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether results have to come before any text."""
+        return bool(self._open_calls)
 
     def _with_held(self, row: LogRow) -> LogRow:
         """Return a row with the reasoning that was held back before it (rule 9)."""
@@ -282,6 +331,11 @@ class Assembler(ABC):
         """How many items will not change."""
         return len(self._stable_items)
 
+    @property
+    def _item_count(self) -> int:
+        """How many items are complete: the stable ones, and those that wait for a result."""
+        return self.stable_items
+
     def point_at(self, seq: int) -> StablePoint | None:
         """Return the point that a payload up to this seq reached, None before the first row."""
         index = bisect_right(self._seqs, seq) - 1
@@ -297,11 +351,12 @@ class Assembler(ABC):
 
     def seq_of(self, item_index: int) -> int | None:
         """Return the seq of the last row in this item, None for what stands before all rows."""
-        after = bisect_right(self._counts, item_index, key=itemgetter(0)) - self.open_items
+        after = bisect_right(self._item_counts, item_index) - self.open_items
         return (self._seqs[after] or None) if 0 <= after < len(self._seqs) else None
 
     def _record_point(self, seq: int) -> None:
         self._seqs.append(seq)
+        self._item_counts.append(self._item_count)
         positions = len(self._positions), len(self._fixed_positions)
         self._counts.append((self.stable_items, *positions, self.tokens, self.sealed_tokens))
 
@@ -342,11 +397,51 @@ class Assembler(ABC):
         self._record_point(self._seqs[-1] if self._seqs else 0)
 
     def _end_group(self) -> None:
-        """Close the calls of the last call group that have no result."""
-        for wire_id in self._open_calls.values():
-            self._put_result(wire_id)
+        """End the last call group: what comes now does not belong to it."""
+        self._close_calls()
+
+    def _close_calls(self) -> None:
+        """Answer the open calls: by late results, or by the note that there is none."""
+        self._put_answer()
+        for call_id, wire_id in self._open_calls.items():
+            if (late := self._expected.get(call_id)) is not None:
+                self._placed.add(late.seq)
+                self._add_result(late, wire_id)
+            else:
+                self._put_result(wire_id)
         self._open_calls.clear()
+        self._expected.clear()
+        self._has_result = False
         self._finish_group()
+        if not self._waits:
+            rows, self._late_texts = self._late_texts, []
+            for row in rows:
+                self._put_late_text(row)
+
+    def _put_answer(self) -> None:
+        """Put the messages of the assistant with the open calls, as one."""
+        rows, self._answer = self._answer, []
+        if not rows:
+            return
+        self._put_row(rows[0] if len(rows) == 1 else JoinedRow(rows), self._replaced_ids)
+        self._replaced_ids = {}
+        for index in range(bisect_left(self._seqs, rows[0].seq), len(self._seqs)):
+            self._item_counts[index] = self._item_count
+
+    def _put_late_text(self, row: LogRow) -> None:
+        """Put a result as text of the user, where it came."""
+        label = Text(f"[result of tool call {sendable_id(row.call_ids[0])}]")
+        if self._is_cleared(row):
+            parts: tuple[Part, ...] = (Text(self._placeholder(row)),)
+        else:
+            parts = tuple(self._message_with_media(row).parts)
+        message = openai_chat.adapt(Message(Role.USER, (label, *parts)))
+        tokens = count_visible(message, self.count)
+        text = json_text.dump_payload(openai_chat.render(message))
+        user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, FormatName.OPENAI_CHAT, text)
+        self._has_first_message = True
+        self._put_row(user, {})
+        self.costs_by_seq[row.seq] = tokens
 
     def _is_cleared(self, row: LogRow) -> bool:
         return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
@@ -373,6 +468,11 @@ class Assembler(ABC):
 
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""
+        if isinstance(row, JoinedRow):
+            parts = [part for each in row.rows for part in self._message(each).parts]
+            joined = [part for part in parts if part != Text(EMPTY_MESSAGE)]
+            joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
+            return Message(Role.ASSISTANT, tuple(joined))
         message = self._message_with_media(row)
         cut = self.view.media_cut
         if cut is not None and row.seq <= cut.seq:
@@ -450,7 +550,8 @@ class Assembler(ABC):
         self.sealed_tokens += reasoning
         tokens = visible + reasoning
         if tokens != row.tokens:
-            self.costs_by_seq[row.seq] = tokens
+            others = row.rows[1:] if isinstance(row, JoinedRow) else ()
+            self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
         return tokens
 
     def _record_content(self, shown: Message) -> None:
@@ -463,12 +564,15 @@ class Assembler(ABC):
                         self._not_carried[kind] = None
 
     def _add_message(self, row: LogRow) -> None:
-        ids: dict[str, str] = {}
         for call_id in row.call_ids:
             wire_id = self._unique_id(call_id)
             self._open_calls[call_id] = wire_id
-            ids |= replaced_id(call_id, wire_id)
-        self._put_row(row, ids)
+            self._replaced_ids |= replaced_id(call_id, wire_id)
+            if (late := self._late_results.get((call_id, row.seq))) is not None:
+                self._expected[call_id] = late
+        self._answer.append(row)
+        if not (self.joins_answers and self._open_calls):
+            self._put_answer()
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
@@ -518,33 +622,37 @@ class Assembler(ABC):
     def _finish_group(self) -> None:  # noqa: B027  # most formats need nothing
         """Add what follows all results of a call group."""
 
-    @abstractmethod
     def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items of the rows so far, open calls closed, and a tail.
 
-        More rows can be added afterwards.
+        More rows can be added afterwards. A tail is left out where nothing may follow.
         """
-
-    def _payload_items(
-        self, wire_items: list[bytes], tokens: int, tail: DynamicTexts, tail_tokens: int
-    ) -> PayloadItems:
+        closed = self
+        if self._open_calls or self._late_texts:
+            closed = self.copied()
+            closed._close_calls()
+        wire_items, tokens, tail_items, tail_tokens = closed._with_tail(tail)
         return PayloadItems(
             wire_items=wire_items,
             stable_items=self.stable_items,
             tokens=tokens,
-            sealed_tokens=self.sealed_tokens,
+            sealed_tokens=closed.sealed_tokens,
             summary_tokens=self.summary_tokens,
             prefix_digest=self._hash.hexdigest(),
             rendered_through=self.rendered_through,
             has_calls=self.has_calls,
             breakpoints=self._breakpoints(len(self._positions), len(self._fixed_positions)),
-            mentions=tuple(sorted(self.mentions)),
-            references=tuple(sorted(self.references)),
-            tail_items=1 if tail.texts else 0,
+            mentions=tuple(sorted(closed.mentions)),
+            references=tuple(sorted(closed.references)),
+            tail_items=tail_items,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
-            not_carried=tuple(self._not_carried),
+            not_carried=tuple(closed._not_carried),
         )
+
+    @abstractmethod
+    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
+        """Return all items and their tokens, how many are the tail's, and the tokens of it."""
 
 
 def may_have_media(row: LogRow) -> bool:

@@ -16,7 +16,7 @@ from app.domain.common.errors import UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName, is_sendable
 from app.domain.common.policy import ToolOutputPolicy
 from app.domain.conversations.active_window import time_from
-from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.batch import NO_CALLS, batch_shape
 from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.conversations.own_ids import RULE, public_id_from
 from app.domain.formats import json_fields
@@ -79,7 +79,6 @@ def parse_import(entries: Sequence[Any]) -> list[ImportedMessage]:
     imported: list[ImportedMessage] = []
     ids: set[tuple[str, str]] = set()
     drafts: dict[str, list[Draft]] = {}
-    answered: dict[str, dict[str, int]] = {}
     for index, value in enumerate(entries):
         pointer = f"/messages/{index}"
         entry = json_fields.object_at(value, pointer)
@@ -90,9 +89,7 @@ def parse_import(entries: Sequence[Any]) -> list[ImportedMessage]:
         ids.add((source_id, entry["id"]))
         message = without_ref(message_of(entry), format)
         drafts.setdefault(source_id, []).extend(
-            make_drafts(
-                message, format, len, pointer, _NO_OFFLOADING, answered.setdefault(source_id, {})
-            )
+            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
         )
         own = {name: entry[name] for name in ENTRY_FIELDS}
         imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
@@ -167,6 +164,6 @@ def _check_pairs(drafts: Sequence[Draft]) -> None:
 
 def _pairs(drafts: Sequence[Draft]) -> bool:
     try:
-        return not batch_shape(drafts).required_calls
+        return batch_shape(drafts, NO_CALLS) is not None
     except UnpairedToolResult:
         return False

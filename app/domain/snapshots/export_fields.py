@@ -241,7 +241,7 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "role": partial(_one_of, Role),
         "format": partial(_one_of, FormatName),
         "call_ids": _is_texts_json,
-        "continues": _is_boolean,
+        "joins": _is_boolean,
         "body": _text,
         "timestamp": _null_or_text,
         "created_at": _time,

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,12 @@ from app.domain.common.messages import FormatName, Message, Role
 from app.domain.compaction.provider_items import provider_item
 from app.domain.compaction.views import summary_message_tokens
 from app.domain.conversations.active_window import ActiveWindow, window_from
-from app.domain.conversations.log.batch import unpaired
-from app.domain.conversations.log.draft import Derived, derive
+from app.domain.conversations.log.batch import NO_CALLS, batch_shape
+from app.domain.conversations.log.draft import Derived, Draft, derive
 from app.domain.conversations.log.text_limit import require_short_text
 from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.domain.formats import FORMATS
+from app.domain.formats.provider_calls import waiting_calls
 from app.domain.models.tokens import CountText
 from app.domain.snapshots.export_fields import checked
 from app.domain.snapshots.exports import FORMAT, KEYS, ORDER, VERSION, Line, RecordKind
@@ -41,7 +42,7 @@ class ImportChecker:
         self._key: tuple[Any, ...] = ()
         self._has_begun = False
         self._seen: set[RecordKind] = set()
-        self._open_calls: list[str] = []
+        self._calls = NO_CALLS
         self._missing_bytes = 0
         self.settings: Mapping[str, Any] = {}
         self.state: Mapping[str, Any] = {}
@@ -128,12 +129,9 @@ class ImportChecker:
             raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
         raw, message = _message(line, fields)
         self.head_seq += 1
-        self.turns += message.role is Role.USER
+        self.turns += message.role is Role.USER and not fields["joins"]
         derived = self._derived(raw, message, FormatName(fields["format"]))
-        try:
-            self._check_calls(message.role, derived.call_ids)
-        except UnpairedToolResult as error:
-            raise line.error(error.detail, "call_ids") from error
+        derived = self._with_calls(line, fields, message, derived)
         self.tokens += derived.tokens
         call_ids, names = derived.call_ids, derived.call_names
         fields |= {
@@ -174,14 +172,25 @@ class ImportChecker:
         fields["view"] = json_text.dumps(view) if view else ""
         fields["made"] = json_text.dumps(made)
 
-    def _check_calls(self, role: str, call_ids: Sequence[str]) -> None:
-        if role != Role.TOOL:
-            self._open_calls = list(call_ids)
-            return
-        call_id = call_ids[0] if len(call_ids) == 1 else ""
-        if call_id not in self._open_calls:
-            raise unpaired(call_id, "answers no open call")
-        self._open_calls.remove(call_id)
+    def _with_calls(
+        self, line: Line, fields: Mapping[str, Any], message: Message, derived: Derived
+    ) -> Derived:
+        """Check the place of a message among calls, and return the ids of its own in the log."""
+        calls, is_result = self._calls, message.role is Role.TOOL
+        if not (is_result or fields["joins"]):
+            calls = replace(calls, provider=(), is_answering=False)  # as in a fork
+        waiting, resolves = waiting_calls(message)
+        draft = Draft(None, message.role, b"", None, 0, 0, derived.call_ids, False, None)
+        draft = replace(draft, provider_calls=waiting, resolves=resolves)
+        try:
+            shape = batch_shape([draft], calls, self.head_seq - 1)
+        except UnpairedToolResult as error:
+            raise line.error(error.detail, "call_ids") from error
+        assert shape is not None, "the calls are known"
+        if shape.drafts[0].joins != fields["joins"]:
+            raise line.error("must say whether it belongs to the call group before it", "joins")
+        self._calls = shape.after(calls, self.head_seq - 1)
+        return replace(derived, call_ids=shape.drafts[0].call_ids)
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
         self._require_beginning(line)
@@ -189,8 +198,21 @@ class ImportChecker:
             raise line.error(f"The export had {fields['messages']} messages", "messages")
         if self.state["head_seq"] != self.head_seq:
             raise line.error(f"The log had {self.state['head_seq']} messages", "messages")
-        if not {*self.state["open_calls"]} <= {*self._open_calls}:
+        if not {*self.state["open_calls"]} <= self._calls.open.keys():
             raise line.error("The open calls of the state are not those of the log")
+
+    @property
+    def call_state(self) -> dict[str, Any]:
+        """The calls that wait, as the state has them."""
+        calls = self._calls
+        opened = {id: seq for id, seq in calls.open.items() if id in self.state["open_calls"]}
+        return {
+            "open_calls": list(opened),
+            "open_seqs": list(opened.values()),
+            "group_seq": calls.group_seq,
+            "provider_calls": list(calls.provider),
+            "is_answering": calls.is_answering,
+        }
 
     @property
     def window(self) -> ActiveWindow:

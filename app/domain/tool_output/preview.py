@@ -8,18 +8,20 @@
 3. Every note also exists without the names of tools [tool-output.notes-match-tools].
 4. The texts of one result share `max_message_bytes`, in order. The offset in a note counts the
    lines of all texts, joined by newlines as in the blob.
-5. Bytes are fed in pieces of any size, in constant memory; the size of the pieces does not change
+5. A preview takes at most a share of the window.
+6. Bytes are fed in pieces of any size, in constant memory; the size of the pieces does not change
    the preview.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 
 from app.domain.common.policy import ToolOutputPolicy, ToolView
+from app.domain.models.budget import Limits
 from app.domain.tool_output.blobs import (
     MAX_CHARACTER_BYTES,
     ToolOutputRef,
@@ -46,6 +48,9 @@ NOTE_BYTES = 224
 """The largest size of a note and the newline before it."""
 EXCERPT_CHARACTERS = 200
 """The length of the excerpt in a reference [tool-output.preview-reference]."""
+WINDOW_SHARE, BYTES_PER_TOKEN = 0.25, 3
+MIN_BOUND_BYTES = 1024
+"""However small the window is, a preview may have so many bytes."""
 _RUN_BYTES = 4096
 
 
@@ -70,6 +75,15 @@ class ToolPreview:
     note: str = ""
     plain_note: str = ""
     mentions: tuple[str, ...] = ()
+
+
+def bounded_by_window(policy: ToolOutputPolicy, limits: Limits | None) -> ToolOutputPolicy:
+    """Return the policy with previews of at most a share of the window, where that is known."""
+    if limits is None:
+        return policy
+    share = int(limits.effective_window * WINDOW_SHARE * BYTES_PER_TOKEN)
+    max_bytes = min(policy.max_message_bytes, max(MIN_BOUND_BYTES, share))
+    return replace(policy, max_message_bytes=max_bytes)
 
 
 def should_offload(size_bytes: int, output: ToolOutputPolicy) -> bool:
@@ -119,7 +133,7 @@ def _fits(texts: Sequence[str], policy: ToolOutputPolicy) -> bool:
 
 
 class PreviewBuilder:
-    """Makes a preview of a stream of bytes, in constant memory (rule 5)."""
+    """Makes a preview of a stream of bytes, in constant memory (rule 6)."""
 
     def __init__(self, policy: ToolOutputPolicy) -> None:
         self._mode, self._max_bytes = policy.view, policy.max_message_bytes

@@ -90,7 +90,8 @@ class BackgroundCompactions:
             limits = source.resolved.compaction_limits()
             async with self._database.session() as session:
                 await session.contexts.suspend_compaction(
-                    conversation_id, resume_at_tokens(state, limits)
+                    conversation_id,
+                    resume_at_tokens(state, limits, source.resolved.policy.compaction),
                 )
                 await session.jobs.clear_due(conversation_id, state.head_seq)
 

@@ -184,13 +184,16 @@ class PlanExecutor:
         room = run.summary_limit(plan)
         chunks = tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size)
         max_tokens = tree_node_text_limit(room)
+        wanted = room
+        if run.request.target_tokens is None:
+            wanted = min(room, run.summary_floor(plan))
+        free = wanted - sum(node.tokens for node in nodes)
         if self.model(run.source, run.request) is None:
             # What is chosen among the statements of all chunks loses fewer than chunk by chunk.
-            reserved = len(chunks) * (max_tokens + LABEL_TOKENS)
+            reserved = max(len(chunks) * (max_tokens + LABEL_TOKENS), free)
             most = room if run.request.target_tokens is not None else min(room, reserved)
             max_tokens, chunks = max(max_tokens, most - LABEL_TOKENS), list(union(chunks))
-        elif chunks and run.request.target_tokens is not None:
-            free = room - sum(node.tokens for node in nodes)
+        elif chunks:
             max_tokens = max(max_tokens, free // len(chunks) - LABEL_TOKENS)
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
@@ -269,7 +272,8 @@ class PlanExecutor:
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
             tokens = summary_message_tokens(result.text, resolved.count)
-            made.append(merged_summary(parts, result.text, tokens, result.unlisted))
+            levels = resolved.policy.tree_summary.levels
+            made.append(merged_summary(parts, result.text, tokens, levels, result.unlisted))
             unlisted, newly_unlisted = result.unlisted, ""
             nodes[first:end] = [made[-1]]
         return made
@@ -442,8 +446,9 @@ def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
     room = run.summary_limit(plan)
     max_tokens = min(tree_node_text_limit(room), plan.freed_tokens // max(len(chunks), 1))
     tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
+    levels = resolved.policy.tree_summary.levels
     nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
     while merge := run.next_merge(nodes, room):
         first, end = merge
-        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens)]
+        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens, levels)]
     return nodes

@@ -18,7 +18,7 @@ from app.domain.compaction.views import (
     without_compaction,
 )
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.turns import Entry
+from app.domain.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.domain.conversations.view import Span, View, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.active_windows import ActiveWindows
@@ -84,6 +84,10 @@ class CompactionInputs:
             view = base_view(state, active.view if active else None, resolved.policy)
             shown = spans_through(spans or view.spans, state.head_seq)
             entries = await _entries(session, conversation_id, shown, view, resolved.policy)
+        limits = resolved.policy_limits or resolved.limits
+        max_tokens = limits.capacity // OPEN_CALLS_SHARE if limits is not None else 0
+        staying = open_call_seqs(entries, state.calls.open.values(), max_tokens)
+        entries = with_pins(entries, staying) if staying else entries
         return await self._with_shortened(
             CompactionInput(tenant_id, conversation, resolved, view, tuple(entries), active)
         )

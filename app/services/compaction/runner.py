@@ -15,7 +15,7 @@ from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
-from app.domain.compaction.planning import CompactionInput
+from app.domain.compaction.planning import NOT_SHORTER, CompactionInput
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_of
 from app.domain.compaction.provider_items import NATIVE_FORMATS, UNAVAILABLE
 from app.domain.compaction.reduction.truncation import RESULTS_CLEARED
@@ -26,7 +26,7 @@ from app.domain.compaction.results import (
     result_of,
 )
 from app.domain.compaction.summaries.payload_prefix import NOT_USED
-from app.domain.compaction.thresholds import compaction_threshold, resume_at_tokens
+from app.domain.compaction.thresholds import exceeds_messages, resume_at_tokens
 from app.domain.compaction.views import (
     kept_seqs,
     view_for_model,
@@ -44,6 +44,7 @@ from app.services.compaction.execution import DRY_RUN, PlanExecutor, estimated_r
 from app.services.compaction.inputs import CompactionInputs
 from app.services.compaction.planned_calls import CallNotes
 from app.services.compaction.runs import (
+    SUMMARY_SHORT,
     CompactionRun,
     CompactRequest,
     ExecutedPlan,
@@ -66,7 +67,6 @@ PROVIDER_COMPACTS = (
 )
 _OPEN_CALLS_FIRST = ", once the open tool calls are answered"
 _CHANGED = "The context changed while it was being compacted; try again"
-_NOT_SHORTER = "the summary would not be shorter"
 
 _log = logging.getLogger("app.compaction")
 
@@ -198,7 +198,7 @@ class CompactionRunner:
         receipt = self.receipt(run, executed)
         if receipt.after_tokens >= receipt.before_tokens:
             await self._add_failed(run, "no_gain")
-            return nothing_done(run, _NOT_SHORTER, plan.steps)
+            return nothing_done(run, NOT_SHORTER, plan.steps)
         try:
             return await self._store(run, receipt)
         except Conflict:
@@ -226,7 +226,7 @@ class CompactionRunner:
             return _planned_calls(run, plan, plan.hidden, notes)
         receipt = self.receipt(run, executed)
         if receipt.after_tokens >= receipt.before_tokens:
-            return dry_run_of(nothing_done(run, _NOT_SHORTER, plan.steps))
+            return dry_run_of(nothing_done(run, NOT_SHORTER, plan.steps))
         view = receipt.view
         summaries = tuple(_first_within(view.summaries, max_bytes))
         return dry_run_of(
@@ -317,6 +317,7 @@ class CompactionRunner:
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
                 *over_target(run, view),
+                *((SUMMARY_SHORT,) if executed.made and run.lacks_room(executed.plan) else ()),
                 *((UNAVAILABLE,) if _replaces_provider(run) else ()),
                 *_prefix_not_used(run),
             ),
@@ -450,6 +451,10 @@ def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
     The messages that have to stay can be more than `max_messages`: then no compaction helps.
     """
     state, resolved = run.source.state, run.source.resolved
-    state_after = replace(state, hidden_messages=receipt.hidden_messages)
-    exceeds = compaction_threshold(resolved).exceeds_messages(state_after)
-    return resume_at_tokens(state, resolved.compaction_limits()) if exceeds else 0
+    state_after = replace(
+        state, hidden_messages=receipt.hidden_messages, hidden_tokens=receipt.hidden_tokens
+    )
+    policy = resolved.policy.compaction
+    if not exceeds_messages(policy, replace(state_after, resume_at_tokens=0)):
+        return 0
+    return resume_at_tokens(state_after, resolved.compaction_limits(), policy)

@@ -12,12 +12,14 @@ from app.domain.compaction.planning import (
     CompactionOptions,
     plan_compaction,
     room_for_summaries,
+    summary_limit,
 )
-from app.domain.compaction.plans import CompactionPlan, NoCompaction
+from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_hidden_by
 from app.domain.compaction.results import CompactResult
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
-from app.domain.compaction.thresholds import compaction_threshold
+from app.domain.compaction.summary_budget import summary_floor
+from app.domain.compaction.thresholds import exceeds_messages
 from app.domain.compaction.views import agent_tools_tokens, view_after
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.conversations.turns import never_cleared, pinned_seqs
@@ -26,6 +28,8 @@ from app.services.compaction.summaries.run import SummariserRun
 
 SMALL_ROOM_TOKENS = 256
 """Of a short conversation: a summary of the whole room could be longer than what it replaces."""
+SUMMARY_SHORT = "summary_short_of_room"
+"""In `degraded`: the window has less room for summaries than they should have."""
 OVER_TARGET = "target_exceeded_by"
 """Begins what `degraded` has where an asked target is not met: what could not give way."""
 
@@ -86,13 +90,12 @@ class CompactionRun:
         if not source.entries:
             where = " in its active window" if source.state.head_seq else ""
             return NoCompaction(f"the conversation has no messages{where}")
-        threshold = compaction_threshold(source.resolved)
-        deep = self.trigger is Trigger.BACKGROUND and threshold.exceeds_messages(source.state)
+        policy = source.resolved.policy.compaction
+        deep = self.trigger is not Trigger.FORCED and exceeds_messages(policy, source.state)
         return plan_compaction(
             source.shown,
             source.state,
             source.resolved,
-            source.tokens_in(source.view),
             CompactionOptions(
                 forced=self.trigger is Trigger.FORCED or deep,
                 deep=deep,
@@ -118,6 +121,17 @@ class CompactionRun:
         view = self.source.view
         return self.view_after(plan, view.summaries, view.retain)
 
+    def lacks_room(self, plan: CompactionPlan) -> bool:
+        """Whether the window has less room for summaries than they should have. [summary.room]"""
+        if not plan.summarises or self.request.target_tokens is not None:
+            return False
+        return self.summary_limit(plan) < self.summary_floor(plan)
+
+    def summary_floor(self, plan: CompactionPlan) -> int:
+        """Return the tokens that the summaries of a plan should have room for, labels included."""
+        replaced = tokens_hidden_by(plan, self.source.shown) + self.source.state.summary_tokens
+        return summary_floor(replaced)
+
     @property
     def summary_room(self) -> int:
         """The tokens that the plan reserves for summaries, labels included."""
@@ -129,13 +143,16 @@ class CompactionRun:
     def summary_limit(self, plan: CompactionPlan) -> int:
         """Return the tokens that summaries may take, labels included.
 
-        That is the reserve; with an asked target what it leaves beside the shown messages, at least
+        That is the room; with an asked target what it leaves beside the shown messages, at least
         half of the reserve. Where the messages alone miss the target, that is no reason for a poor
         summary. [summary.room]
         """
         room, target_tokens = self.summary_room, self.request.target_tokens
+        if self.trigger is Trigger.PROVIDER:
+            return room  # of messages that are hidden already
         if target_tokens is None:
-            return room
+            shown = self.source.state.summary_tokens
+            return summary_limit(plan, room, self.source.shown, shown)
         without = self.view_after(plan, (), None)
         left = int((target_tokens - self.source.tokens_in(without)) / self.source.resolved.factor)
         # Messages that cannot give way are no reason for a summary that forgets what was kept.
@@ -177,11 +194,14 @@ class ExecutedPlan:
     lacks_summary: bool = False
 
 
-def merged_summary(parts: Sequence[Summary], text: str, tokens: int, unlisted: str = "") -> Summary:
-    """Return the summary that stands for several of one level."""
+def merged_summary(
+    parts: Sequence[Summary], text: str, tokens: int, levels: int, unlisted: str = ""
+) -> Summary:
+    """Return the summary that stands for several of one level, at most of the top one."""
     span = Span(parts[0].span.start, parts[-1].span.end)
     sources = tuple(part.span for part in parts)
-    return Summary(span, text, tokens, parts[0].level + 1, sources, unlisted=unlisted)
+    level = min(parts[0].level + 1, levels)
+    return Summary(span, text, tokens, level, sources, unlisted=unlisted)
 
 
 def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

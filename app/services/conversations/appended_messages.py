@@ -9,10 +9,10 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict
-from app.domain.common.messages import FormatName, Role
+from app.domain.common.messages import FormatName
 from app.domain.common.pages import PAGE_BYTES, Bound
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.batch import BatchShape, unpaired
+from app.domain.conversations.log.batch import BatchShape
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.models.budget import ContextBudget
@@ -85,14 +85,14 @@ def _is_equal(body: str, raw_message: Mapping[str, Any]) -> bool:
 
 
 def positions_of_drafts(
-    after: Conversation, drafts: Sequence[Draft], ids: Sequence[str]
+    after: Conversation, shape: BatchShape, ids: Sequence[str]
 ) -> list[AppendedMessage]:
-    """Return the positions of drafts that are now the end of the log."""
-    first = after.state.head_seq - len(drafts) + 1
-    turn = after.state.turns - sum(draft.role is Role.USER for draft in drafts)
+    """Return the positions of a batch that is now the end of the log."""
+    first = after.state.head_seq - len(shape.drafts) + 1
+    turns_before = after.state.turns - shape.turns[-1]
     positions = []
-    for offset, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
-        turn += draft.role is Role.USER
+    for offset, (draft, message_id) in enumerate(zip(shape.drafts, ids, strict=True)):
+        turn = turns_before + shape.turns[offset]
         seq, tokens = first + offset, draft.tokens + draft.reasoning_tokens
         ref = draft.output.ref_in(message_id, seq) if draft.output is not None else None
         positions.append(AppendedMessage(message_id, seq, turn, draft.role, tokens, ref))
@@ -106,14 +106,11 @@ def position_of(message: StoredMessage) -> AppendedMessage:
     )
 
 
-def check_position(current: Conversation, request: Append, shape: BatchShape) -> None:
-    """Raise Conflict or UnpairedToolResult when the batch cannot follow the log."""
+def check_position(current: Conversation, request: Append) -> None:
+    """Raise Conflict when the batch expects another head of the log."""
     state = current.state
     if request.expected_seq is not None and request.expected_seq != state.head_seq:
         raise Conflict(
             f"The log's head is {state.head_seq}, not {request.expected_seq}",
             {"head_seq": state.head_seq, "expected_seq": request.expected_seq},
         )
-    for call_id in shape.required_calls:
-        if call_id not in state.open_calls:
-            raise unpaired(call_id, "answers no open call")

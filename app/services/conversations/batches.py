@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.common.messages import FormatName, Role, is_sendable
+from app.domain.common.messages import FormatName, is_sendable
 from app.domain.common.policy import CounterName, ToolOutputPolicy
 from app.domain.compaction.thresholds import NO_THRESHOLD, CompactionThreshold
 from app.domain.conversations.log.draft import (
@@ -21,7 +21,6 @@ from app.domain.conversations.log.draft import (
     plain_text,
 )
 from app.domain.formats import FORMATS, group_items, with_request_pointers
-from app.domain.formats.gemini import answered_before, lacks_ids
 from app.domain.tool_output.blobs import Blob, StoredChunk
 from app.domain.tool_output.offloading import OffloadRules, PreviewedBlob
 from app.domain.tool_output.preview import has_long_line, should_offload
@@ -149,8 +148,8 @@ class Batches:
         count = self._resolver.counter(counter)
         drafts: list[Draft] = []
         index_by_id: dict[str, int] = {}
-        tool_names: dict[str, str] | None = None
-        answered: dict[str, int] = {}
+        tool_names: dict[str, str] = {}
+        is_known = False
         chars_since_yield = 0
         for index, message in group_items(request.format, request.messages):
             pointer = f"/messages/{index}"
@@ -164,25 +163,17 @@ class Batches:
                 continue
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
-            is_placed = is_result and request.format is FormatName.GEMINI and lacks_ids(message)
-            if (
-                tool_names is None
-                and is_result
-                and (is_placed or _may_offload(message, size, rules.policy))
-            ):
-                only_results_so_far = all(draft.role is Role.TOOL for draft in drafts)
-                tool_names = await self._open_calls(conversation_id) if only_results_so_far else {}
+            if is_result and not is_known and _may_offload(message, size, rules.policy):
+                is_known = True
+                tool_names = await self._open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
-                answered = answered_before(tool_names)
             try:
                 if size > _THREAD_CHARS:
                     message_drafts = await asyncio.to_thread(
-                        make_drafts, message, request.format, count, pointer, rules, answered
+                        make_drafts, message, request.format, count, pointer, rules
                     )
                 else:
-                    message_drafts = make_drafts(
-                        message, request.format, count, pointer, rules, answered
-                    )
+                    message_drafts = make_drafts(message, request.format, count, pointer, rules)
                     chars_since_yield += size
             except ValidationError as error:
                 if message is request.messages[index]:
@@ -192,7 +183,7 @@ class Batches:
                 if draft.id is not None and index_by_id.setdefault(draft.id, index) != index:
                     raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
                 if draft.call_names:
-                    tool_names = dict(zip(draft.call_ids, draft.call_names, strict=True))
+                    tool_names |= zip(draft.call_ids, draft.call_names, strict=True)
                     rules = replace(rules, tool_names=tool_names)
             drafts.extend(message_drafts)
             if chars_since_yield > _CHARS_BEFORE_YIELD:

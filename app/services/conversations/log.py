@@ -13,10 +13,11 @@ from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable,
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.log.batch import batch_shape
+from app.domain.conversations.log.batch import BatchShape, batch_shape
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.prompt.resolved_settings import digest
+from app.domain.tool_output.preview import bounded_by_window
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
 from app.services.common.lookup import lock_conversation
 from app.services.common.observers import UNOBSERVED
@@ -159,7 +160,9 @@ class LogService:
         except ContextError:
             return AppendSettings(conversation.counter)
         return AppendSettings(
-            conversation.counter, resolved.policy.tool_output, compaction_threshold(resolved)
+            conversation.counter,
+            bounded_by_window(resolved.policy.tool_output, resolved.policy_limits),
+            compaction_threshold(resolved),
         )
 
     async def _with_current_window(self, tenant_id: str, result: AppendResult) -> AppendResult:
@@ -207,13 +210,15 @@ class LogService:
         newest = _newest_compaction(batch.request, batch.drafts)
         has_settings = any(draft.is_configuration for draft in batch.drafts)
         is_plain = newest is None and not (batch.attached_blob_ids or has_settings)
-        if batch.request.idempotency_key is None and is_plain:
+        shape = batch_shape(batch.drafts)
+        if batch.request.idempotency_key is None and is_plain and shape is not None:
             async with self._database.session() as session:
                 result = await self._append(
                     session,
                     tenant_id,
                     conversation_id,
                     batch,
+                    shape,
                     if_unchanged=batch.has_results,
                 )
             if result is not None:
@@ -226,10 +231,11 @@ class LogService:
         tenant_id: str,
         conversation_id: str,
         batch: Batch,
+        shape: BatchShape,
         *,
         if_unchanged: bool,
     ) -> AppendResult | None:
-        request, settings, drafts = batch.request, batch.settings, batch.drafts
+        request, settings, drafts = batch.request, batch.settings, shape.drafts
         ids = [draft.id or self._new_id() for draft in drafts]
         if if_unchanged:
             cached = self._database.cached_conversation(tenant_id, conversation_id)
@@ -239,9 +245,8 @@ class LogService:
             tenant_id,
             conversation_id,
             request.format,
-            drafts,
             ids,
-            batch_shape(drafts),
+            shape,
             counter=settings.counter,
             now=self._active.now(),
             expected_seq=request.expected_seq,
@@ -252,7 +257,7 @@ class LogService:
         )
         if after is None:
             return None
-        positions = positions_of_drafts(after, drafts, ids)
+        positions = positions_of_drafts(after, shape, ids)
         placed = zip(drafts, positions, strict=True)
         if kept := [place.seq for draft, place in placed if draft.is_configuration]:
             await session.contexts.pin(after.conversation_id, kept)
@@ -328,10 +333,14 @@ class LogService:
                 current,
                 await self._answer(within(session), current, list(stored_before.values())),
             )
-        check_position(current, batch.request, batch_shape(new))
+        check_position(current, batch.request)
+        shape = batch_shape(new, current.state.calls, current.state.head_seq)
+        assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, new)
         batch = replace(batch, drafts=new)
-        result = await self._append(session, tenant_id, conversation_id, batch, if_unchanged=False)
+        result = await self._append(
+            session, tenant_id, conversation_id, batch, shape, if_unchanged=False
+        )
         assert result is not None, "the head is locked and was checked"
         messages = sorted(
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq

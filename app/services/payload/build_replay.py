@@ -119,6 +119,7 @@ def _render(
         resolved.dynamic_texts_of(texts_before_history if in_opening else ()),
         resolved.defined_tool_names(start.tools),
     )
+    assembler.expect(rows)
     for row in rows:
         assembler.add(row)
     assembler.finish()

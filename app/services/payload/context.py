@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from app.domain.common.errors import Conflict
-from app.domain.compaction.reduction.overflow_errors import Verdict
+from app.domain.compaction.reduction.overflow_errors import Verdict, VerdictKind
 from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.common.observers import UNOBSERVED
@@ -35,6 +35,7 @@ from app.services.payload.pipeline.epoch import (
 from app.services.payload.pipeline.loading import LoadedConversation, load
 from app.services.payload.pipeline.overflow import (
     leave_out_media,
+    leave_out_reasoning,
     reduce_after_overflow,
     refusal,
 )
@@ -105,20 +106,26 @@ class ContextService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings,
-        refused_media: Verdict | None = None,
+        verdict: Verdict | None = None,
     ) -> tuple[CompactResult, dict[str, Any]]:
         """Reduce the payload that a provider refused as too long, and build again, without a model.
 
-        Each call makes the newest payload of this stream smaller. Where the provider refused media,
-        only these are left out. Raises as `build` does, and ContextOverflow when nothing can be
-        left out.
+        Each call makes the newest payload of this stream smaller. Where the provider refused media
+        or reasoning, only these are left out. Raises as `build` does, and ContextOverflow when
+        nothing can be left out.
         """
-        first = Attempt(tenant_id, conversation_id, settings)
+        kind = verdict.kind if verdict is not None else VerdictKind.INPUT_TOO_LONG
+        is_reasoning = kind is VerdictKind.REASONING_REFUSED
+        first = Attempt(tenant_id, conversation_id, settings, drops_reasoning=is_reasoning)
         reduce_first: _Reduction = reduce_after_overflow
-        if refused_media is not None:
-            reduce_first = partial(leave_out_media, verdict=refused_media)
+        if is_reasoning:
+            reduce_first = leave_out_reasoning
+        elif verdict is not None and kind is VerdictKind.MEDIA_REFUSED:
+            reduce_first = partial(leave_out_media, verdict=verdict)
         reduction, _, body = await self._answer(first, reduce_first)
         assert reduction is not None
+        if is_reasoning:
+            reduction = replace(reduction, after_tokens=body["tokens_used"])
         return reduction, body
 
     async def lower_output(

@@ -75,7 +75,7 @@ class CachedPayload:
     def add(self, row: LogRow) -> None:
         """Render one more row that the view shows."""
         self.assembler.add(row)
-        item = entry(row.seq, row.role, row.tokens)
+        item = entry(row.seq, row.role, row.tokens, joins=row.joins)
         self.entries.append(item)
         self.output_tokens += tool_output_tokens(item, self.view)
         if (output := row.output) is not None and output.is_cut:

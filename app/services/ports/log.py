@@ -11,7 +11,6 @@ from app.domain.compaction.thresholds import CompactionThreshold
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.events import Cursor, EventPage
 from app.domain.conversations.log.batch import BatchShape
-from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.status import Activity
 from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.turns import Entry
@@ -27,7 +26,6 @@ class LogRepository(Protocol):
         tenant_id: str,
         conversation_id: str,
         format: str,
-        drafts: Sequence[Draft],
         ids: Sequence[str],
         shape: BatchShape,
         *,

@@ -17,7 +17,14 @@ from cachetools import LRUCache
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.domain.common.messages import FormatName
-from app.domain.common.policy import CounterName, OnUnknownModel, Policy, as_json, effective
+from app.domain.common.policy import (
+    CounterName,
+    OnUnknownModel,
+    Policy,
+    ToolOutputPolicy,
+    as_json,
+    effective,
+)
 from app.domain.compaction.strategies import STRATEGIES
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.epoch import Epoch
@@ -39,6 +46,7 @@ from app.domain.prompt.resolved_settings import (
     tools_from,
 )
 from app.domain.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
+from app.domain.tool_output.preview import bounded_by_window
 from app.services.common.lookup import get_conversation
 from app.services.ports import Models, Repositories, Tokenizer
 
@@ -94,6 +102,15 @@ class SettingsResolver:
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the effective policy of a conversation."""
         return self.policy(conversation.agent.policy, conversation.settings.policy)
+
+    async def tool_output_of(self, conversation: Conversation) -> ToolOutputPolicy:
+        """Return the policy of tool output, its previews bounded by a known window."""
+        policy = self.policy_of(conversation).tool_output
+        try:
+            resolved = await self.of(conversation)
+        except ContextError:
+            return policy
+        return bounded_by_window(policy, resolved.policy_limits)
 
     async def of(
         self,

@@ -255,7 +255,7 @@ class ImportService:
         ):
             raise _no_agent(agent_id)
         state = {**checker.state, "turns": checker.turns, "tokens": checker.tokens}
-        state |= {"counter": checker.settings["counter"]}
+        state |= {"counter": checker.settings["counter"], **checker.call_state}
         state |= {name: _time(state[name]) for name in _TIMES}
         expires_at = _time(checker.settings["expires_at"])
         if expires_at is not None and expires_at <= self._now():

@@ -321,6 +321,7 @@ class RestoreService:
         existing: Mapping[str, Sequence[int]],
     ) -> None:
         """Append those copies that the log does not have, with clashing calls renamed."""
+        renamed: dict[str, str] = {}
         calls: Mapping[str, str] | None = {}
         origin = ""
         new: list[tuple[FormatName, dict[str, Any]]] = []
@@ -328,7 +329,9 @@ class RestoreService:
             source = copy.source
             if not source.is_result:
                 origin = copy.id
-                calls = renamed_calls(source.own_calls, target.used_calls, origin)
+                own = renamed_calls(source.own_calls, target.used_calls, origin)
+                renamed |= {call: own.get(call, call) for call in source.own_calls}
+                calls = renamed
             if copy.id in existing:
                 continue
             if source.is_result and origin in existing:

@@ -138,7 +138,7 @@ class BlobReader:
     ) -> OutputLines:
         """Return numbered lines from `offset` on, as many as `max_message_bytes` allows."""
         source = await self.find(tenant_id, conversation_id, ref)
-        policy = self._policy_of(source)
+        policy = await self._resolver.tool_output_of(source.conversation)
         number, newlines = await self._chunk_of(source, offset)
         reader = LineReader(
             offset,

@@ -68,7 +68,7 @@ class BlobUploads:
             if not await session.blobs.begin_upload(tenant_id, conversation_id, content_id):
                 raise NotFound.conversation(conversation_id)
         try:
-            policy = self._resolver.policy_of(conversation).tool_output
+            policy = await self._resolver.tool_output_of(conversation)
             chunker, preview = Chunker(), PreviewBuilder(policy)
             key = await self._write(
                 tenant_id, conversation_id, content_id, pieces, chunker, preview

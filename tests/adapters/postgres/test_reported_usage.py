@@ -114,7 +114,7 @@ async def test_reasoning_is_looked_for_in_spans(
             database_url,
             """
             INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,
-                reasoning_tokens, total_tokens, has_media, continues, body)
+                reasoning_tokens, total_tokens, has_media, joins, body)
             VALUES ($1, $2, $3, 1, 'assistant', 'anthropic', 1, $4, $2, false, false, '{}')
             """,
             UUID(conversation_id),

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from app.domain.common.messages import NO_RESULT
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import (
@@ -201,7 +202,10 @@ async def test_a_batch_is_atomic(client: httpx.AsyncClient) -> None:
 
 
 async def test_tool_pairing(client: httpx.AsyncClient) -> None:
-    """Orphans and second results are a 409; a user message closes open calls [log.open-calls]."""
+    """Orphans and second results are a 409; a call stays open until it is answered.
+
+    [log.open-calls, payload.late-results]
+    """
     path = await new_conversation(client)
 
     async def refused(*messages: dict[str, Any]) -> None:
@@ -214,12 +218,16 @@ async def test_tool_pairing(client: httpx.AsyncClient) -> None:
     await append(client, path, result("c1"))
     await refused(result("c1"))
     await append(client, path, user("never mind"))
-    await refused(result("c2"))
     await append(client, path, calling("c1"), result("c1"))
-    assert [item["seq"] for item in await read(client, path)] == list(range(1, 7))
     built = (await client.post(f"{path}/context")).json()["payload"]["messages"]
-    closed = [item for item in built if item.get("tool_call_id") == "c2"]
-    assert len(closed) == 1 and "no result" in str(closed[0]["content"])
+    assert [item["content"] for item in built if item.get("tool_call_id") == "c2"] == [NO_RESULT]
+    await append(client, path, result("c2", "the late output"))
+    await refused(result("c2"))
+    assert [item["seq"] for item in await read(client, path)] == list(range(1, 8))
+    again = (await client.post(f"{path}/context")).json()
+    assert again["cache_break_reason"] is None
+    assert again["payload"]["messages"][: len(built)] == built
+    assert "the late output" in str(again["payload"]["messages"][-1]["content"])
 
 
 async def test_message_ids(client: httpx.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -287,3 +288,79 @@ async def test_a_cut_that_is_killed(client: httpx.AsyncClient, database_url: str
     assert (await client.post(f"{path}/context")).json()["payload"] == before
     assert (await client.get(f"{path}/compactions")).json()["data"] == []
     assert (await client.post(f"{path}/overflow")).status_code == 200
+
+
+# --- reasoning that a provider refuses ----------------------------------------------------------
+
+SIGNED = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln" * 30}
+SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAB" * 20}
+ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAB" * 20}
+REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "anthropic": (
+        "claude-sonnet-4-5",
+        {"role": "assistant", "content": [SIGNED, {"type": "text", "text": "Yes."}]},
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+    ),
+    "openai_responses": (
+        "gpt-5",
+        {"role": "assistant", "output": [SEALED, {"role": "assistant", "content": "Yes."}]},
+        "The encrypted content gAAA could not be verified.",
+    ),
+    "openai_chat": (
+        "groq/qwen3",
+        {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."},
+        "property 'reasoning_content' is unsupported",
+    ),
+}
+MARKS = ("c2ln", "gAAAAB", "Hm.")
+
+
+@pytest.mark.parametrize("format", REFUSALS)
+async def test_refused_reasoning_goes_for_good(client: httpx.AsyncClient, format: str) -> None:
+    """No build of that model sends it again; what comes later is sent.
+
+    [compaction.refused-reasoning]
+    """
+    model, said, error = REFUSALS[format]
+    path = await new_conversation(client)
+    form = {"format": format}
+    asked = {"model": model, "max_context_tokens": 20_000, **form}
+
+    async def sent() -> tuple[bool, list[str]]:
+        built = (await client.post(f"{path}/context", json=asked)).json()
+        return any(mark in json.dumps(built["payload"]) for mark in MARKS), built["degraded"]
+
+    await append(client, path, user("hi"))
+    await append(client, path, said, **form)
+    await append(client, path, user("on"))
+    assert await sent() == (True, [])
+    refusal = {"error": {"error": {"message": error}}, "error_status": 400}
+    made = (await client.post(f"{path}/overflow", json=asked | refusal)).json()
+    assert (made["verdict"], made["compacted"]) == ("reasoning_refused", False)
+    assert made["context"]["cache_break_reason"] == "reasoning_dropped"
+    assert made["after_tokens"] == made["context"]["tokens_used"] < made["before_tokens"]
+    assert await sent() == (False, ["reasoning_dropped"])
+    again = await client.post(f"{path}/overflow", json=asked | refusal)
+    assert_problem(again, 422, "VALIDATION_ERROR", "/error")
+    await client.put(f"{path}/sections", json={"sections": [{"name": "a", "content": "New."}]})
+    assert await sent() == (False, ["reasoning_dropped"])
+    later = json.loads(json.dumps(said).replace("rs_1", "rs_2"))
+    await append(client, path, later, **form)
+    await append(client, path, user("and?"))
+    assert await sent() == (True, ["reasoning_dropped"])
+
+
+async def test_a_refused_compaction_item_ends(client: httpx.AsyncClient) -> None:
+    """Where no reasoning is sent, the provider refused its own item."""
+    path = await new_conversation(client, model="gpt-5")
+    form = {"format": "openai_responses"}
+    await append(client, path, user("What is it?"), assistant("A fjord."))
+    await append(client, path, ITEM, **form)
+    await append(client, path, user("on"))
+    built = (await client.post(f"{path}/context", json=form)).json()
+    assert ITEM in built["payload"]["input"]
+    refusal = {"error": "Encrypted content could not be decrypted or parsed."}
+    made = (await client.post(f"{path}/overflow", json=form | refusal)).json()
+    wire = json.dumps(made["context"]["payload"])
+    assert "gAAAAB" not in wire
+    assert "A fjord." in wire

@@ -264,7 +264,8 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     for content in foreign:
         answer = await client.post("/v1/conversations/import", content=content)
         assert_problem(answer, 422, "VALIDATION_ERROR")
-    bent = [{**line, "continues": True} if line["type"] == "message" else line for line in lines]
+    later = {"created_at": "2031-01-01T00:00:00+00:00"}
+    bent = [{**line, **later} if line["type"] == "message" else line for line in lines]
     answer = await client.post("/v1/conversations/import", content=written(bent, sealed=False))
     assert_problem(answer, 422, "VALIDATION_ERROR", f"/{len(lines)}/sha256")
     long = b'{"type":"' + b"x" * 600_000

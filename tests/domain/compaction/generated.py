@@ -11,7 +11,7 @@ from app.domain.compaction.plans import HistoryBudget
 from app.domain.conversations.turns import (
     Entry,
     call_groups,
-    entry,
+    marked,
 )
 from app.domain.conversations.view import ENDLESS, Span
 from tests.domain.histories import entries
@@ -37,8 +37,7 @@ def pinned_histories(draw: st.DrawFn) -> list[Entry]:
     pins, others = draw(st.sets(seqs, max_size=3)), draw(st.sets(seqs, max_size=2))
     excluded = {item.seq for item in history if item.role is T and item.seq in others}
     return [
-        entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
-        for item in history
+        marked(item, pinned=item.seq in pins, excluded=item.seq in excluded) for item in history
     ]
 
 
@@ -46,7 +45,7 @@ def pinned_histories(draw: st.DrawFn) -> list[Entry]:
 def histories(draw: st.DrawFn) -> list[Entry]:
     """Draw what a view shows: all of a log, or its ends around a summary's range; some pins."""
     history = draw(pinned_histories())
-    starts = [i for i, item in enumerate(history) if item.role is not T]
+    starts = [i for i, item in enumerate(history) if not item.joins]
     if len(starts) > 2 and draw(st.booleans()):
         first, last = sorted(draw(st.sets(st.sampled_from(starts[1:]), min_size=2, max_size=2)))
         return history[:first] + history[last:]

@@ -63,7 +63,7 @@ def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[En
     """Each cut drops something, splits no group, and keeps the newest user message and pins."""
     covered: Span | None = None
     pinned = pinned_seqs(history)
-    newest = next((item for item in reversed(history) if item.role is U), None)
+    newest = next((item for item in reversed(history) if item.role is U and not item.joins), None)
     shown = list(history)
     while (spans := spans_after_halving(shown, covered)) is not None:
         left = shown_by(history, spans)

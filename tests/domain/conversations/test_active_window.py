@@ -226,7 +226,7 @@ def test_times_of_messages(text: str, expected: datetime | None) -> None:
 def draft(role: Role, ago: float | None) -> Draft:
     """Return a message from this many seconds ago."""
     stamp = (NOW - timedelta(seconds=ago)).isoformat() if ago is not None else None
-    return Draft(None, role, b"", None, 1, 0, (), False, False, stamp)
+    return Draft(None, role, b"", None, 1, 0, (), False, stamp, joins=role is Role.TOOL)
 
 
 roles = st.sampled_from(list(Role))
@@ -242,7 +242,7 @@ def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
     for sent_at, newest in zip(times.sent, times.newest, strict=True):
         assert (sent_at or NOW) <= newest
     results = [item.role is Role.TOOL for item in batch]
-    assert times.leading_results == (results.index(False) if False in results else len(results))
-    assert times.only_results == all(results)
+    assert times.leading == (results.index(False) if False in results else len(results))
+    assert times.only_leading == all(results)
     told = [at for at in times.sent if at is not None]
     assert times.oldest_sent == (min(told) if told else None)

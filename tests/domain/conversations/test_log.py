@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,13 @@ from hypothesis import strategies as st
 from app.domain.common import json_text
 from app.domain.common.errors import UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName, Role, Text, clean
-from app.domain.conversations.log.batch import BatchShape, batch_shape
+from app.domain.conversations.log.batch import (
+    MAX_OPEN_CALLS,
+    NO_CALLS,
+    BatchShape,
+    Calls,
+    batch_shape,
+)
 from app.domain.conversations.log.draft import Draft, make_drafts
 from app.domain.conversations.log.row import LogRow, parse_stored
 from app.domain.formats import openai_chat
@@ -40,48 +45,31 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 ONLY_COMPACTION = {"type": "compaction", "encrypted_content": "Y29tcGFjdA==", "id": "cmp_1"}
 
 
-def made(role: Role, *call_ids: str) -> Draft:
-    """Return a draft with this role and these call ids."""
-    return Draft(None, role, b"{}", None, 1, 0, call_ids, False, False, None)
+def made(role: Role, *call_ids: str, runs: str = "", resolves: str = "") -> Draft:
+    """Return a draft with these ids of the client's calls and of the provider's."""
+    draft = Draft(None, role, b"{}", None, 1, 0, call_ids, False, None)
+    return replace(draft, provider_calls=tuple(runs), resolves=tuple(resolves))
 
 
-class WholeLog:
-    """The simple model: a log that knows every call, and takes a batch or refuses it whole."""
-
-    def __init__(self) -> None:
-        self.open: list[str] = []
-
-    def try_append(self, batch: Sequence[Draft]) -> bool:
-        """Append message by message, or nothing if one does not fit."""
-        before = list(self.open)
-        for entry in batch:
-            if entry.role is T:
-                (call_id,) = entry.call_ids
-                if call_id not in self.open:
-                    self.open = before
-                    return False
-                self.open.remove(call_id)
-            else:
-                self.open = list(entry.call_ids)
-        return True
-
-
-def applied(open_calls: Sequence[str], shape: BatchShape) -> list[str] | None:
-    """Return the open calls after a batch as the append computes them, None if refused."""
-    if not set(shape.required_calls) <= set(open_calls):
-        return None
-    if shape.closes_group:
-        return list(shape.open_calls)
-    return [call_id for call_id in open_calls if call_id not in shape.required_calls]
+def is_usual(shape: BatchShape, before: Calls) -> bool:
+    """Whether an append takes a shape without knowing the calls: what its statement asks."""
+    required, start = set(shape.required), before.group_seq
+    others = [seq for id, seq in before.open.items() if id not in required]
+    return (
+        required <= before.open.keys()
+        and all(before.open[id] >= start for id in required)
+        and not (shape.begins_answer and (before.provider or any(seq >= start for seq in others)))
+    )
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Draft]:
     """Draw a batch of any messages; its results are paired only by chance."""
-    ids = st.sampled_from("abc")
+    ids, some = st.sampled_from("abc"), st.text("xy", max_size=1)
     message = st.one_of(
-        st.just(made(U)),
+        st.builds(made, st.just(U), resolves=st.just("") | some),
         st.lists(ids, max_size=3, unique=True).map(lambda calls: made(A, *calls)),
+        st.builds(made, st.just(A), runs=some, resolves=some),
         ids.map(lambda call_id: made(T, call_id)),
         ids.map(lambda call_id: made(T, call_id)),
     )
@@ -89,44 +77,68 @@ def batches(draw: st.DrawFn) -> list[Draft]:
 
 
 @given(st.lists(batches(), max_size=8))
-def test_a_batch_is_accepted_exactly_if_its_replay_is(given_: list[list[Draft]]) -> None:
-    """The check by shape and state equals a check of the whole log [log.pairing]."""
-    model, open_calls = WholeLog(), list[str]()
+def test_a_batch_is_stored_as_its_messages_one_by_one_are(given_: list[list[Draft]]) -> None:
+    """Known or not, the calls before a batch make no difference but to what is refused."""
+    calls, head_seq = NO_CALLS, 0
     for batch in given_:
-        try:
-            after = applied(open_calls, batch_shape(batch))
-        except UnpairedToolResult:
-            after = None
-        assert model.try_append(batch) == (after is not None)
-        open_calls = open_calls if after is None else after
-        assert sorted(open_calls) == sorted(model.open)
+        after: Calls | None = calls
+        drafts: list[Draft] = []
+        for index, draft in enumerate(batch):
+            try:
+                one = batch_shape([draft], after, head_seq + index)
+            except UnpairedToolResult:
+                after = None
+                break
+            assert one is not None and after is not None
+            after, drafts = one.after(after, head_seq + index), [*drafts, *one.drafts]
+        usual = batch_shape(batch)
+        if usual is not None and is_usual(usual, calls):
+            assert (usual.after(calls, head_seq), list(usual.drafts)) == (after, drafts)
+        if after is None:
+            with pytest.raises(UnpairedToolResult):
+                batch_shape(batch, calls, head_seq)
+            continue
+        whole = batch_shape(batch, calls, head_seq)
+        assert whole is not None
+        assert (whole.after(calls, head_seq), list(whole.drafts)) == (after, drafts)
+        calls, head_seq = after, head_seq + len(batch)
 
 
-@given(batches())
-def test_a_shape_counts_turns(batch: list[Draft]) -> None:
-    """Each user message starts a turn; user and assistant messages end a call group."""
-    try:
-        shape = batch_shape(batch)
-    except UnpairedToolResult:
-        return
-    assert shape.turns == sum(entry.role is U for entry in batch)
-    assert shape.closes_group == any(entry.role is not T for entry in batch)
+def joins(*batch: Draft) -> str:
+    """Return which messages of a new log join the group before them, as 0 and 1."""
+    shape = batch_shape(batch, NO_CALLS)
+    assert shape is not None
+    return "".join(str(int(draft.joins)) for draft in shape.drafts)
 
 
-def test_a_second_result_is_refused() -> None:
-    """The error names the id of its call [log.pairing]."""
+def test_groups_come_of_ids() -> None:
+    """An answer goes on until a result comes, and while its provider runs a call [log.groups]."""
+    assert (
+        joins(made(U), made(A, "a"), made(A, "b"), made(A), made(T, "a"), made(T, "b")) == "001111"
+    )
+    assert joins(made(A, "a"), made(T, "a"), made(A, "b"), made(T, "b")) == "0101"
+    assert joins(made(A, "a", "b"), made(T, "a"), made(A), made(T, "b"), made(U)) == "01000"
+    assert joins(made(A, "a", runs="x"), made(T, "a"), made(A, resolves="x"), made(A)) == "0110"
+    assert joins(made(A, runs="x"), made(U, resolves="x"), made(A), made(U)) == "0100"
+    assert joins(made(A, "a"), made(U), made(A, "b"), made(T, "a"), made(T, "b")) == "00011"
+
+
+def test_a_result_answers_an_open_call_once() -> None:
+    """The error names the id of its call. Equal ids are numbered in order [log.pairing]."""
     with pytest.raises(UnpairedToolResult) as refused:
-        batch_shape([made(A, "a"), made(T, "a"), made(T, "a")])
+        batch_shape([made(A, "a"), made(T, "a"), made(T, "a")], NO_CALLS)
     assert refused.value.facts == {"tool_call_id": "a"}
-    with pytest.raises(UnpairedToolResult):
-        batch_shape([made(T, "a"), made(T, "a")])
+    twice = batch_shape([made(A, "a", "a#2"), made(T, "a"), made(U), made(T, "a")], NO_CALLS)
+    assert twice is not None
+    assert [draft.call_ids for draft in twice.drafts[1::2]] == [("a",), ("a#2",)]
 
 
-def test_a_user_message_ends_the_open_group() -> None:
-    """A user message while calls are open is allowed, and a later result is refused."""
-    assert batch_shape([made(A, "a"), made(U)]).open_calls == ()
-    with pytest.raises(UnpairedToolResult):
-        batch_shape([made(A, "a"), made(U), made(T, "a")])
+def test_old_calls_are_closed_once_there_are_many() -> None:
+    """The state of a log is bounded [log.open-calls]."""
+    many = [made(role, *calls) for n in range(300) for role, calls in ((A, [str(n)]), (U, []))]
+    shape = batch_shape(many, NO_CALLS)
+    assert shape is not None
+    assert list(shape.opened) == [str(n) for n in range(300 - MAX_OPEN_CALLS, 300)]
 
 
 def original_of(entry: Draft, format: FormatName) -> Any:
@@ -209,10 +221,9 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
     """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
-        said = clean(parse_stored(made_.body, format))
-        if said.role is Role.TOOL:  # an answer without an id is known by its place
-            said = replace(said, tool_call_id=made_.call_ids[0])
-        sent = openai_chat.render(said)
+        sent = openai_chat.render(clean(parse_stored(made_.body, format)))
+        if format is GEMINI:  # an answer without an id is known by its place
+            continue
         if made_.fragment is None:
             assert format is CHAT
             assert json_text.loads(made_.body) == sent
@@ -250,7 +261,6 @@ def test_results_of_one_message_have_numbered_ids() -> None:
     }
     made_ = make_drafts(raw, ANTHROPIC, third, "")
     assert [entry.id for entry in made_] == ["m1", "m1#1"]
-    assert [entry.continues for entry in made_] == [False, True]
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
 
 
@@ -269,12 +279,17 @@ def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
     assert nameless.id is None
 
 
+def drafts_in(raw: dict[str, Any], format: FormatName) -> list[Draft]:
+    """Return the drafts of a message, placed in its log."""
+    return [draft for _, draft in drafts_of(RawLog([(format, raw)]))]
+
+
 def test_stored_gemini_responses_keep_their_calls() -> None:
     """The parts of a Gemini content answer the same calls after they are stored [log.pairing]."""
     parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
-    made_ = make_drafts({"role": "user", "parts": parts}, GEMINI, third, "/messages/0")
+    made_ = drafts_in({"role": "user", "parts": parts}, GEMINI)
     assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]
-    assert made_[1].pointer == "/messages/0/parts/1/functionResponse"
+    assert made_[1].pointer == "/parts/1/functionResponse"
     entry = made_[1]
     row = LogRow("m", 2, T, entry.tokens, 0, entry.call_ids, False, GEMINI, entry.body)
     assert (row.message().tool_call_id, row.message().text) == ("f#2", "b")

@@ -62,7 +62,7 @@ def outcome(make: Any, *arguments: Any) -> list[Draft] | str:
 @example({"role": ["user"], "content": "a"}, FormatName.OPENAI_CHAT)
 def test_the_short_way_makes_the_same_drafts(message: Any, format: FormatName) -> None:
     """Every field of each draft is equal, and so is every error."""
-    arguments: tuple[Any, ...] = (message, format, count, "/messages/3", DEFAULT_RULES, {})
+    arguments: tuple[Any, ...] = (message, format, count, "/messages/3", DEFAULT_RULES)
     assert outcome(make_drafts, *arguments) == outcome(drafts_of_any, *arguments)
 
 
@@ -72,7 +72,7 @@ def test_the_short_way_is_taken_for_every_text_that_is_sent_as_it_is(
 ) -> None:
     """A message goes the long way only when its text is blank or cannot be sent."""
     text = plain_text(message, FormatName.OPENAI_CHAT)
-    (draft,) = drafts_of_any(message, FormatName.OPENAI_CHAT, count, "", DEFAULT_RULES, {})
+    (draft,) = drafts_of_any(message, FormatName.OPENAI_CHAT, count, "", DEFAULT_RULES)
     assert (text is None) == (draft.fragment is not None)
     if text is not None:
         assert plain_draft(message, text, count, "") == draft

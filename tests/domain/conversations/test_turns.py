@@ -15,6 +15,7 @@ from app.domain.conversations.turns import (
     group_boundary_after,
     group_boundary_before,
     is_group_boundary,
+    marked,
     never_cleared,
     parse_turn_boundaries,
     pinned_seqs,
@@ -31,7 +32,7 @@ def history(*roles: Role) -> list[Entry]:
 
 def legal_cuts(items: list[Entry]) -> list[int]:
     """Return by brute force every cut that leaves results with their calls."""
-    return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or items[i].role is not T]
+    return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or not items[i].joins]
 
 
 def test_a_single_turn_is_cut_between_call_groups() -> None:
@@ -117,18 +118,18 @@ def test_turns_partition_a_history(items: list[Entry]) -> None:
     assert starts == sorted(set(starts))
     assert starts[0] == 0
     assert all(items[start].role is U for start in starts[1:])
-    users = {index for index, item in enumerate(items) if item.role is U}
+    users = {index for index, item in enumerate(items) if item.role is U and not item.joins}
     assert users <= set(starts)
 
 
 @given(entries(), st.sets(st.integers(1, 60)))
 def test_pins_protect_call_groups_and_nothing_else(items: list[Entry], pins: set[int]) -> None:
     """Groups partition a history, and each is protected whole if one of it is pinned."""
-    items = [entry(item.seq, item.role, item.tokens, item.seq in pins) for item in items]
+    items = [marked(item, pinned=item.seq in pins) for item in items]
     groups = [items[start:end] for start, end in call_groups(items)]
     assert [item for group in groups for item in group] == items
     protected = pinned_seqs(items)
     for group in groups:
-        assert [item.role is T for item in group] == [False] + [True] * (len(group) - 1)
+        assert [item.joins for item in group] == [False] + [True] * (len(group) - 1)
         pinned = any(item.pinned for item in group)
         assert {item.seq in protected for item in group} == {pinned}

@@ -195,7 +195,6 @@ REFUSALS = [
     (said(KNOWN, role="user"), "/m/parts/0/function_call"),
     (said({"functionCall": {}}), "/m/parts/0/functionCall/name"),
     (said({"functionCall": {"name": "f", "args": []}}), "/m/parts/0/functionCall/args"),
-    (said(KNOWN, KNOWN), "/m/parts/1/function_call/id"),
     (said({"text": "a", "thoughtSignature": "!"}), "/m/parts/0/thoughtSignature"),
     (said({"inlineData": {"data": "AAAA"}}), "/m/parts/0/inlineData/mimeType"),
     (said({"fileData": {"mimeType": "a/b"}}), "/m/parts/0/fileData/fileUri"),

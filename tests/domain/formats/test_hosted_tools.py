@@ -139,7 +139,6 @@ def test_every_type_of_the_sdks_is_known() -> None:
         ({"type": "telepathy", "name": "a"}, "/t/type"),
         ({"type": 5, "name": "a"}, "/t/type"),
         ({"type": "web_search_2025", "name": "a"}, "/t/type"),
-        ({"type": "tool_search"}, "/t/type"),
         ({"type": "bash_20250124", "name": "two words"}, "/t/name"),
         ({"type": "bash_20250124", "name": None}, "/t/name"),
         ({"type": "web_search", "category": "free"}, "/t/category"),

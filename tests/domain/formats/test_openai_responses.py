@@ -218,12 +218,10 @@ REFUSALS = [
     ({"type": "compaction"}, "/m/encrypted_content"),
     ({**CALL, "call_id": None}, "/m/call_id"),
     ({**CALL, "arguments": {}}, "/m/arguments"),
-    ({**CUSTOM, "input": None}, "/m/input"),
     ({**OUTPUT, "call_id": ""}, "/m/call_id"),
     ({**OUTPUT, "output": 5}, "/m/output"),
     ({**FOUND_HERE, "tools": {}}, "/m/tools"),
     ({"role": "assistant", "output": [SAID, OUTPUT]}, "/m/output/1/type"),
-    ({"role": "assistant", "output": [CALL, CALL]}, "/m/output/1/call_id"),
     ({"role": "assistant", "output": [{"role": "user", "content": "x"}]}, "/m/output/0/role"),
     ({"role": "assistant", "output": ["x"]}, "/m/output/0"),
 ]

@@ -96,6 +96,7 @@ def views(draw: st.DrawFn, rows: Sequence[LogRow]) -> View:
     return replace(
         fitted(view, history, room),
         reasoning_after=draw(st.integers(0, len(rows))),
+        late_through=len(rows),
         summary_as_system=draw(st.booleans()),
     )
 
@@ -177,7 +178,9 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
 def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     """Fold rows, all the view shows by default, the way a cold build does."""
     assembler = ASSEMBLERS[case.format](case.view, third)
-    for row in case.shown if rows is None else rows:
+    shown = list(case.shown if rows is None else rows)
+    assembler.expect(shown)
+    for row in shown:
         assembler.add(row)
     assembler.finish()
     return assembler

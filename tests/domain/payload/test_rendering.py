@@ -200,7 +200,8 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
 
     [epochs.stable-items]
     """
-    first = folded(case, case.shown[: max(1, len(case.shown) // 2)]).items(tail)
+    begun = [made for made in case.shown if made.seq <= case.state]
+    first = folded(case, case.shown[: max(len(begun), len(case.shown) // 2)]).items(tail)
     last = folded(case).items()
     if case.view.summary_texts() and len(case.shown) // 2 < case.state:
         return
@@ -229,7 +230,7 @@ def test_deltas_give_the_whole_payload(
     enough = [
         number
         for number, row in enumerate(case.shown, 1)
-        if hidden is None or row.seq >= hidden.start - 1
+        if (hidden is None or row.seq >= hidden.start - 1) and row.seq >= case.view.late_through
     ]
     if not enough:
         return

@@ -104,7 +104,7 @@ async def plant(url: str, planted: list[Planted]) -> None:
     )
     await connection.executemany(
         "INSERT INTO messages (conversation_id, seq, message_id, turn, role, format, tokens,"
-        " reasoning_tokens, total_tokens, has_media, continues, body, created_at)"
+        " reasoning_tokens, total_tokens, has_media, joins, body, created_at)"
         " VALUES ($1, 1, 'm', 1, 'user', 'openai_chat', 1, 0, 1, false, false, '{}', $2)",
         [(UUID(it.conversation_id), it.active) for it in planted],
     )

@@ -150,8 +150,8 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
     refused = [
         [result("zzz")],
         [result("a"), result("a")],
-        [result("a"), user("x"), result("b")],
-        [user("x"), result("a")],
+        [result("a"), user("x"), result("a")],
+        [user("x"), result("zzz")],
         [result("a"), says("ok"), result("nope")],
     ]
     for batch in refused:
@@ -163,7 +163,9 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.open_calls == ("a",)
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, result("b"))
-    await harness.append(cid, user("never mind"))
+    await harness.append(cid, user("never mind"), says("well"))
+    await harness.append(cid, result("a"))
+    assert (await harness.stored(cid)).state.open_calls == ()
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, result("a"))
 

@@ -154,8 +154,8 @@ class Story:
                     if call_id in self.results:
                         state = State.CLEARED if is_cleared else State.VERBATIM
                         found[self.results[call_id]] = state
-                case {"tool_calls": [{"id": call_id}, *_]}:
-                    found[self.calls[call_id]] = State.VERBATIM
+                case {"tool_calls": [*calls]}:
+                    found |= {self.calls[call["id"]]: State.VERBATIM for call in calls}
                 case {"content": text} if said := re.match(r"m(\d+)\.", text):
                     found[int(said[1])] = State.VERBATIM
         return found
@@ -171,7 +171,7 @@ class Story:
 
 class _Spoken:
     def __init__(self, role: Role) -> None:
-        self.role = role
+        self.role, self.joins = role, role is Role.TOOL
 
 
 def stories() -> st.SearchStrategy[list[tuple[str, int]]]:

@@ -33,6 +33,7 @@ from app.domain.common.errors import (
 from app.domain.common.messages import FormatName
 from app.domain.compaction.views import base_view, shown_entries
 from app.domain.conversations.conversation import ConversationState
+from app.domain.conversations.log.batch import NO_CALLS
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.conversations.view import spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -200,7 +201,7 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     )
     assert after.state == replace(
         before.state,
-        open_calls=(),
+        calls=NO_CALLS,
         kept_seqs=after.state.kept_seqs,
         view_version=after.state.view_version,
         view_cause=after.state.view_cause,

@@ -17,6 +17,7 @@ from app.domain.conversations.agent import Agent
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.conversation import Conversation, ConversationState
 from app.domain.conversations.epoch import Epoch
+from app.domain.conversations.log.batch import Calls
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.rolling_window import (
     INHERIT,
@@ -28,6 +29,7 @@ from app.domain.conversations.rolling_window import (
 )
 from app.domain.conversations.settings import ListVersions, StoredSettings
 from app.domain.conversations.stored_message import StoredMessage
+from app.domain.conversations.turns import Entry, entry
 from app.domain.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.domain.models.calibration import Calibration
 
@@ -87,7 +89,8 @@ SETTINGS_COLUMNS = ", ".join(
 NOT_EXPIRED = "(c.expires_at IS NULL OR c.expires_at > now())"
 """The condition of a conversation `c` that is shown; a worker deletes expired ones soon after."""
 STATE_COLUMNS = """
-    h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.view_version, h.compaction_id,
+    h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
+    h.provider_calls, h.is_answering, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
@@ -139,7 +142,12 @@ def state_from(row: Any) -> ConversationState:
         head_seq=row["head_seq"],
         turns=row["turns"],
         tokens=row["tokens"],
-        open_calls=tuple(row["open_calls"]),
+        calls=Calls(
+            dict(zip(row["open_calls"], row["open_seqs"], strict=True)),
+            row["group_seq"],
+            tuple(row["provider_calls"]),
+            row["is_answering"],
+        ),
         view_version=row["view_version"],
         compaction_id=str(compaction_id) if compaction_id else None,
         hidden_span=Span(row["span_start"], row["span_end"])
@@ -291,7 +299,7 @@ def stored_message_from(row: Any) -> StoredMessage:
 
 _LOG_ROW_COLUMNS = (
     *("ids", "seqs", "roles", "row_tokens", "row_reasoning", "row_calls", "row_media"),
-    *("row_formats", "bodies", "outputs"),
+    *("row_formats", "bodies", "outputs", "row_joins"),
 )
 
 
@@ -312,11 +320,17 @@ def log_rows_from(row: Any) -> list[LogRow]:
             format=FormatName(name),
             text=body,
             stored_output=output,
+            joins=joins,
         )
-        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output in zip(
-            *columns, strict=True
+        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output, joins in (
+            zip(*columns, strict=True)
         )
     ]
+
+
+def entry_from(row: Any, *, pinned: bool = False) -> Entry:
+    """Return a message as compaction planning reads it."""
+    return entry(row["seq"], Role(row["role"]), row["tokens"], pinned, joins=row["joins"])
 
 
 def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:

@@ -25,24 +25,24 @@ FIND_START = Statement(f"""
     SELECT coalesce((
         SELECT m.seq FROM messages m
         WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= ({_FIRST_AFTER}) AND m.role <> 'tool'
+            AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
         ORDER BY m.seq LIMIT 1
     ), CAST(:head_seq AS bigint) + 1) AS since
 """)
 
-# Results follow their call directly, so a group ends at the next message without results.
+# A group ends at the next message that does not join it.
 FIND_GAPS = Statement("""
     SELECT DISTINCT
         coalesce((
             SELECT starts.seq FROM messages starts
             WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                AND starts.seq <= late.seq AND starts.role <> 'tool'
+                AND starts.seq <= late.seq AND NOT starts.joins
             ORDER BY starts.seq DESC LIMIT 1
         ), late.seq) AS start,
         coalesce((
             SELECT ends.seq FROM messages ends
             WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                AND ends.seq > late.seq AND ends.role <> 'tool'
+                AND ends.seq > late.seq AND NOT ends.joins
             ORDER BY ends.seq LIMIT 1
         ), CAST(:head_seq AS bigint) + 1) AS past
     FROM messages late
@@ -70,12 +70,12 @@ FIND_OLDEST = Statement(f"""
     ) AS oldest_at
 """)
 
-# A range that ends between the results of a group is extended to the last of them.
+# A range that ends inside a group is extended to its end.
 FIND_ENDS = Statement("""
     SELECT coalesce((
         SELECT m.seq FROM messages m
         WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= edge.past AND m.role <> 'tool'
+            AND m.seq >= edge.past AND NOT m.joins
         ORDER BY m.seq LIMIT 1
     ), CAST(:head_seq AS bigint) + 1) AS past
     FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
@@ -155,9 +155,9 @@ ACTIVITIES = Statement(f"""
     JOIN heads h ON h.conversation_id = c.conversation_id
     LEFT JOIN LATERAL (
         SELECT m.call_ids, m.call_names FROM messages m
-        WHERE m.conversation_id = h.conversation_id AND m.role <> 'tool'
-            AND cardinality(h.open_calls) > 0
-        ORDER BY m.seq DESC LIMIT 1
+        WHERE m.conversation_id = h.conversation_id AND m.seq >= h.group_seq
+            AND m.seq = h.open_seqs[cardinality(h.open_seqs)]
+        LIMIT 1
     ) calling ON true
     WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
     ORDER BY h.newest_at DESC, c.conversation_id
@@ -176,7 +176,7 @@ _CLEAR = """
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
         last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}', open_outside = cardinality(h.open_calls) > 0,
+        promoted = '{}', mentions = '{}', open_outside = true,
         event_seq = h.event_seq + 1
 """
 _ADD_EVENTS = """
@@ -314,7 +314,7 @@ class ActiveWindowRepository:
             outside_tokens=state.outside_tokens,
             outside_messages=state.outside_messages,
             window_seconds=state.window_seconds,
-            open_outside=bool(state.open_calls) and not state.window.holds(state.head_seq),
+            open_outside=not state.window.holds(state.head_seq),
             mentions=list(state.mentions),
             oldest_at=state.oldest_at,
             view_version=state.view_version,

@@ -11,6 +11,7 @@ from app.adapters.postgres.common.rows import (
 )
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.conversations.active_window import OUT_OF_DATE
+from app.domain.conversations.log.batch import MAX_OPEN_CALLS
 
 # Results are offloaded by the cached settings, so these must be the current ones: no other process
 # may have changed them.
@@ -22,34 +23,44 @@ _IS_UNCHANGED = """(
             AND a.updated_at = CAST(:cached_agent_at AS timestamptz)
     ))
 )"""
-# The leading results of a batch answer earlier calls. If those are outside the active window, the
-# results stay outside. Usually the window then begins after them; if it begins before them, it is
-# out of date until the next read moves it.
+# The leading messages of a batch belong to the call group before it. If that is outside the active
+# window, they stay outside. Usually the window then begins after them; if it begins before them, it
+# is out of date until the next read moves it.
 _OUTSIDE = "CASE WHEN h.open_outside AND h.since > h.head_seq THEN {} ELSE 0 END"
-_OUTSIDE_MESSAGES = _OUTSIDE.format("CAST(:leading_results AS bigint)")
-_OUTSIDE_TOKENS = _OUTSIDE.format("CAST(:leading_result_tokens AS bigint)")
+_OUTSIDE_MESSAGES = _OUTSIDE.format("CAST(:leading AS bigint)")
+_OUTSIDE_TOKENS = _OUTSIDE.format("CAST(:leading_tokens AS bigint)")
 _WINDOW = f"""newest_before = h.newest_at,
                 newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = CASE
                     WHEN NOT h.open_outside THEN least(
                         h.oldest_at, CAST(:oldest_sent AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
-                    WHEN CAST(:only_results AS boolean) THEN h.oldest_at
+                    WHEN CAST(:only_leading AS boolean) THEN h.oldest_at
                     ELSE least(
                         h.oldest_at, CAST(:oldest_sent_after AS timestamptz),
                         greatest(CAST(:now AS timestamptz), h.newest_at))
                 END,
                 window_seconds = CASE
                     WHEN h.open_outside AND h.since <= h.head_seq
-                        AND CAST(:leading_results AS bigint) > 0 THEN {OUT_OF_DATE}
+                        AND CAST(:leading AS bigint) > 0 THEN {OUT_OF_DATE}
                     ELSE h.window_seconds
                 END,
-                open_outside = h.open_outside AND NOT CAST(:closes_group AS boolean),
+                open_outside = h.open_outside AND CAST(:only_leading AS boolean),
                 since = h.since + {_OUTSIDE_MESSAGES},
                 outside_messages = h.outside_messages + {_OUTSIDE_MESSAGES},
                 outside_tokens = h.outside_tokens + {_OUTSIDE_TOKENS},
                 hidden_messages = h.hidden_messages + {_OUTSIDE_MESSAGES},
                 hidden_tokens = h.hidden_tokens + {_OUTSIDE_TOKENS},"""
+# The state of the log that the shape of a batch expects: see `BatchShape`.
+_IS_USUAL = f"""(
+    cardinality(h.open_calls) <= {MAX_OPEN_CALLS}
+    AND NOT (CAST(:begins_answer AS boolean) AND cardinality(h.provider_calls) > 0)
+    AND NOT EXISTS (
+        SELECT FROM unnest(h.open_calls, h.open_seqs) AS o (call, seq)
+        WHERE CASE WHEN o.call = ANY (CAST(:required_calls AS text[])) THEN o.seq < h.group_seq
+            ELSE CAST(:begins_answer AS boolean) AND o.seq >= h.group_seq END
+    )
+)"""
 # Bodies are bytes: the output of orjson is sent without decoding. The update matches the row in
 # `heads` only in the state for which the batch was prepared, and its lock orders concurrent
 # writers. Without a match nothing is stored.
@@ -75,13 +86,20 @@ _APPEND = f"""
                     ELSE h.mentions || CAST(:mentions AS text[])
                 END,
                 {{window}}
-                open_calls = CASE
-                    WHEN CAST(:closes_group AS boolean) THEN CAST(:open_calls AS text[])
-                    ELSE ARRAY(
-                        SELECT call FROM unnest(h.open_calls) AS call
-                        WHERE call <> ALL (CAST(:required_calls AS text[]))
-                    )
-                END
+                open_calls = ARRAY(
+                    SELECT o.call FROM unnest(h.open_calls) AS o (call)
+                    WHERE o.call <> ALL (CAST(:closed_calls AS text[]))
+                ) || CAST(:opened_calls AS text[]),
+                open_seqs = ARRAY(
+                    SELECT o.seq FROM unnest(h.open_calls, h.open_seqs) AS o (call, seq)
+                    WHERE o.call <> ALL (CAST(:closed_calls AS text[]))
+                ) || ARRAY(
+                    SELECT h.head_seq + 1 + o.at FROM unnest(CAST(:opened_at AS bigint[])) AS o (at)
+                ),
+                group_seq = coalesce(h.head_seq + 1 + CAST(:group_at AS bigint), h.group_seq),
+                provider_calls = coalesce(
+                    CAST(:provider_calls AS text[]), h.provider_calls),
+                is_answering = CAST(:is_answering AS boolean)
             FROM conversations c
             WHERE h.conversation_id = CAST(:conversation_id AS uuid)
                 AND c.conversation_id = CAST(:conversation_id AS uuid)
@@ -89,6 +107,7 @@ _APPEND = f"""
                 AND (NOT CAST(:if_unchanged AS boolean) OR {_IS_UNCHANGED})
                 AND h.counter = CAST(:counter AS text)
                 AND h.open_calls @> CAST(:required_calls AS text[])
+                AND (CAST(:is_known AS boolean) OR {_IS_USUAL})
                 AND (CAST(:expected_seq AS bigint) IS NULL
                     OR h.head_seq = CAST(:expected_seq AS bigint))
                 AND NOT EXISTS (
@@ -100,7 +119,7 @@ _APPEND = f"""
         ), stored AS (
             INSERT INTO messages (
                 conversation_id, seq, message_id, turn, role, format, tokens, reasoning_tokens,
-                total_tokens, call_ids, call_names, has_media, continues, body, fragment,
+                total_tokens, call_ids, call_names, has_media, joins, body, fragment,
                 output, timestamp, at, late_at
             )
             SELECT
@@ -113,7 +132,7 @@ _APPEND = f"""
                 item.tokens,
                 item.reasoning_tokens,
                 moved.tokens - CAST(:tokens AS bigint) + item.total_tokens,
-                item.call_ids, item.call_names, item.has_media, item.continues,
+                item.call_ids, item.call_names, item.has_media, item.joins,
                 convert_from(item.body, 'UTF8'), convert_from(item.fragment, 'UTF8'),
                 item.output, item.timestamp, {{times}}
             FROM moved, unnest(
@@ -121,12 +140,12 @@ _APPEND = f"""
                 CAST(:row_tokens AS integer[]), CAST(:row_reasoning AS integer[]),
                 CAST(:row_totals AS bigint[]), CAST(:call_ids AS text[]),
                 CAST(:call_names AS text[]), CAST(:has_media AS boolean[]),
-                CAST(:continues AS boolean[]), CAST(:bodies AS bytea[]),
+                CAST(:joins AS boolean[]), CAST(:bodies AS bytea[]),
                 CAST(:fragments AS bytea[]), CAST(:outputs AS text[]),
                 CAST(:timestamps AS text[]){{arrays}}
             ) WITH ORDINALITY AS item (
                 id, turn, role, tokens, reasoning_tokens, total_tokens, call_ids, call_names,
-                has_media, continues, body, fragment, output, timestamp{{columns}}, position
+                has_media, joins, body, fragment, output, timestamp{{columns}}, position
             )
         ){{blobs}}
         SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS}, h.due_at = now() AS became_due
@@ -134,7 +153,7 @@ _APPEND = f"""
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {SETTINGS_JOINS}
         """
-# Most batches do not begin with a result, and their messages have no timestamps. They use a shorter
+# Most batches begin a new call group, and their messages have no timestamps. They use a shorter
 # statement, because every expression costs time.
 _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = least(

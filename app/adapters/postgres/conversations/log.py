@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 from asyncpg import UniqueViolationError
 
 from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import SettingsCache, stored_message_from
+from app.adapters.postgres.common.rows import SettingsCache, entry_from, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.conversations.log_statements import (
@@ -39,7 +40,7 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import BatchShape, Times, batch_times
 from app.domain.conversations.log.draft import Draft
 from app.domain.conversations.stored_message import StoredMessage
-from app.domain.conversations.turns import Entry, entry, pinned_seqs
+from app.domain.conversations.turns import Entry, with_pins
 from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
@@ -55,7 +56,6 @@ class LogRepository:
         tenant_id: str,
         conversation_id: str,
         format: str,
-        drafts: Sequence[Draft],
         ids: Sequence[str],
         shape: BatchShape,
         *,
@@ -67,7 +67,8 @@ class LogRepository:
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         if_unchanged: bool = False,
     ) -> Conversation | None:
-        totals, turns = _running_totals(drafts)
+        drafts = shape.drafts
+        totals = list(accumulate(draft.tokens for draft in drafts))
         times = batch_times(drafts, now)
         cached = self._settings_cache.get(tenant_id, conversation_id)
         has_outputs = any(draft.output is not None for draft in drafts)
@@ -85,15 +86,21 @@ class LogRepository:
             expected_seq=expected_seq,
             if_unchanged=if_unchanged,
             format=format,
-            required_calls=list(shape.required_calls),
-            closes_group=shape.closes_group,
-            open_calls=list(shape.open_calls),
-            turns=shape.turns,
+            required_calls=list(shape.required),
+            closed_calls=list(shape.closed),
+            opened_calls=list(shape.opened),
+            opened_at=list(shape.opened.values()),
+            group_at=shape.start,
+            provider_calls=list(shape.provider) if shape.provider is not None else None,
+            is_answering=shape.is_answering,
+            begins_answer=shape.begins_answer,
+            is_known=shape.is_known,
+            turns=shape.turns[-1],
             mentions=_mentions(drafts) if has_outputs else (),
             tokens=totals[-1],
             ids=list(ids),
             client_ids=[draft.id for draft in drafts if draft.id is not None],
-            row_turns=turns,
+            row_turns=list(shape.turns),
             roles=[str(draft.role) for draft in drafts],
             row_tokens=[draft.tokens for draft in drafts],
             row_reasoning=[draft.reasoning_tokens for draft in drafts],
@@ -105,7 +112,7 @@ class LogRepository:
                 json_text.dumps(draft.call_names) if draft.call_names else None for draft in drafts
             ],
             has_media=[draft.has_media for draft in drafts],
-            continues=[draft.continues for draft in drafts],
+            joins=[draft.joins for draft in drafts],
             bodies=[draft.body for draft in drafts],
             fragments=[draft.fragment for draft in drafts],
             outputs=[_output_of(draft) for draft in drafts] if has_outputs else [None] * len(ids),
@@ -114,11 +121,11 @@ class LogRepository:
             now=times.now,
             oldest_sent=times.oldest_sent,
             oldest_sent_after=times.oldest_sent_after,
-            only_results=times.only_results,
+            only_leading=times.only_leading,
             sent_times=times.sent,
             newest_times=times.newest,
-            leading_results=times.leading_results,
-            leading_result_tokens=totals[times.leading_results - 1] if times.leading_results else 0,
+            leading=times.leading,
+            leading_tokens=totals[times.leading - 1] if times.leading else 0,
             **cached.parameters,
         )
         if row is None:
@@ -140,7 +147,7 @@ class LogRepository:
         if has_blobs := any(uses):
             values |= append_parameters(blobs, uses)
         is_timed = times.oldest_sent is not None
-        is_usual = not (is_timed or times.leading_results)
+        is_usual = not (is_timed or times.leading)
         try:
             return await self._session.first(APPENDS[is_usual, is_timed, has_blobs], **values)
         except UniqueViolationError:
@@ -211,15 +218,8 @@ class LogRepository:
         rows = await self._session.all(
             ENTRIES, conversation_id=conversation_id, start=start, end=end
         )
-        entries = [
-            entry(row["seq"], Role(row["role"]), row["tokens"], row["pinned"]) for row in rows
-        ]
-        pinned = pinned_seqs(
-            entries
-        )  # with results that were appended after their group was pinned
-        if not pinned:
-            return entries
-        return [entry(item.seq, item.role, item.tokens, item.seq in pinned) for item in entries]
+        # With results that came after their group was pinned.
+        return with_pins([entry_from(row, pinned=row["pinned"]) for row in rows])
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         rows = await self._session.all(
@@ -229,17 +229,19 @@ class LogRepository:
         names: dict[str, str] = {}
         for row in rows:
             if row["role"] != Role.TOOL:
-                names = named_calls(row["call_ids"], row["call_names"])
+                names |= named_calls(row["call_ids"], row["call_names"])
             elif row["seq"] >= start and (name := names.get(json_text.loads(row["call_ids"])[0])):
                 found[row["seq"]] = name
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
-        row = await self._session.first(OPEN_CALLS, conversation_id=conversation_id)
-        if row is None:
-            return {}
-        calls = named_calls(row["call_ids"], row["call_names"])
-        return {call_id: name for call_id, name in calls.items() if call_id in row["open_calls"]}
+        rows = await self._session.all(OPEN_CALLS, conversation_id=conversation_id)
+        return {
+            call_id: name
+            for row in rows
+            for call_id, name in named_calls(row["call_ids"], row["call_names"]).items()
+            if call_id in row["open_calls"]
+        }
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
         rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
@@ -288,14 +290,3 @@ def _mentions(drafts: Sequence[Draft]) -> list[str]:
     """Return the tools that the previews of a batch name."""
     outputs = (draft.output for draft in drafts if draft.output is not None)
     return sorted({name for output in outputs for name in output.mentions})
-
-
-def _running_totals(drafts: Sequence[Draft]) -> tuple[list[int], list[int]]:
-    """Return each draft's running token sum and turn number, counted from the batch's start."""
-    totals, turns, total, turn = [], [], 0, 0
-    for draft in drafts:
-        total += draft.tokens
-        turn += draft.role is Role.USER
-        totals.append(total)
-        turns.append(turn)
-    return totals, turns

@@ -89,30 +89,31 @@ SIZES = Statement("""
     ORDER BY seq
 """)
 ENTRIES = Statement("""
-    SELECT m.seq, m.role, m.tokens, p.seq IS NOT NULL AS pinned
+    SELECT m.seq, m.role, m.tokens, m.joins, p.seq IS NOT NULL AS pinned
     FROM messages m
     LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
     WHERE m.conversation_id = CAST(:conversation_id AS uuid)
         AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
     ORDER BY m.seq
 """)
-# Results follow their calls: the message before the first results of a range has their calls.
+# The call group in which a range begins has the calls of its first results.
 TOOL_NAMES = Statement("""
     SELECT seq, role, call_ids, call_names FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND seq >= coalesce((
             SELECT starts.seq FROM messages starts
             WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                AND starts.seq <= CAST(:start AS bigint) AND starts.role <> 'tool'
+                AND starts.seq <= CAST(:start AS bigint) AND NOT starts.joins
             ORDER BY starts.seq DESC LIMIT 1), 1)
         AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
     ORDER BY seq
 """)
 OPEN_CALLS = Statement("""
     SELECT m.call_ids, m.call_names, h.open_calls
-    FROM messages m JOIN heads h ON h.conversation_id = m.conversation_id
-    WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.role <> 'tool'
-    ORDER BY m.seq DESC LIMIT 1
+    FROM heads h
+    JOIN messages m ON m.conversation_id = h.conversation_id AND m.seq = ANY (h.open_seqs)
+    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+    ORDER BY m.seq
 """)
 MAX_MESSAGES_READ = 5_000
 """Newest messages that are searched for the last use of tools: a bound of the cost."""

@@ -23,7 +23,7 @@ REDACTED = Statement("""
 PINS = Statement("""
     SELECT p.conversation_id, p.seq, (
         SELECT m.seq FROM messages m
-        WHERE m.conversation_id = p.conversation_id AND m.seq > p.seq AND m.role <> 'tool'
+        WHERE m.conversation_id = p.conversation_id AND m.seq > p.seq AND NOT m.joins
             AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
         ORDER BY m.seq LIMIT 1
     ) AS past

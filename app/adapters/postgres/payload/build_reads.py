@@ -61,7 +61,8 @@ _ROW_ARRAYS = """
                 AND r.reasoning_tokens = 0
             THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
         ORDER BY r.seq) AS bodies,
-    array_agg(r.output ORDER BY r.seq) AS outputs
+    array_agg(r.output ORDER BY r.seq) AS outputs,
+    array_agg(r.joins ORDER BY r.seq) AS row_joins
 """
 
 

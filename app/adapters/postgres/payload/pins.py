@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.adapters.postgres.common.connections import Session, Statement
-from app.domain.common.messages import Role
-from app.domain.conversations.turns import Entry, entry
+from app.adapters.postgres.common.rows import entry_from
+from app.domain.conversations.turns import Entry
 
-# Results follow their call directly: a call group lasts from one message that is not a result to
-# the next, and a turn from one user message to the next.
+# A call group lasts from one message that does not join the one before to the next, and a turn from
+# one such message of the user to the next.
 GROUP_OF = """
-    SELECT seq, role, tokens FROM messages
+    SELECT seq, role, tokens, joins FROM messages
     WHERE conversation_id = CAST(:conversation_id AS uuid)
         AND seq >= coalesce((
             SELECT starts.seq FROM messages starts
@@ -25,12 +25,17 @@ GROUP_OF = """
             ORDER BY ends.seq LIMIT 1), 9223372036854775807)
     ORDER BY seq
 """
-GROUP = Statement(GROUP_OF.format(starts="starts.role <> 'tool'", ends="ends.role <> 'tool'"))
-TURN = Statement(GROUP_OF.format(starts="starts.role = 'user'", ends="ends.role = 'user'"))
+GROUP = Statement(GROUP_OF.format(starts="NOT starts.joins", ends="NOT ends.joins"))
+TURN = Statement(
+    GROUP_OF.format(
+        starts="starts.role = 'user' AND NOT starts.joins",
+        ends="ends.role = 'user' AND NOT ends.joins",
+    )
+)
 
 PINNED = Statement(
     """
-        SELECT m.seq, m.role, m.tokens FROM pins p
+        SELECT m.seq, m.role, m.tokens, m.joins FROM pins p
         JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
         WHERE p.conversation_id = CAST(:conversation_id AS uuid)
         ORDER BY m.seq
@@ -71,11 +76,11 @@ class PinQueries:
         rows = await self._session.all(
             TURN if whole_turn else GROUP, conversation_id=conversation_id, seq=seq
         )
-        return [entry(row["seq"], Role(row["role"]), row["tokens"]) for row in rows]
+        return list(map(entry_from, rows))
 
     async def pinned(self, conversation_id: str) -> list[Entry]:
         rows = await self._session.all(PINNED, conversation_id=conversation_id)
-        return [entry(row["seq"], Role(row["role"]), row["tokens"], True) for row in rows]
+        return [entry_from(row, pinned=True) for row in rows]
 
     async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
         await self._session.run(PIN, conversation_id=conversation_id, seqs=seqs)

@@ -25,7 +25,7 @@ COPIED = {
     "conversation_versions": ("kind", "version", "body", "created_at"),
     "messages": (
         *("seq", "message_id", "turn", "role", "format", "tokens", "reasoning_tokens"),
-        *("total_tokens", "call_ids", "call_names", "has_media", "continues", "body", "fragment"),
+        *("total_tokens", "call_ids", "call_names", "has_media", "joins", "body", "fragment"),
         *("timestamp", "created_at", "output", "at", "late_at"),
     ),
     "pins": ("seq", "created_at"),

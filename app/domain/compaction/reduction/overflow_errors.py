@@ -9,7 +9,8 @@ apply in order:
    where lowering it leaves enough of it, and the error names its setting or it takes a third of the
    window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
-3. Limits on a rate, a quota or a payment are neither. Refused media are named as such: too many,
+3. Refused reasoning is named as such. Limits on a rate, a quota or a payment are neither. Refused
+   media are named as such: too many,
    too large, or one that the provider cannot read, whose message it may name by its index.
 4. A requested output beyond the model's limit is too large.
 5. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
@@ -37,6 +38,7 @@ from app.domain.compaction.reduction.provider_phrasings import (
     OTHERS,
     OUTPUTS,
     RATES,
+    REASONING,
     SUMS,
     VAGUE_INPUTS,
     WEAK_CODES,
@@ -61,6 +63,7 @@ class VerdictKind(StrEnum):
     INPUT_TOO_LONG = "input_too_long"
     OUTPUT_TOO_LARGE = "output_too_large"
     MEDIA_REFUSED = "media_refused"
+    REASONING_REFUSED = "reasoning_refused"
     OTHER = "other"
 
 
@@ -104,7 +107,7 @@ _OUTPUTS = [_compiled(row.pattern) for row in OUTPUTS]
 _CODE = re.compile(rf"\b(?:{'|'.join(row.pattern for row in CODES)})\b")
 _FIELD_CODES = frozenset(row.pattern for row in FIELD_CODES)
 _WEAK_CODE, _RATE, _OTHERS = _joined(WEAK_CODES), _joined(RATES), _joined(OTHERS)
-_MEDIA, _MEDIA_COUNT = _joined(MEDIA), _joined(MEDIA_COUNTS)
+_MEDIA, _MEDIA_COUNT, _REASONING = _joined(MEDIA), _joined(MEDIA_COUNTS), _joined(REASONING)
 _ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
 _MANY_IMAGES = 20
 """How many images no provider counts as too many, whatever their size."""
@@ -133,6 +136,8 @@ def judge_error(
         return verdict
     if found.codes & _FIELD_CODES or _has(_CODE, texts):
         return _INPUT
+    if _has(_REASONING, texts):
+        return Verdict(VerdictKind.REASONING_REFUSED)
     if _has(_RATE, texts) or _has(_OTHERS, texts):
         return _OTHER
     if _has(_MEDIA, texts):

@@ -123,6 +123,43 @@ MEDIA_COUNTS: Final = (
 )
 """Too many images, or too large ones for so many."""
 
+REASONING: Final = (
+    Phrasing(
+        "Anthropic",
+        r"invalid (?:signature|data) in (?:redacted_)?thinking block|thinking\.signature: "
+        r"|bound to a different (?:conversation|account|model|organi[sz]ation)"
+        r"|thinking blocks in the latest assistant message cannot be modified"
+        r"|block in an assistant message cannot be thinking",
+        "platform.claude.com preserved-thinking, anthropics/claude-code#10199",
+    ),
+    Phrasing(
+        "OpenAI, Azure",
+        r"invalid_encrypted_content|encrypted[ _]content is not supported"
+        r"|encrypted[ _]content\b.{0,400}could not be (?:verified|decrypted)"
+        r"|provided without its required (?:following|reasoning) item",
+        "openai/codex#8426, openai/openai-python#2558",
+    ),
+    Phrasing("xAI", r"(?:could not|failed to|unable to) decrypt\b.{0,60}(?:encrypted|reasoning)"),
+    Phrasing(
+        "Gemini, Vertex AI",
+        r"(?:invalid|corrupted) thought[ _]signature|thought[ _]signature is (?:not valid|invalid)",
+        "google-gemini/gemini-cli#13820",
+    ),
+    Phrasing(
+        "Groq, Cerebras",
+        r"(?:reasoning_content|reasoning_details|thinking_blocks)\b.{0,80}(?:unsupported"
+        r"|not supported|not permitted|not allowed|unrecognized|unexpected)",
+        "sst/opencode#1516",
+    ),
+    Phrasing(
+        ANY,
+        r"(?:unknown|unrecognized|unsupported|unexpected|extra)\b.{0,40}\b(?:reasoning_content"
+        r"|reasoning_details|thinking_blocks)"
+        r"|(?:reasoning|thinking)(?: content)? (?:block|item)s?\b.{0,60}"
+        r"(?:not supported|unsupported|could not be verified)",
+    ),
+)
+"""Reasoning or an encrypted item of an earlier message that a provider does not take back."""
 MEDIA: Final = (
     *MEDIA_COUNTS,
     Phrasing(

@@ -17,7 +17,13 @@ from collections.abc import Collection, Mapping, Sequence
 from app.domain.common.messages import Role
 from app.domain.common.policy import ChainStep, ToolOutputPolicy
 from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, pinned_seqs
+from app.domain.conversations.turns import (
+    MAX_PLACEHOLDER_TOKENS,
+    Entry,
+    group_boundary_before,
+    marked,
+    pinned_seqs,
+)
 from app.domain.conversations.view import View
 
 BUDGET_SHARE = 0.25
@@ -66,10 +72,7 @@ def excluded_seqs(
 
 def with_excluded(entries: Sequence[Entry], excluded: Collection[int]) -> list[Entry]:
     """Return the entries with exactly these marked as excluded."""
-    return [
-        entry(item.seq, item.role, item.tokens, item.pinned, item.seq in excluded)
-        for item in entries
-    ]
+    return [marked(item, pinned=item.pinned, excluded=item.seq in excluded) for item in entries]
 
 
 def plan_clearing(
@@ -102,6 +105,4 @@ def _last_group_with_results(entries: Sequence[Entry]) -> int:
     index = len(entries) - 1
     while index >= 0 and entries[index].role is not Role.TOOL:
         index -= 1
-    while index > 0 and entries[index].role is Role.TOOL:
-        index -= 1
-    return max(index, 0)
+    return group_boundary_before(entries, index)

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import Policy
 from app.domain.compaction.plans import (
     CompactionPlan,
@@ -24,6 +23,7 @@ from app.domain.conversations.turns import (
     is_group_boundary,
     never_hidden,
     pinned_seqs,
+    starts_turn,
 )
 from app.domain.conversations.view import Span
 
@@ -94,8 +94,8 @@ class CutSearch:
         cut = self.last_group if cut is None else cut
         if self.fits(0, cut):
             return self.shown(0, cut), True
-        smallest = self.shown(0, self.last_group, keeps_users=False)
-        return (smallest, True) if self.budget.fits(placeholder_tokens_of(smallest)) else None
+        fewest = self.shown(0, self.last_group, keeps_users=False)
+        return (fewest, True) if self.budget.fits(placeholder_tokens_of(fewest)) else None
 
     def turns_cut(self, turns: int) -> int:
         """Return the cut that leaves the last turns, at least the last call group."""
@@ -158,7 +158,7 @@ class CutSearch:
     def _turn_cuts(self) -> list[int]:
         """Return the starts of the turns after the covered range; the first may be partial."""
         indices = range(self.covered_end, len(self.history))
-        return [i for i in indices if i == self.covered_end or self.history[i].role is Role.USER]
+        return [i for i in indices if i == self.covered_end or starts_turn(self.history[i])]
 
     def _group_cuts(self, start: int) -> list[int]:
         """Return the cuts from `start` on that split no call group and show the last one."""
@@ -172,13 +172,19 @@ class CutSearch:
             return staying
         remaining_tokens = self.budget.history_target // 2
         for item in reversed(between) if remaining_tokens > 0 else ():
-            if item.role is not Role.USER or item.seq in staying:
+            if not starts_turn(item) or item.seq in staying:
                 continue
             remaining_tokens -= item.tokens
             if remaining_tokens < 0:
                 break
             staying.add(item.seq)
         return staying
+
+
+def smallest(history: Sequence[Entry], covered: Span | None) -> list[Entry]:
+    """Return the fewest entries that any plan shows."""
+    search = CutSearch.of(history, covered, HistoryBudget(0, 0, 0, 0), Policy())
+    return search.shown(0, search.last_group, keeps_users=False)
 
 
 def enclosing_range(seqs: Sequence[int], covered: Span | None) -> Span | None:

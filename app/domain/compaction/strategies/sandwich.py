@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.plans import NoCompaction, Plan, placeholder_tokens_of
 from app.domain.compaction.strategies.base import SummaryStrategy
 from app.domain.compaction.strategies.cuts import CutSearch
-from app.domain.conversations.turns import Entry, group_boundary_after, group_boundary_before
+from app.domain.conversations.turns import (
+    Entry,
+    group_boundary_after,
+    group_boundary_before,
+    starts_turn,
+)
 
 
 class Sandwich(SummaryStrategy):
@@ -63,7 +67,7 @@ def _top_and_bottom_cuts(search: CutSearch) -> tuple[int, int]:
             return top, bottom  # the top does not grow either: newer messages come first
         bottom = turn
     if search.covered is None:
-        turn_start = next((i for i in range(top, bottom) if history[i].role is Role.USER), bottom)
+        turn_start = next((i for i in range(top, bottom) if starts_turn(history[i])), bottom)
         if search.hides(turn_start, bottom) and search.meets_target(turn_start, bottom):
             top = turn_start
     return top, bottom
@@ -72,7 +76,7 @@ def _top_and_bottom_cuts(search: CutSearch) -> tuple[int, int]:
 def _turn_start(history: Sequence[Entry], index: int, min_index: int) -> int | None:
     """Return the start of the turn that `index` stands in, unless it is before `min_index`."""
     while min_index <= index < len(history):
-        if history[index].role is Role.USER:
+        if starts_turn(history[index]):
             return index
         index -= 1
     return None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from app.domain.common.messages import Role
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, Plan
 from app.domain.compaction.strategies.base import SummaryStrategy
@@ -68,7 +67,7 @@ def _chunk_spans(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
     starts: list[int] = []
     count = size
     for entry in entries:
-        if count >= size and entry.role is not Role.TOOL:
+        if count >= size and not entry.joins:
             starts.append(entry.seq)
             count = 0
         count += 1
@@ -86,8 +85,7 @@ def next_merge(
     1. A level below the top one that has `fanout` summaries merges its oldest `fanout`, the lowest
        level first.
     2. While the summaries take more than `max_tokens`, the lowest level that has two of them
-       merges as a whole, even at the top, so that they fit and nothing is summarised twice at a
-       level.
+       merges as a whole, so that they fit: at the top into one of the same level.
     3. With one summary a level nothing is merged, however many tokens it takes.
 
     Levels never rise towards newer summaries, before and after. See [decision 0008].

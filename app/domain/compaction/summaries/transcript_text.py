@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import pairwise
 from typing import assert_never
 
 from app.domain.common.messages import (
@@ -25,7 +26,6 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.conversations.turns import call_groups
 from app.domain.formats.labels import block_label
 
 VERBATIM_LABEL = " (kept word for word)"
@@ -91,9 +91,15 @@ def transcript_groups(
 
     `verbatim_indices` are those of messages that stay verbatim beside the summary.
     """
+    starts = [
+        index
+        for index, message in enumerate(messages)
+        if not index or message.role is not Role.TOOL
+    ]
+    calls: dict[str, ToolCall] = {}
     return [
-        tuple(_parts(messages, range(start, end), verbatim_indices))
-        for start, end in call_groups(messages)
+        tuple(_parts(messages, range(start, end), verbatim_indices, calls))
+        for start, end in pairwise([*starts, len(messages)])
     ]
 
 
@@ -106,10 +112,13 @@ def summary_groups(texts: Sequence[str]) -> list[PartGroup]:
 
 
 def _parts(
-    messages: Sequence[Message], indices: range, verbatim: frozenset[int]
+    messages: Sequence[Message],
+    indices: range,
+    verbatim: frozenset[int],
+    calls: dict[str, ToolCall],
 ) -> Iterator[TranscriptPart]:
-    """Yield the parts of one call group."""
-    calls = {call.id: call for index in indices for call in messages[index].calls}
+    """Yield the parts of one message with its results; adds its calls to those before."""
+    calls |= {call.id: call for index in indices for call in messages[index].calls}
     answered = {messages[index].tool_call_id for index in indices}
     for index in indices:
         message = messages[index]

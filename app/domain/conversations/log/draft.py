@@ -42,10 +42,10 @@ from app.domain.formats import (
     FORMATS,
     block_types,
     compactions,
-    gemini,
     openai_chat,
     openai_responses,
 )
+from app.domain.formats.provider_calls import waiting_calls
 from app.domain.formats.tool_calls import sendable_id
 from app.domain.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -70,6 +70,8 @@ _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 class Draft:
     """A checked and counted message that is not stored yet.
 
+    It belongs to the call group before it, if it `joins` that. `provider_calls` are the calls in it
+    that its provider runs and that wait; `resolves` are those from before of which it has a result.
     `raw_message` is the message of the request, found there at the JSON pointer `pointer`. `blobs`
     are stored with it; `attached_blob_id` is the id of a blob that is stored already. `call_names`
     are the tools that it calls, in the order of `call_ids`. `compaction` is the last compaction
@@ -84,8 +86,10 @@ class Draft:
     reasoning_tokens: int
     call_ids: tuple[str, ...]
     has_media: bool
-    continues: bool
     timestamp: str | None
+    joins: bool = False
+    provider_calls: tuple[str, ...] = ()
+    resolves: tuple[str, ...] = ()
     output: StoredOutput | None = None
     blobs: tuple[NewBlob, ...] = ()
     attached_blob_id: str | None = None
@@ -93,6 +97,11 @@ class Draft:
     raw_message: Mapping[str, Any] = field(default_factory=dict)
     pointer: str = ""
     compaction: Reasoning | None = None
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether a turn begins with the message."""
+        return self.role is Role.USER and not self.joins
 
     @property
     def is_only_compaction(self) -> bool:
@@ -145,21 +154,17 @@ def make_drafts(
     count: CountText,
     pointer: str,
     rules: OffloadRules = DEFAULT_RULES,
-    answered: dict[str, int] | None = None,
 ) -> list[Draft]:
     """Return the drafts of one message of a request: checked, normalised, offloaded and counted.
 
     A user message with several tool results, as Anthropic and Gemini send them, becomes several
-    drafts. `answered` counts the results without an id right before, by tool, and is changed as
-    this message says. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge
-    for too much text.
+    drafts. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge for too
+    much text.
     """
-    answered = {} if answered is None else answered
     text = plain_text(raw, format)
     if text is not None:
-        answered.clear()
         return [plain_draft(raw, text, count, pointer)]
-    return drafts_of_any(raw, format, count, pointer, rules, answered)
+    return drafts_of_any(raw, format, count, pointer, rules)
 
 
 def plain_text(raw: Any, format: FormatName) -> str | None:
@@ -188,7 +193,6 @@ def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: st
         reasoning_tokens=0,
         call_ids=(),
         has_media=False,
-        continues=False,
         timestamp=None,
         raw_message=raw,
         pointer=pointer,
@@ -201,7 +205,6 @@ def drafts_of_any(
     count: CountText,
     pointer: str,
     rules: OffloadRules,
-    answered: dict[str, int],
 ) -> list[Draft]:
     """Return the drafts of a message of any form, as `make_drafts`."""
     if not isinstance(raw, Mapping):
@@ -211,10 +214,6 @@ def drafts_of_any(
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
         raise block_types.with_format_hint(error, raw, format) from error
-    if format is FormatName.GEMINI:
-        messages = gemini.numbered(messages, raw, answered)
-    if any(message.role is not Role.TOOL for message in messages):
-        answered.clear()
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
         block_types.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
@@ -234,6 +233,7 @@ def drafts_of_any(
                 (preview,) = codec.parse(stored_raw, "")
                 message = replace(preview, tool_call_id=message.tool_call_id)
         derived = derive(stored_raw, message, format, count)
+        provider_calls, resolves = waiting_calls(message)
         own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
             Draft(
@@ -245,8 +245,9 @@ def drafts_of_any(
                 reasoning_tokens=derived.reasoning_tokens,
                 call_ids=derived.call_ids,
                 has_media=derived.has_media,
-                continues=index > 0,
                 timestamp=timestamp,
+                provider_calls=provider_calls,
+                resolves=resolves,
                 output=offloaded.output if offloaded is not None else None,
                 blobs=offloaded.blobs if offloaded is not None else (),
                 attached_blob_id=offloaded.attached_blob_id if offloaded is not None else None,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
     File,
     FormatName,
@@ -38,8 +37,8 @@ _TITLES = {
 def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
     """Read one wire message as one or more neutral ones.
 
-    Raises `ValidationError` at the field below `pointer` that is wrong, also for a tool result
-    after other blocks [anthropic.results-first].
+    Results come first, as they are sent [anthropic.results-first]. Raises `ValidationError` at the
+    field below `pointer` that is wrong.
     """
     message = Fields(raw, pointer)
     match message.get("role"):
@@ -54,16 +53,15 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the wire message to store for each neutral message that `parse` returns.
 
-    Their `content` lists, concatenated, are that of the original. The first keeps the unknown
-    fields of the message.
+    Each block is in one of them. The first keeps the unknown fields of the message.
     """
     content = raw.get("content")
     blocks = content if raw.get("role") == "user" and isinstance(content, list) else []
-    results = sum(map(_is_result, blocks))
-    block_groups = [[block] for block in blocks[:results]] + [blocks[results:]]
-    block_groups = [group for group in block_groups if group]
-    if results == 0 or len(block_groups) == 1:
+    rest = [block for block in blocks if not _is_result(block)]
+    block_groups = [[block] for block in blocks if _is_result(block)]
+    if not block_groups or (len(block_groups) == 1 and not rest):
         return (dict(raw),)
+    block_groups += [rest] if rest else []
     others = ({"role": "user", "content": group} for group in block_groups[1:])
     return (dict(raw) | {"content": block_groups[0]}, *others)
 
@@ -91,27 +89,18 @@ def _blocks(holder: Fields) -> list[tuple[Any, str]]:
 
 
 def _parse_user(blocks: list[tuple[Any, str]]) -> tuple[Message, ...]:
-    results = sum(_is_result(block) for block, _ in blocks)
-    for block, at in blocks[:results]:
-        if not _is_result(block):
-            detail = "tool_result blocks must come before all other blocks of their message"
-            raise ValidationError.at(at, detail)
-    messages = [_parse_result(Fields(block, at)) for block, at in blocks[:results]]
-    if not results or len(blocks) > results:
-        parts = (_parse_content(block, at, Role.USER) for block, at in blocks[results:])
+    messages = [_parse_result(Fields(block, at)) for block, at in blocks if _is_result(block)]
+    rest = [(block, at) for block, at in blocks if not _is_result(block)]
+    if rest or not messages:
+        parts = (_parse_content(block, at, Role.USER) for block, at in rest)
         messages.append(Message(Role.USER, tuple(parts)))
     return tuple(messages)
 
 
 def _parse_assistant(blocks: list[tuple[Any, str]]) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    seen: set[str] = set()
-    for block, at in blocks:
-        part = _parse_content(block, at, Role.ASSISTANT)
-        if isinstance(part, ToolCall):
-            tool_calls.add_call_id(part.id, seen, f"{at}/id")
-        parts.append(part)
-    return tuple(parts)
+    return tool_calls.with_own_ids(
+        _parse_content(block, at, Role.ASSISTANT) for block, at in blocks
+    )
 
 
 def _parse_result(result: Fields) -> Message:
@@ -136,9 +125,9 @@ def _parse_content(value: object, pointer: str, role: Role) -> Part:
             return _parse_document(block)
         case "tool_use", Role.ASSISTANT:
             call_id, name = block.filled_text("id"), block.text("name")
-            arguments = json_fields.compact(block.object("input").json())
+            given = block.object("input").json() if block.get("input") is not None else {}
             beside = block.beside(_FORMAT, "id", "name", "input")
-            return ToolCall(call_id, name, arguments, **beside)
+            return ToolCall(call_id, name, json_fields.compact(given), **beside)
         case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
             return _parse_thinking(block)
         case "compaction", Role.ASSISTANT:

@@ -5,8 +5,8 @@
 2. A user content with k function responses is k tool messages and one user message with its other
    parts. `split` cuts the raw content in the same way.
 3. A call without an id is identified by its name; the nth call of a name in one content has the id
-   `name#n`. So has a response without an id, among the responses of its content and of those
-   right before it. Such an id is never sent.
+   `name#n`. Responses without an id answer the open calls of their name in order. Such an id is
+   never sent.
 4. A response is an object: a text is sent as `output`, that of a failed tool as `error`. Media of
    results follow the responses of their content as parts, since not every model accepts them
    inside a response.
@@ -20,14 +20,13 @@ from __future__ import annotations
 from app.domain.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
-    answered_before,
     response_json,
     response_name,
     signature_in,
     text_key,
     tool_media,
 )
-from app.domain.formats.gemini.parsing import lacks_ids, numbered, parse, results, split
+from app.domain.formats.gemini.parsing import parse, results, split
 from app.domain.formats.gemini.rendering import (
     adapt,
     for_payload,
@@ -40,11 +39,8 @@ __all__ = [
     "RESULT_KEY",
     "STAND_IN_SIGNATURE",
     "adapt",
-    "answered_before",
     "for_payload",
     "function_calls",
-    "lacks_ids",
-    "numbered",
     "parse",
     "render",
     "response_json",

@@ -66,22 +66,6 @@ def original_call(call: ToolCall) -> Mapping[str, Any] | None:
     return original
 
 
-def derived_id(name: str, counts: dict[str, int]) -> str:
-    """Return the id of a further call of this name without an id, and count it (rule 3)."""
-    counts[name] = number = counts.get(name, 0) + 1
-    return name if number == 1 else f"{name}#{number}"
-
-
-def answered_before(open_calls: Mapping[str, str]) -> dict[str, int]:
-    """Return how many calls of each name have a result, where calls without an id are open."""
-    answered: dict[str, int] = {}
-    for call_id, name in open_calls.items():
-        number = call_id.removeprefix(name).removeprefix("#") if call_id != name else "1"
-        if number.isdecimal() and derived_id(name, {name: int(number) - 1}) == call_id:
-            answered[name] = min(answered.get(name, int(number)), int(number) - 1)
-    return answered
-
-
 def function_name(name: str) -> str:
     """Return the name of a function as Gemini accepts it [gemini.names]."""
     if _NAME.fullmatch(name):

@@ -22,7 +22,6 @@ from app.domain.common.messages import (
 from app.domain.formats import inline_media, json_fields, tool_calls
 from app.domain.formats.gemini.fields import (
     RESULT_KEY,
-    derived_id,
     is_own_file,
     is_response,
     key_in,
@@ -84,27 +83,15 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return responses
 
 
-def numbered(
-    messages: Sequence[Message], raw: Mapping[str, Any], answered: dict[str, int]
-) -> tuple[Message, ...]:
-    """Count responses without an id on from those that were `answered` before, by name (rule 3)."""
-    responses = (response for _, response in results(raw))
-    return tuple(
-        replace(message, tool_call_id=derived_id(message.name or "", answered))
-        if message.role is Role.TOOL and not next(responses).get("id")
-        else message
-        for message in messages
-    )
-
-
-def lacks_ids(raw: Mapping[str, Any]) -> bool:
-    """Return whether a content has a response without an id."""
-    return any(not response.get("id") for _, response in results(raw))
-
-
 def _parse_user(parts: Sequence[Fields]) -> tuple[Message, ...]:
-    counts: dict[str, int] = {}
-    messages = [_parse_response(part, counts) for part in parts if is_response(part.raw)]
+    messages: list[Message] = []
+    answered: set[str] = set()
+    for part in parts:
+        if is_response(part.raw):
+            message = _parse_response(part)
+            call_id = tool_calls.own_id(message.tool_call_id or "", answered)
+            answered.add(call_id)
+            messages.append(replace(message, tool_call_id=call_id))
     rest = [part for part in parts if not is_response(part.raw)]
     if rest or not messages:
         content = tuple(_parse_part(part, Role.USER) for part in rest)
@@ -114,32 +101,28 @@ def _parse_user(parts: Sequence[Fields]) -> tuple[Message, ...]:
 
 def _parse_model(parts: Sequence[Fields]) -> tuple[Part, ...]:
     parsed: list[Part] = []
-    counts: dict[str, int] = {}
-    seen: set[str] = set()
     for part in parts:
         key = key_in(part.raw, "functionCall")
         if part.get(key) is None:
             parsed.append(_parse_part(part, Role.ASSISTANT))
             continue
-        call = _parse_call(part, part.object(key), counts)
-        tool_calls.add_call_id(call.id, seen, f"{part.at}/{key}/id")
-        parsed.append(call)
-    return tuple(parsed)
+        parsed.append(_parse_call(part, part.object(key)))
+    return tool_calls.with_own_ids(parsed)
 
 
-def _parse_call(part: Fields, call: Fields, counts: dict[str, int]) -> ToolCall:
+def _parse_call(part: Fields, call: Fields) -> ToolCall:
     _has_signature(part)
     name = call.filled_text("name")
     args = call.object("args").json() if call.get("args") is not None else {}
-    call_id = call.optional_text("id") or derived_id(name, counts)
+    call_id = call.optional_text("id") or name
     return ToolCall(call_id, name, json_fields.compact(args), block=part.json(), format=_FORMAT)
 
 
-def _parse_response(part: Fields, counts: dict[str, int]) -> Message:
+def _parse_response(part: Fields) -> Message:
     key = key_in(part.raw, "functionResponse")
     answer = part.object(key)
     name = answer.filled_text("name")
-    call_id = answer.optional_text("id") or derived_id(name, counts)
+    call_id = answer.optional_text("id") or name
     response: Mapping[str, Any] = {}
     if answer.get(RESULT_KEY) is not None:
         response = answer.object(RESULT_KEY).raw

@@ -25,7 +25,6 @@ from app.domain.formats import adapting, inline_media, labels, tool_calls
 from app.domain.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
-    derived_id,
     field_in,
     function_name,
     is_own_file,
@@ -102,13 +101,12 @@ def _has_no_id(call: ToolCall) -> bool:
 
 def _with_derived_ids(parts: list[Part]) -> list[Part]:
     """Give calls without an id the ids that `parse` would derive from these parts (rule 3)."""
-    counts: dict[str, int] = {}
-    for index, part in enumerate(parts):
-        if isinstance(part, ToolCall) and _has_no_id(part):
-            call_id = derived_id(part.name, counts)
-            if call_id != part.id:
-                parts[index] = replace(part, id=call_id)
-    return parts
+    named = (
+        replace(part, id=part.name) if isinstance(part, ToolCall) and _has_no_id(part) else part
+        for part in parts
+    )
+    derived = zip(parts, tool_calls.with_own_ids(named), strict=True)
+    return [part if new == part else new for part, new in derived]
 
 
 def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:

@@ -62,7 +62,7 @@ def _parse_user(message: Fields) -> Message:
 
 
 def _parse_assistant(message: Fields) -> Message:
-    if message.get("function_call") is not None:
+    if any(json_fields.object_in(message.raw, "function_call").values()):
         raise message.error("function_call", "function_call is deprecated: send tool_calls")
     parts = [*_parse_reasoning(message), *_parse_content(message, Role.ASSISTANT)]
     fields: dict[str, Any] = {}
@@ -75,7 +75,8 @@ def _parse_assistant(message: Fields) -> Message:
         fields |= {"audio": {"id": audio["id"]}} if json_fields.text_in(audio, "id") else {}
     parts.extend(_parse_generated_images(message.raw))
     if message.get("tool_calls") is not None:
-        parts.extend(_parse_calls(message.items("tool_calls")))
+        calls = (_parse_call(Fields(item, at)) for item, at in message.items("tool_calls"))
+        parts.extend(tool_calls.with_own_ids(calls))
     name, beside = message.optional_text("name"), (fields, _FORMAT) if fields else (None, None)
     return Message(Role.ASSISTANT, tuple(parts), None, name, False, *beside)
 
@@ -145,20 +146,12 @@ def _parse_part(value: object, pointer: str, role: Role | None) -> Part:
     return Opaque(part.json("prompt_cache_breakpoint"), _FORMAT)
 
 
-def _parse_calls(items: list[tuple[Any, str]]) -> list[ToolCall]:
-    calls = [_parse_call(Fields(item, at)) for item, at in items]
-    seen: set[str] = set()
-    for call, (_, at) in zip(calls, items, strict=True):
-        tool_calls.add_call_id(call.id, seen, f"{at}/id")
-    return calls
-
-
 def _parse_call(call: Fields) -> ToolCall:
     call_id = call.filled_text("id")
     match call.raw.get("type", "function"):
         case "function":
             function = call.object("function")
-            arguments, name = function.text("arguments"), function.text("name")
+            arguments, name = function.optional_text("arguments") or "{}", function.text("name")
             block = reasoning_fields.call_fields_of(call.raw) or None
             format = _FORMAT if block else None
             return ToolCall(call_id, name, arguments, block=block, format=format)

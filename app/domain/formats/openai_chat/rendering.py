@@ -25,6 +25,7 @@ from app.domain.common.messages import (
     is_sendable,
 )
 from app.domain.formats import adapting, inline_media, labels, openai_shared, tool_calls
+from app.domain.formats.hosted_tools import hosted_definition
 from app.domain.formats.openai_chat import reasoning_fields
 from app.domain.formats.tools import ToolDefinition, wire_fields
 
@@ -154,7 +155,9 @@ def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
 def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
     return [
-        {"type": "function", "function": wire_fields(tool, "parameters", strict=tool.strict)}
+        hosted_definition(tool.hosted)
+        if tool.hosted is not None
+        else {"type": "function", "function": wire_fields(tool, "parameters", strict=tool.strict)}
         for tool in tools
     ]
 

@@ -93,18 +93,12 @@ def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _parse_output(group: Fields) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    seen: set[str] = set()
-    for value, at in group.items("output"):
-        item = Fields(value, at)
+    items = [Fields(value, at) for value, at in group.items("output")]
+    for item in items:
         is_output = not is_model_made(item.raw) and item_type(item.raw) in CALLS
         if is_item_group(item.raw) or is_output:
             raise item.error("type", "only items that the model made are allowed here")
-        part = _parse_item(item)
-        if isinstance(part, ToolCall):
-            tool_calls.add_call_id(part.id, seen, f"{at}/call_id")
-        parts.append(part)
-    return tuple(parts)
+    return tool_calls.with_own_ids(map(_parse_item, items))
 
 
 def _parse_item(item: Fields) -> Part:
@@ -188,8 +182,9 @@ def _parse_call(item: Fields, kind: str) -> ToolCall:
         arguments = built_in_arguments(block, kind)
         return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
     is_custom = kind != FUNCTION
-    name, arguments = item.text("name"), item.text("input" if is_custom else "arguments")
-    return ToolCall(call_id, name, arguments, is_custom, block, _FORMAT)
+    given = item.optional_text("input" if is_custom else "arguments")
+    arguments = given or ("" if is_custom else "{}")
+    return ToolCall(call_id, item.text("name"), arguments, is_custom, block, _FORMAT)
 
 
 def _parse_result(result: Fields) -> Message:

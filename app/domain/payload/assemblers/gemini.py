@@ -94,20 +94,13 @@ class GeminiAssembler(MergingAssembler):
         self._results[wire_id] = self._result_block(wire_id, text)
 
     def _finish_group(self) -> None:
-        for block, tokens in self._closing_blocks():
+        results = [self._results[wire_id] for wire_id in self._calls]
+        media = [block for wire_id in self._calls for block in self._media.get(wire_id, ())]
+        # The results' counts include the media.
+        for block, tokens in (*results, *((block, 0) for block in media)):
             self._put(USER, [Block(block, cacheable=False)], tokens)
         self._calls, self._adapted_ids = {}, {}
         self._results, self._media = {}, {}
-
-    def _closing_blocks(self) -> list[tuple[bytes, int]]:
-        if not (self._results or self._open_calls):
-            return []
-        results = [
-            self._results.get(wire_id) or self._result_block(wire_id, NO_RESULT)
-            for wire_id in self._calls
-        ]
-        media = [block for wire_id in self._calls for block in self._media.get(wire_id, ())]
-        return results + [(block, 0) for block in media]  # the results' counts include them
 
 
 def _name_of(call: Mapping[str, Any] | None) -> str | None:

@@ -1,7 +1,8 @@
 """Payload items for formats in which neighbours of one role share an item.
 
 1. An item is closed when a message of the other role comes. The open one may grow, so it is never
-   stable; its content stays where it is.
+   stable; its content stays where it is. Nor is an item stable that has a call of the provider
+   without a result, or comes after one.
 2. Cache breakpoints are at the last block from the log, and at every `BREAKPOINT_INTERVAL`th block
    before. The latter never move, so that an earlier payload differs only near its end.
 """
@@ -15,8 +16,8 @@ from typing import NamedTuple
 from app.domain.common.messages import NO_RESULT
 from app.domain.models.tokens import MESSAGE_OVERHEAD
 from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
-from app.domain.payload.payload_items import BreakpointPosition, PayloadItems
-from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+from app.domain.payload.payload_items import BreakpointPosition
+from app.domain.prompt.sections import DynamicTexts
 
 BREAKPOINT_INTERVAL = 15
 """Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
@@ -41,6 +42,7 @@ class MergingAssembler(Assembler):
         super().__post_init__()
         self._role = ""
         self._blocks: list[bytes] = []
+        self._closed: list[tuple[str, list[bytes]]] = []  # items that are not stable yet
         self._open_item_bytes = 0  # without `_ITEM_END`
         self._blocks_since_fixed = 0
 
@@ -74,7 +76,7 @@ class MergingAssembler(Assembler):
     def _add_breakpoint(self) -> None:
         """Record the position behind the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
         position = BreakpointPosition(
-            self.stable_items, self._open_item_bytes - 1, self.tokens + self.summary_tokens
+            self._item_count, self._open_item_bytes - 1, self.tokens + self.summary_tokens
         )
         self._positions.append(position)
         if self._blocks_since_fixed >= BREAKPOINT_INTERVAL:
@@ -83,8 +85,21 @@ class MergingAssembler(Assembler):
 
     def _close_item(self) -> None:
         if self._blocks:
-            self._append(self._item(self._role, self._blocks))
+            self._closed.append((self._role, self._blocks))
             self._blocks = []
+        if not self._is_paused:
+            for role, blocks in self._closed:
+                self._append(self._item(role, blocks))
+            self._closed.clear()
+
+    @property
+    def _item_count(self) -> int:
+        return self.stable_items + len(self._closed)
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether a call of the provider waits: it goes on with its answer."""
+        return False
 
     def _item(self, role: str, blocks: Sequence[bytes]) -> bytes:
         return self._item_start(role) + b",".join(blocks) + _ITEM_END
@@ -97,40 +112,38 @@ class MergingAssembler(Assembler):
         block, tokens = self._result_block(wire_id, text)
         self._put(USER, [Block(block)], tokens)
 
-    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
-        """Return the items; the last one is the user's, as these providers require."""
-        wire_items, tokens = list(self._stable_items), self.tokens
+    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
+        """Return the items; the last one is the user's, as these providers require.
+
+        Nothing follows a call of the provider that waits but results of the client.
+        """
+        closed = [self._item(role, blocks) for role, blocks in self._closed]
+        wire_items, tokens = [*self._stable_items, *closed], self.tokens
         role, blocks = self._role, list(self._blocks)
 
-        def append(block: bytes, block_tokens: int) -> int:
-            """Add a block that is not stable to an item of the user; return the added tokens."""
+        def append(text: str) -> int:
+            """Add a text that is not stable to an item of the user; return the added tokens."""
             nonlocal role, blocks
             overhead = 0
             if role != USER:
                 if blocks:
                     wire_items.append(self._item(role, blocks))
                 role, blocks, overhead = USER, [], MESSAGE_OVERHEAD
-            blocks.append(block)
-            return block_tokens + overhead
+            blocks.append(self._text_block(text))
+            return self.count(text) + overhead
 
-        for block, block_tokens in self._closing_blocks():
-            tokens += append(block, block_tokens)
+        if self._is_paused:
+            return [*wire_items, self._item(role, blocks)], tokens, 0, 0
         if role != USER:
-            tokens += append(self._text_block(CONTINUE_NOTE), self.count(CONTINUE_NOTE))
-        tail_tokens = 0
+            tokens += append(CONTINUE_NOTE)
         tail_item = self._tail_item(tail)
         if tail_item is None:
-            for text in tail.texts:
-                tail_tokens += append(self._text_block(text), self.count(text))
-        wire_items.append(self._item(role, blocks))
-        if tail_item is not None:
-            wire_items.append(tail_item)
+            tail_tokens = sum(map(append, tail.texts))
+            wire_items.append(self._item(role, blocks))
+        else:
             tail_tokens = MESSAGE_OVERHEAD + sum(map(self.count, tail.texts))
-        return self._payload_items(wire_items, tokens, tail, tail_tokens)
-
-    def _closing_blocks(self) -> list[tuple[bytes, int]]:
-        """Return the blocks, with their tokens, that close the open call group."""
-        return [self._result_block(wire_id, NO_RESULT) for wire_id in self._open_calls.values()]
+            wire_items += [self._item(role, blocks), tail_item]
+        return wire_items, tokens, 1 if tail.texts else 0, tail_tokens
 
     def _tail_item(self, tail: DynamicTexts) -> bytes | None:
         """Return the tail as an item of its own, None where it joins the last one."""

@@ -107,13 +107,8 @@ class ChatAssembler(SeparateAssembler):
         return openai_chat.render(message), count_visible(message, self.count)
 
     def _finish_group(self) -> None:
-        for item in self._media_items():
-            self._append(item)
+        for message, wire_id in self._media:
+            item = openai_chat.render_media(message, {message.tool_call_id or "": wire_id})
+            if item is not None:
+                self._append(json_text.dump_payload(item))
         self._media.clear()
-
-    def _media_items(self) -> list[bytes]:
-        items = (
-            openai_chat.render_media(message, {message.tool_call_id or "": wire_id})
-            for message, wire_id in self._media
-        )
-        return [json_text.dump_payload(item) for item in items if item is not None]

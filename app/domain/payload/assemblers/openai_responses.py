@@ -3,7 +3,8 @@
 1. One row is one item or more.
 2. Reasoning is replayed byte for byte while its prefix is unchanged, a compaction item as long as
    payloads begin with it.
-3. A result has the type of its call in this payload, whatever format it came in.
+3. A result has the type of its call in this payload, whatever format it came in. That of an
+   asynchronous call is where it came; until then the call has none.
 4. Cache breakpoints are at the last part of user and developer messages: the two newest, because
    OpenAI finds a cached prefix only at breakpoints that are still there, and about every
    `BREAKPOINT_INTERVAL`th item.
@@ -32,6 +33,7 @@ class ResponsesAssembler(SeparateAssembler):
     """Items for OpenAI Responses."""
 
     format = FormatName.OPENAI_RESPONSES
+    joins_answers = False
     linked_fields = ("caller",)
     newest_breakpoints = 2
 
@@ -39,6 +41,7 @@ class ResponsesAssembler(SeparateAssembler):
         super().__post_init__()
         self._last_is_model = False  # whether the model made the last item
         self._call_types: dict[str, str] = {}
+        self._running: dict[str, str] = {}  # the ids to send of asynchronous calls, by call id
         self._item_ids: set[str] = set()
 
     def _put_item(self, item: dict[str, Any], tokens: int) -> None:
@@ -77,7 +80,12 @@ class ResponsesAssembler(SeparateAssembler):
         call_type = self._call_types.get(shown.tool_call_id or "")
         items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
         if row.role is Role.ASSISTANT:
-            self._call_types = openai_responses.call_types(items)
+            self._call_types |= openai_responses.call_types(items)
+            running = {item["call_id"] for item in items if item.get("async") is True}
+            for call_id in row.call_ids:
+                self._running.pop(call_id, None)
+                if (wire_id := self._open_calls.get(call_id, "")) in running:
+                    self._running[call_id] = wire_id
             for item in items if row.call_ids else ():
                 self._link(item.get("call_id") or "", item)
         if call_type not in (None, openai_responses.FUNCTION):
@@ -88,6 +96,19 @@ class ResponsesAssembler(SeparateAssembler):
         reasoning = count_replayed(row.reasoning_tokens, stored, reasoning_of(shown), self.count)
         tokens = self._record_cost(row, tokens, reasoning)
         self._put(items, tokens, is_model=row.role is Role.ASSISTANT)
+
+    def _add_tool_row(self, row: LogRow) -> None:
+        if (wire_id := self._running.pop(row.call_ids[0], None)) is None:
+            super()._add_tool_row(row)
+        else:
+            self._open_calls.pop(row.call_ids[0], None)
+            self._add_result(row, wire_id)
+
+    def _close_calls(self) -> None:
+        self._put_answer()
+        for call_id in self._running:
+            self._open_calls.pop(call_id, None)
+        super()._close_calls()
 
     def _unbound(self, row: LogRow, message: Message) -> Message:
         return openai_responses.unbound(message) if row.format is self.format else message

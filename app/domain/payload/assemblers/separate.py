@@ -12,8 +12,7 @@ from typing import Any
 from app.domain.common import json_text
 from app.domain.common.messages import NO_RESULT
 from app.domain.payload.assembler import Assembler
-from app.domain.payload.payload_items import PayloadItems
-from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+from app.domain.prompt.sections import DynamicTexts
 
 
 class SeparateAssembler(Assembler):
@@ -33,10 +32,6 @@ class SeparateAssembler(Assembler):
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
         """Return an item that answers a call with a text, and its tokens."""
 
-    def _media_items(self) -> list[bytes]:
-        """Return the items with the media of results, which the counts of the rows include."""
-        return []
-
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         self._has_first_message = True
         self._put_item(*self._note_item((text,), as_system))
@@ -44,16 +39,9 @@ class SeparateAssembler(Assembler):
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
         self._put_item(*self._result_item(wire_id, text))
 
-    def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
-        """Return the items; open calls are closed after the stable ones."""
-        wire_items, tokens = list(self._stable_items), self.tokens
-        for wire_id in self._open_calls.values():
-            item, item_tokens = self._result_item(wire_id, NO_RESULT)
-            wire_items.append(json_text.dump_payload(item))
-            tokens += item_tokens
-        wire_items += self._media_items()
-        tail_tokens = 0
-        if tail.texts:
-            item, tail_tokens = self._note_item(tail.texts, tail.as_system)
-            wire_items.append(json_text.dump_payload(item))
-        return self._payload_items(wire_items, tokens, tail, tail_tokens)
+    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
+        wire_items = list(self._stable_items)
+        if not tail.texts:
+            return wire_items, self.tokens, 0, 0
+        item, tail_tokens = self._note_item(tail.texts, tail.as_system)
+        return [*wire_items, json_text.dump_payload(item)], self.tokens, 1, tail_tokens

@@ -16,6 +16,7 @@ from app.domain.compaction.reduction.tool_result_clearing import (
 )
 from app.domain.compaction.results import CompactionPending
 from app.domain.compaction.strategies import STRATEGIES
+from app.domain.compaction.thresholds import exceeds_messages
 from app.domain.conversations.view import Span, spans_through
 from app.domain.models.budget import Pressure, pressure_status
 from app.domain.payload.reported_usage import is_suspended
@@ -126,8 +127,9 @@ def _is_compaction_due(state: BuildState) -> bool:
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
-    inline = (
-        policy.mode is CompactionMode.INLINE and not state.input.conversation.state.is_suspended
-    )
+    conversation_state = state.input.conversation.state
+    inline = policy.mode is CompactionMode.INLINE and not conversation_state.is_suspended
+    if inline and limits.due_at is not None and exceeds_messages(policy, conversation_state):
+        return True
     due_levels = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
     return pressure in due_levels and policy.auto

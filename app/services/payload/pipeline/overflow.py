@@ -9,10 +9,10 @@ from app.domain.common.errors import Conflict, ContextOverflow, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.planning import CompactionInput
-from app.domain.compaction.reduction.overflow_errors import Verdict
+from app.domain.compaction.reduction.overflow_errors import Verdict, VerdictKind
 from app.domain.compaction.reduction.overflow_recovery import view_after_overflow
 from app.domain.compaction.reduction.text_shortening import MIN_SHORTENED_TOKENS, largest_text
-from app.domain.compaction.results import CompactResult
+from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.compaction.views import with_shortened, without_item
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import View
@@ -103,6 +103,27 @@ async def leave_out_media(
         return await deps.compaction.apply_emergency_cut(_input_of(state), view)
     except Conflict as conflict:
         raise state.restart() from conflict
+
+
+async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> CompactResult:
+    """Let the builds of this stream leave out the reasoning that a provider refused.
+
+    Where none is sent, it refused its own compaction item, which ends. Raises ValidationError where
+    that is not sent either.
+    """
+    if state.rendered is None:
+        state = await render_view(deps, state)
+    assert state.rendered is not None
+    conversation = state.input.conversation
+    if not state.rendered.assembler.has_reasoning:
+        if state.view.sent_item is None:
+            raise ValidationError.at("/error", "No reasoning is sent that could be left out")
+        async with deps.database.session() as session:
+            await session.contexts.hide_compaction(
+                conversation.conversation_id, conversation.state.view_version
+            )
+    messages = conversation.state.shown_messages
+    return unchanged(VerdictKind.REASONING_REFUSED, state.usage.total, messages)
 
 
 def _input_of(state: BuildState) -> CompactionInput:

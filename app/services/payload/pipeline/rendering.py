@@ -107,6 +107,7 @@ def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
         resolved.defined_tool_names(state.tools),
     )
     rendered = CachedPayload("", "", state.view, assembler)
+    assembler.expect(rows)
     for row in rows:
         rendered.add(row)
     assembler.finish()

@@ -31,6 +31,8 @@ MAX_SHOWN_MESSAGES = 1000
 """Messages that a preview lists."""
 NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
+TAIL_LEFT_OUT = "tail_left_out"
+"""`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
 BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
 """`degraded`: tools that usually stay are deferred, to leave room for messages."""
 WINDOW_ASSUMED = "context_window_assumed"
@@ -67,6 +69,8 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     is_provider = policy.strategy is StrategyName.PROVIDER and policy.compaction.enabled
     if is_provider and not has_compaction(state.format, model):
         state = state.degrade(UNAVAILABLE)
+    if state.tail.texts and not items.tail_items:
+        state = state.degrade(TAIL_LEFT_OUT)
     is_degraded = bool(state.degraded)
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
-from app.domain.common.policy import DynamicPosition
+from app.domain.common.policy import DynamicPosition, StrategyName
 from app.domain.compaction.provider_items import UNAVAILABLE
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.compaction.results import CompactResult
@@ -25,7 +25,15 @@ from app.domain.compaction.views import (
     with_shown_item,
 )
 from app.domain.conversations.epoch import BuildInput
-from app.domain.conversations.turns import Entry, entry, never_cleared, pinned_seqs
+from app.domain.conversations.turns import (
+    OPEN_CALLS_SHARE,
+    Entry,
+    entry,
+    marked,
+    never_cleared,
+    open_call_seqs,
+    pinned_seqs,
+)
 from app.domain.conversations.view import MediaCut, ShortenedMessage, View
 from app.domain.models.budget import Limits, Usage
 from app.domain.models.media_limits import media_limits
@@ -43,6 +51,7 @@ from app.domain.prompt.resolved_settings import (
 from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.services.common.observers import UNOBSERVED
 from app.services.compaction.compaction import CompactionService
+from app.services.compaction.runs import SUMMARY_SHORT
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.statuses import Statuses
@@ -78,6 +87,7 @@ _DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
+    SUMMARY_SHORT,
     UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
@@ -99,7 +109,8 @@ class KnownPayload:
 class Attempt:
     """One pass through the pipeline: the request, and what earlier passes of the build did.
 
-    A preview neither compacts nor stores anything.
+    A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
+    sent again.
     """
 
     tenant_id: str
@@ -110,6 +121,7 @@ class Attempt:
     compaction: CompactResult | None = None
     may_compact: bool = True
     is_preview: bool = False
+    drops_reasoning: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -208,7 +220,9 @@ class BuildState:
         """Drop the rendered history; each entry costs what its rendered items did."""
         costs = self.rendered.assembler.costs_by_seq if self.rendered is not None else {}
         entries = [
-            entry(item.seq, item.role, costs[item.seq]) if item.seq in costs else item
+            entry(item.seq, item.role, costs[item.seq], joins=item.joins)
+            if item.seq in costs
+            else item
             for item in self.entries
         ]
         return replace(self.without_rendered(), entries=entries)
@@ -287,17 +301,23 @@ class BuildState:
         if not (self.pinned or excluded or self.view.shortened):
             return self.entries
         pins = self.pinned_group_seqs
-        marked = [
-            entry(item.seq, item.role, item.tokens, item.seq in pins, item.seq in excluded)
+        entries = [
+            marked(item, pinned=item.seq in pins, excluded=item.seq in excluded)
             for item in self.entries
         ]
-        return [*shortened_entries(marked, self.view)]
+        return [*shortened_entries(entries, self.view)]
 
     @property
     def pinned(self) -> tuple[int, ...]:
-        """The seqs of pinned messages, and of the one with the provider's compaction item."""
-        item = self.view.provider_item
-        return self.input.pins if item is None else (*self.input.pins, item.seq)
+        """The seqs of pinned messages, of open calls, and of a provider's compaction item.
+
+        A sliding window goes on without open calls.
+        """
+        seqs, item = self.input.conversation.state.calls.open.values(), self.view.provider_item
+        slides = self.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        max_tokens = 0 if slides else self.limits.capacity // OPEN_CALLS_SHARE
+        open_calls = open_call_seqs(self.entries, seqs, max_tokens)
+        return (*self.input.pins, *open_calls, *((item.seq,) if item is not None else ()))
 
     @property
     def pinned_group_seqs(self) -> frozenset[int]:

@@ -51,6 +51,7 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
         view = replace(
             view,
             reasoning_of=resolved.accepted_reasoning(loaded.attempt.settings.format),
+            late_through=build_input.conversation.state.head_seq,
             reasoning_after=start.view.reasoning_after if start is not None else 0,
         )
         view = await _for_model(deps, loaded, view)
@@ -127,7 +128,13 @@ async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) ->
 def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
     attempt, resolved = loaded.attempt, loaded.resolved
     state = BuildState(
-        attempt, build_input, resolved, loaded.limits, view, degraded=attempt.degraded
+        attempt,
+        build_input,
+        resolved,
+        loaded.limits,
+        view,
+        degraded=attempt.degraded,
+        reasoning_floor=build_input.conversation.state.head_seq if attempt.drops_reasoning else 0,
     )
     return state.with_dynamic_texts(resolved.dynamic(attempt.settings))
 
