@@ -79,3 +79,16 @@ def test_references_to_stored_output_are_kept() -> None:
     text = 'Read the rest with tool_output_cache ref_id="blob_77" offset=3'
     messages = [user("go"), assistant("", call("a", "bash", command="ls")), result(text, "a")]
     assert sections(summarised(messages).text)["References"] == ["ref_id=blob_77"]
+
+
+def test_calls_that_nothing_else_tells_of_are_listed() -> None:
+    """What a call was and how its result begins: a loop of tools leaves no empty summary."""
+    messages = [user("go")]
+    for number in range(12):
+        asked = call(str(number), "search_flights", origin="HOU", day=number)
+        messages += [assistant("", asked), result(f"flight {number}\nat noon", str(number))]
+    found = sections(summarised(messages).text)["Other calls"]
+    assert len(found) == 8
+    assert found[-1].startswith("search_flights {") and found[-1].endswith(" → flight 11 at noon")
+    again = summarised([], summarised(messages).text)
+    assert sections(again.text)["Other calls"] == found

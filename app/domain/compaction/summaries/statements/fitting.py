@@ -46,6 +46,7 @@ WEIGHTS: dict[Kind, float] = {
     Kind.REMARK: 34,
     Kind.REFERENCE: 28,
     Kind.READ: 22,
+    Kind.CALL: 16,
     Kind.REPLACED: 10,
 }
 RETAINED = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.DECISION, Kind.REFERENCE, Kind.EARLIER})
@@ -71,6 +72,7 @@ MAX_STATEMENTS = {
     (Kind.READ, Author.TOOL): 30,
     (Kind.EDITED, Author.TOOL): 80,
     (Kind.REFERENCE, Author.TOOL): 12,
+    (Kind.CALL, Author.TOOL): 8,
     (Kind.ERROR, Author.TOOL): 8,
     (Kind.CHECK, Author.TOOL): 8,
     (Kind.REPLACED, Author.USER): 15,

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     REFERENCE = "References"
     FINDING = "Findings"
     REMARK = "Other remarks"
+    CALL = "Other calls"
     EARLIER = "Earlier summary"
     REPLACED = "Replaced, no longer valid"
 
@@ -40,7 +41,9 @@ class Author(StrEnum):
 
 AGELESS = frozenset({Kind.STANDING, Kind.CONSTRAINT, Kind.PREFERENCE, Kind.GOAL, Kind.FACT})
 """Kinds that weigh the same however long ago a user stated them."""
-STATE_KINDS = frozenset({Kind.TODO, Kind.ERROR, Kind.CHECK, Kind.EDITED, Kind.READ, Kind.REFERENCE})
+STATE_KINDS = frozenset(
+    {Kind.TODO, Kind.ERROR, Kind.CHECK, Kind.EDITED, Kind.READ, Kind.REFERENCE, Kind.CALL}
+)
 """Kinds that are read from calls and their results, never from prose."""
 
 

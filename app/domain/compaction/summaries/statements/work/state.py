@@ -32,6 +32,8 @@ MAX_FILES = 200
 MAX_ENTRIES = 50
 MAX_TASK_CHARS = 200
 MAX_PENDING = 3
+MAX_CALL_CHARS, MAX_RESULT_CHARS = 120, 160
+_GAVE = " → "
 _CREATES_TASK = re.compile(r"task_?create|create_?task$", re.IGNORECASE)
 _UPDATES_TASK = re.compile(r"task_?update|update_?task$", re.IGNORECASE)
 _CREATED = re.compile(r"#(\d{1,6})\b")
@@ -45,7 +47,8 @@ class WorkState:
     """What calls did so far; every entry is in the order of its last mention.
 
     `tasks` are state and text by id or text. `files` says of each path whether it was edited.
-    `failures` and `checks` are lines by the command or tool that they are about.
+    `failures` and `checks` are lines by the command or tool that they are about, `calls` the
+    beginnings of results by the calls that none of the others tells of.
     """
 
     tasks: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class WorkState:
     failures: dict[str, str] = field(default_factory=dict)
     checks: dict[str, str] = field(default_factory=dict)
     references: dict[str, None] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
     _pending: dict[str, ToolCall] = field(default_factory=dict)
 
     def add(self, message: Message) -> None:
@@ -108,9 +112,9 @@ class WorkState:
                 self._set_task(created[1] if created else str(len(self.tasks) + 1), " ", subject)
         command = command_of(call, arguments)
         failure = failure_of(text, message.is_error, command)
-        if failure is None:
-            for path, edits in paths_of(call, arguments):
-                _put(self.files, path, edits or self.files.get(path, False), MAX_FILES)
+        paths = list(paths_of(call, arguments)) if failure is None else []
+        for path, edits in paths:
+            _put(self.files, path, edits or self.files.get(path, False), MAX_FILES)
         name = _label(call, command)
         if failure is not None:
             _put(self.failures, name, failure, MAX_ENTRIES)
@@ -119,6 +123,9 @@ class WorkState:
         outcome = test_outcome(command, text) if command else None
         if outcome is not None:
             _put(self.checks, name, outcome, MAX_ENTRIES)
+        elif failure is None and not paths and tasks_of(call, arguments) is None:
+            asked = shortened(f"{call.name} {call.arguments}", MAX_CALL_CHARS).replace(_GAVE, " ")
+            _put(self.calls, asked, shortened(text, MAX_RESULT_CHARS), MAX_ENTRIES)
 
     # --- as statements --------------------------------------------------------------------
 
@@ -142,6 +149,8 @@ class WorkState:
                     yield _of(kind, path)
         for reference in self.references:
             yield _of(Kind.REFERENCE, f"ref_id={reference}")
+        for asked, given in self.calls.items():
+            yield _of(Kind.CALL, f"{asked}{_GAVE}{given}")
 
     def restore(self, kind: Kind, text: str) -> None:
         """Take up a statement of an earlier summary."""
@@ -166,6 +175,10 @@ class WorkState:
                         _put(self.files, path, edits, MAX_FILES)
             case Kind.REFERENCE:
                 _put(self.references, text.removeprefix("ref_id="), None, MAX_ENTRIES)
+            case Kind.CALL:
+                asked, separator, given = text.partition(_GAVE)
+                if separator:
+                    _put(self.calls, asked, given, MAX_ENTRIES)
             case _:
                 raise AssertionError(kind)
 
