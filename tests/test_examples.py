@@ -573,7 +573,8 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
     await process.say(asked(0), "request-0")
     session = process.session
     call = ["function_call", "function_call_output"]
-    assert await shown_by(session) == ["user", *call, "reasoning", *call, "assistant"]
+    step = ["reasoning", *call]
+    assert await shown_by(session) == ["user", *step, *step, "assistant"]
     assert await shown_by(session, 2) == ["function_call_output", "assistant"]
     assert await session.get_items(0) == []
     await session.run_compaction({"force": True})
