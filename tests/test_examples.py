@@ -519,9 +519,9 @@ async def test_the_service_builds_what_the_model_is_called_with(
 
 
 def assert_read_on(requests: Sequence[Request]) -> None:
-    """Assert that logs were sent as views, and the tool to read on once a view named it."""
+    """Assert that logs were sent as views, and the tool to read on from the next turn on."""
     assert READ_LINES not in names_in(requests[0].body)
-    assert READ_LINES in names_in(requests[1].body)
+    assert READ_LINES in names_in(requests[3].body)
     for request in requests:
         assert "299 nothing here" not in json.dumps(request.body)
 
@@ -602,16 +602,9 @@ async def test_what_is_popped_leaves_the_session_but_not_the_log(
     assert result["type"] == "function_call_output"
     await process.session_of("").add_items([result])
     session = process.session_of("")
-    assert await shown_by(session) == ["user", *call, *call]
+    assert await shown_by(session) == ["user", *["reasoning", *call] * 2]
     popped = [await session.pop_item() for _ in range(6)]
-    assert [item and item.get("type") for item in popped] == [
-        "function_call_output",
-        "function_call",
-        "function_call_output",
-        "function_call",
-        None,
-        None,
-    ]
+    assert [item and item.get("type") for item in popped] == [*reversed(call)] * 2 + [None] * 2
     assert popped[4] == {"role": "user", "content": asked(0)}
     assert await process.session_of("").get_items() == []
     log = ask(process, f"/conversations/{whole}/messages")["data"]
