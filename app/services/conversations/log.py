@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.messages import Role
@@ -45,7 +46,7 @@ from app.services.conversations.batches import (
 )
 from app.services.conversations.own_settings import newest_version, sections_json, store_list
 from app.services.conversations.provider_compactions import ProviderCompactions
-from app.services.ports import Database, Observer, Repositories
+from app.services.ports import Observer
 from app.services.prompt.budget_status import OpenSession, read_budget, within
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults

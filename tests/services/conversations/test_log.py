@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
 from app.services.conversations.appended_messages import AppendAnswer
@@ -32,7 +32,7 @@ from tests.services.fakes import (
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 
