@@ -83,17 +83,17 @@ def test_samples_come_back_as_they_were_sent(served: str, trace: Trace) -> None:
 
 
 def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> None:
-    """An orphan result and a late system message are listed with the reason.
+    """An orphan result and a message of an unknown role are listed with the reason.
 
     The rest is replayed, and the exit code says that something was refused.
 
-    [log.no-system-messages, log.pairing]
+    [log.pairing]
     """
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "user", "content": "Hello"},
         {"role": "tool", "tool_call_id": "nobody", "content": "42"},
-        {"role": "system", "content": "Be rude."},
+        {"role": "oracle", "content": "Be rude."},
         {"role": "assistant", "content": "Hi."},
     ]
     path = tmp_path / "odd.jsonl"

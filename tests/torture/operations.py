@@ -674,7 +674,7 @@ def refused(life: Life, conversation: Conversation) -> None:
         body["messages"] = [{**entry.body, "id": taken}]
     else:
         code = "VALIDATION_ERROR"
-        body["messages"] = [entry.body, {"role": "system", "content": "no"}]
+        body["messages"] = [entry.body, {"role": "oracle", "content": "no"}]
     answer = life.send("POST", where, body)
     life.check(answer.code == code, f"a refusal ({kind})", answer)
     if kind == "seq":

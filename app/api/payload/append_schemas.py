@@ -44,6 +44,7 @@ class Appended(ResponseSchema):
             "head_seq": 1,
             **READING,
             "warnings": [],
+            "system_section": None,
         }
     )
 
@@ -57,4 +58,8 @@ class Appended(ResponseSchema):
     warnings: list[Literal["tool_output_inline"]] = Field(
         description="`tool_output_inline`: the blob store failed, so the whole results are in"
         " their messages."
+    )
+    system_section: str | None = Field(
+        description="The section with the system messages that begin the log; they are no messages"
+        " of it. Null where the batch had none."
     )

@@ -1,6 +1,7 @@
 """The neutral message: every wire format is parsed to it and rendered from it.
 
-1. A message has one of three roles. System text is never a message: it is a section.
+1. A message has one of four roles. The system prompt is no message: it is sections. A system
+   message came later in a conversation.
 2. A message is an ordered tuple of parts. Providers check their order, so it is kept.
 3. A tool message has exactly one result; a wire message with several becomes several messages.
 4. Parts do not depend on a wire format. The wire message is stored beside them, unchanged.
@@ -24,6 +25,7 @@ class Role(StrEnum):
     """The sender of a message."""
 
     USER = "user"
+    SYSTEM = "system"
     ASSISTANT = "assistant"
     TOOL = "tool"
 

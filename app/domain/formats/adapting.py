@@ -22,6 +22,8 @@ from app.domain.common.messages import (
 )
 from app.domain.formats import labels, tool_calls
 
+SYSTEM_LABEL = "[System]"
+"""What precedes a system message where a format has none inside a conversation."""
 MEDIA_FOLLOWS = "[media follows]"
 """The text of a result that consists of media, which are sent apart."""
 
@@ -57,6 +59,13 @@ def adapt_parts(
             case _:
                 parts.append(part)
     return parts
+
+
+def without_system(message: Message) -> Message:
+    """Return a system message as the user's, with a label, for formats that have none."""
+    if message.role is not Role.SYSTEM:
+        return message
+    return replace(message, role=Role.USER, parts=(Text(SYSTEM_LABEL), *message.parts))
 
 
 def adapted_message(

@@ -19,16 +19,10 @@ OBJECT: Final = (dict, Mapping)
 """The types of JSON objects. A check of an abstract type alone takes ten times as long."""
 CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 """Fields that mark a cache breakpoint."""
-_SYSTEM_TEXT = (
-    "system text is not part of the log: store it as a section (PUT .../sections)"
-    " or send it with the build"
-)
 
 
 def refuse_role(role: object, pointer: str, accepted: str) -> NoReturn:
-    """Raise for a role that the log does not accept; for system text the error names sections."""
-    if role in ("system", "developer"):
-        raise ValidationError.at(f"{pointer}/role", _SYSTEM_TEXT)
+    """Raise for a role that a format does not accept."""
     if role == "function":
         detail = 'role "function" is deprecated: send role "tool" with a tool_call_id'
         raise ValidationError.at(f"{pointer}/role", detail)

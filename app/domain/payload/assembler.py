@@ -244,7 +244,8 @@ class Assembler(ABC):
         else:
             if not self._goes_on(row):
                 self._end_group()
-            self._has_first_message = True
+            if row.role is not Role.SYSTEM or not self.takes_system_notes:
+                self._has_first_message = True
             if self._sends_nothing(row):
                 self._record_cost(row, 0)
             else:
@@ -469,10 +470,11 @@ class Assembler(ABC):
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""
         if isinstance(row, JoinedRow):
-            parts = [part for each in row.rows for part in self._message(each).parts]
-            joined = [part for part in parts if part != Text(EMPTY_MESSAGE)]
+            messages = [self._message(each) for each in row.rows]
+            joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
             joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
-            return Message(Role.ASSISTANT, tuple(joined))
+            first = next((each for each in messages if each.block is not None), messages[0])
+            return replace(first, parts=tuple(joined))
         message = self._message_with_media(row)
         cut = self.view.media_cut
         if cut is not None and row.seq <= cut.seq:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict
 from app.domain.common.messages import FormatName
@@ -19,7 +20,6 @@ from app.domain.models.budget import ContextBudget
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.restoring import is_same_result
 from app.services.conversations.batches import Append
-from app.services.ports import Repositories
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class AppendedMessage:
 class AppendAnswer:
     """The answer to an append; pressure and budget are None without a context window.
 
-    `warnings` list what failed although all messages are stored.
+    `warnings` list what failed although all messages are stored. `system_section` is the section
+    that has the first messages of the batch.
     """
 
     messages: list[AppendedMessage]
@@ -49,6 +50,7 @@ class AppendAnswer:
     tokens_to_next: int | None
     budget: ContextBudget | None
     warnings: tuple[str, ...] = ()
+    system_section: str | None = None
 
 
 async def stored_with_ids(

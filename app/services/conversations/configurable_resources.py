@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic
 
+from app.adapters.postgres.conversations.settings import ConfigurableRepository
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.policy import Policy
@@ -28,10 +30,9 @@ from app.services.conversations.own_settings import (
     effective_policy,
     list_json,
     newest_version,
+    store_list,
     with_policy_pointers,
-    with_version,
 )
-from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import DeleteConversationObjects
 
@@ -133,13 +134,8 @@ class ConfigurableService(ABC, Generic[Resource]):
         async with self._database.transaction() as session:
             repository = self._repository(session)
             resource = await self._get(session, tenant_id, resource_id, lock=True)
-            newest = newest_version(resource, kind)
-            new = newest.replaced(kind, body, expected_version)
-            if new == newest:
-                return newest
-            for item in (newest, new) if newest.is_unversioned else (new,):
-                await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
-            await repository.change(tenant_id, with_version(resource, kind, new))
+            new = newest_version(resource, kind).replaced(kind, body, expected_version)
+            await store_list(repository, tenant_id, resource_id, resource, kind, new)
         return new
 
     async def _create(

@@ -6,16 +6,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
+from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.log.batch import BatchShape, batch_shape
 from app.domain.conversations.log.draft import Draft
+from app.domain.conversations.settings import SettingsList
 from app.domain.conversations.stored_message import StoredMessage
+from app.domain.formats import FORMATS
 from app.domain.prompt.resolved_settings import digest
 from app.domain.tool_output.preview import bounded_by_window
 from app.services.common.due_compactions import announce_due_compaction, make_compaction_due
@@ -39,14 +44,17 @@ from app.services.conversations.batches import (
     attach_blobs,
     has_results,
 )
+from app.services.conversations.own_settings import newest_version, sections_json, store_list
 from app.services.conversations.provider_compactions import ProviderCompactions
-from app.services.ports import Database, Observer, Repositories
+from app.services.ports import Observer
 from app.services.prompt.budget_status import OpenSession, read_budget, within
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 
 _log = logging.getLogger("app.log")
 _MAX_ATTEMPTS = 4
+SYSTEM_SECTION = "system"
+"""The section of the system messages that begin a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +316,43 @@ class LogService:
                 batch.has_results and settings.output != prepared.output
             ):
                 raise _SettingsChanged(current)
-            batch = replace(batch, settings=settings)
+            leading = await self._store_system_section(session, tenant_id, current, batch)
+            if leading:
+                current = await lock_conversation(
+                    session, tenant_id, conversation_id, self._resolver.default_model
+                )
+            batch = replace(batch, settings=settings, drafts=batch.drafts[leading:])
             result = await self._append_checked(session, tenant_id, current, batch)
+            if leading:
+                answer = replace(result.answer, system_section=SYSTEM_SECTION)
+                result = replace(result, answer=answer)
             if key is not None:
                 text = json_text.dumps(result.answer)
                 await session.log.store_answer(conversation_id, key, request_hash, text)
         return result
+
+    async def _store_system_section(
+        self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
+    ) -> int:
+        """Make the system messages that begin a log a section; return how many of the batch it has.
+
+        A caller that appends the same ones again appends nothing.
+        """
+        leading = list(takewhile(lambda draft: draft.role is Role.SYSTEM, batch.drafts))
+        parse = FORMATS[batch.request.format].parse
+        texts = [parse(draft.raw_message, "")[0].text for draft in leading]
+        section = {"name": SYSTEM_SECTION, "content": "\n\n".join(texts)}
+        others = json_text.loads(current.settings.sections)
+        own = next((item for item in others if item["name"] == SYSTEM_SECTION), None)
+        if not leading or (own is not None and own["content"] == section["content"]):
+            return len(leading)
+        if current.state.head_seq:
+            return 0
+        sections = [section, *(item for item in others if item is not own)]
+        kind, key = SettingsList.SECTIONS, current.conversation_id
+        new = newest_version(current, kind).replaced(kind, sections_json(sections), None)
+        await store_list(session.conversations, tenant_id, key, current, kind, new)
+        return len(leading)
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
@@ -328,11 +367,9 @@ class LogService:
                 )
             stored_before[stored.id] = position_of(stored)
         new = [draft for draft in batch.drafts if draft.id is None or draft.id not in stored_before]
-        if stored_before and not new:
-            return AppendResult(
-                current,
-                await self._answer(within(session), current, list(stored_before.values())),
-            )
+        if not new:
+            known = list(stored_before.values())
+            return AppendResult(current, await self._answer(within(session), current, known))
         check_position(current, batch.request)
         shape = batch_shape(new, current.state.calls, current.state.head_seq)
         assert shape is not None, "the calls are known"

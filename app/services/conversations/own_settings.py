@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from app.adapters.postgres.conversations.settings import ConfigurableRepository
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULT_POLICY, merge
@@ -115,6 +116,23 @@ def with_version(resource: Resource, kind: SettingsList, new: ListVersion) -> Re
         settings=replace(resource.settings, **{kind.value: new.body}),
         versions=replace(resource.versions, **{kind.value: new.version}),
     )
+
+
+async def store_list(
+    repository: ConfigurableRepository[Resource],
+    tenant_id: str,
+    resource_id: str,
+    resource: Resource,
+    kind: SettingsList,
+    new: ListVersion,
+) -> None:
+    """Store the version that replaces the newest one of a locked resource's list."""
+    newest = newest_version(resource, kind)
+    if new == newest:
+        return
+    for item in (newest, new) if newest.is_unversioned else (new,):
+        await repository.add_version(tenant_id, resource_id, kind, item.version, item.body)
+    await repository.change(tenant_id, with_version(resource, kind, new))
 
 
 def sections_json(sections: Sequence[Mapping[str, Any]]) -> str:

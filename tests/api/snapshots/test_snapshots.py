@@ -655,7 +655,7 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"colour": "red"}, "/colour"),
     ({"models": [{"conversation_id": None, "model": "m"}]}, "/models/0/conversation_id"),
     ({"messages": ["hello"], "message_count": 1}, "/messages/0"),
-    (unfit(entry({"role": "system", "content": "x"})), "/messages/0/role"),
+    (unfit(entry({"role": "oracle", "content": "x"})), "/messages/0/role"),
     (unfit(entry(X, format="morse")), "/messages/0/format"),
     (unfit(entry(X, conversation_id="x ")), "/messages/0/conversation_id"),
     (unfit(entry(X, conversation_id=None)), "/messages/0/conversation_id"),

@@ -235,7 +235,7 @@ def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog)
     ("raw", "pointer"),
     [
         ("text", "/messages/2"),
-        ({"role": "system", "content": "x"}, "/messages/2/role"),
+        ({"role": "oracle", "content": "x"}, "/messages/2/role"),
         ({"role": "user", "content": "x", "id": 5}, "/messages/2/id"),
         ({"role": "user", "content": "x", "id": ""}, "/messages/2/id"),
         ({"role": "user", "content": "x", "id": "a\x00"}, "/messages/2/id"),

@@ -175,7 +175,7 @@ def test_openai_chat_reads(raw: dict[str, Any], message: Message) -> None:
 
 OPENAI_REFUSALS = [
     ({}, "/m/role"),
-    ({"role": "system", "content": "x"}, "/m/role"),
+    ({"role": "oracle", "content": "x"}, "/m/role"),
     ({"role": "function", "name": "f", "content": "x"}, "/m/role"),
     ({"role": "user"}, "/m/content"),
     ({"role": "user", "content": ["x"]}, "/m/content/0"),
@@ -343,7 +343,7 @@ def test_anthropic_reads(raw: dict[str, Any], messages: tuple[Message, ...]) -> 
 RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
 USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
 ANTHROPIC_REFUSALS = [
-    ({"role": "system", "content": "x"}, "/m/role"),
+    ({"role": "oracle", "content": "x"}, "/m/role"),
     ({"role": "tool", "content": "x"}, "/m/role"),
     ({"role": "user"}, "/m/content"),
     ({"role": "user", "content": None}, "/m/content"),
@@ -375,12 +375,18 @@ def test_anthropic_refuses(raw: dict[str, Any], pointer: str) -> None:
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
 
 
-@pytest.mark.parametrize("format_name", FormatName)
-@pytest.mark.parametrize("role", ["system", "developer"])
-def test_system_text_is_pointed_to_sections(format_name: FormatName, role: str) -> None:
-    """System text in the log is refused with the way to store it instead."""
-    with pytest.raises(ValidationError, match="section"):
-        FORMATS[format_name].parse({"role": role, "content": "be kind"}, "/m")
+@pytest.mark.parametrize(
+    "format", [FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES, FormatName.ANTHROPIC]
+)
+def test_a_system_message_has_a_label_where_a_format_has_none(format: FormatName) -> None:
+    """It is the system's in OpenAI's formats, and labelled text of the user in the others."""
+    (message,) = FORMATS[format].parse({"role": "system", "content": "be kind"}, "/m")
+    assert message == Message(Role.SYSTEM, (Text("be kind"),))
+    assert openai_chat.render(message) == {"role": "system", "content": "be kind"}
+    assert openai_responses.render(message)[0]["role"] == "developer"
+    for role, blocks in (anthropic.render(message), gemini.render(message)):
+        assert role == "user"
+        assert [block["text"] for block in blocks] == ["[System]", "be kind"]
 
 
 KEYS = st.sampled_from(

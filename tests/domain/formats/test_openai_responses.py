@@ -200,8 +200,6 @@ def test_items_are_read(raw: dict[str, Any], message: Message) -> None:
 REFUSALS = [
     ({}, "/m/type"),
     ({"type": 3}, "/m/type"),
-    ({"role": "system", "content": "x"}, "/m/role"),
-    ({"role": "developer", "content": "x"}, "/m/role"),
     ({"role": "tool", "content": "x"}, "/m/role"),
     ({"type": "additional_tools", "role": "developer", "tools": []}, "/m/role"),
     ({"type": "item_reference", "id": "msg_1"}, "/m/type"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.compaction.summary_budget import summary_floor
 from app.domain.conversations.compaction_receipt import Compaction
 from app.services.compaction.runs import SUMMARY_SHORT
@@ -31,7 +31,7 @@ MODES = ("inline", "background")
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     reply = f"<summary>{'a fact of what was done. ' * 400}</summary>"
     return Harness(WatchedDatabase(database), ScriptedGateway(reply), model=SUMMARISER)

@@ -15,13 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.conversations.turns import call_groups
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.ports import Repositories
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -48,7 +47,7 @@ COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     clock = Clock()
     return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
 from app.services.conversations.appended_messages import AppendAnswer
@@ -32,7 +32,7 @@ from tests.services.fakes import (
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 
@@ -168,6 +168,30 @@ async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.open_calls == ()
     with pytest.raises(UnpairedToolResult):
         await harness.append(cid, result("a"))
+
+
+async def test_system_messages_that_begin_a_log_are_a_section(harness: Harness) -> None:
+    """The answer says so; sent again they store nothing, later ones are messages.
+
+    [log.system-messages]
+    """
+    cid = await harness.conversation()
+    first = [{"role": "system", "content": "Be kind."}, {"role": "developer", "content": "Short."}]
+    answer = await harness.append(cid, *first, user("hi"))
+    assert (answer.system_section, [item.role for item in answer.messages]) == ("system", ["user"])
+    again = await harness.append(cid, *first, says("hello"), {"role": "system", "content": "Now."})
+    assert (again.system_section, again.head_seq) == ("system", 3)
+    other = await harness.append(cid, {"role": "system", "content": "Else."}, user("so?"))
+    assert (other.system_section, other.head_seq) == (None, 5)
+    messages = (await harness.build(cid)).messages
+    assert [(item["role"], item["content"]) for item in messages] == [
+        ("system", "Be kind.\n\nShort."),
+        ("user", "hi"),
+        ("assistant", "hello"),
+        ("system", "Now."),
+        ("system", "Else."),
+        ("user", "so?"),
+    ]
 
 
 async def test_another_seq_than_expected_is_a_conflict(harness: Harness) -> None:

@@ -174,6 +174,10 @@ class ConversationListRepository:
         limit: int,
         scanned: int,
     ) -> Places:
+        """Return up to `limit` places that match after the place `before`.
+
+        Up to `scanned` conversations of the tenant or of the agent are compared.
+        """
         rows = await self._session.all(
             PLACES if wanted.agent_id is None else PLACES_OF_AGENT,
             **_values(tenant_id, wanted, before, limit, scanned),
@@ -184,6 +188,7 @@ class ConversationListRepository:
     async def labelled_places(
         self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
     ) -> Places | None:
+        """Return the same by the index of metadata; None if too many have the values (rule 2)."""
         counted, *rows = await self._session.all(
             LABELLED, **_values(tenant_id, wanted, before, limit, MAX_SCANNED)
         )
@@ -198,6 +203,7 @@ class ConversationListRepository:
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
+        """Return the existing ones of these, without sections, tools and policies."""
         rows = await self._session.all(
             BY_IDS,
             tenant_id=tenant_id,
@@ -215,6 +221,7 @@ class ConversationListRepository:
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[Conversation, ListedTotals]]:
+        """Return the existing ones of these with all settings, and their totals."""
         rows = await self._session.all(
             BY_IDS_WITH_USAGE,
             tenant_id=tenant_id,

@@ -73,6 +73,7 @@ class TenantSearchRepository:
     async def progress(
         self, tenant_id: str, conversation_ids: Sequence[str]
     ) -> list[IndexProgress]:
+        """Return how far each of these that the tenant has is indexed, in the given order."""
         rows = await self._session.all(
             PROGRESS, tenant_id=tenant_id, conversation_ids=list(conversation_ids)
         )
@@ -84,6 +85,11 @@ class TenantSearchRepository:
     async def newest(
         self, query: Query, before: Sequence[MessagePlace], limit: int
     ) -> list[MessagePlace]:
+        """Return up to `limit` messages by their words alone.
+
+        The conversations of `before` are searched in their order, each from its newest message
+        before the seq given.
+        """
         rows = await self._session.all(
             NEWEST,
             conversation_ids=[conversation_id for conversation_id, _ in before],
@@ -99,6 +105,7 @@ class TenantSearchRepository:
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
     ) -> Page[tuple[ConversationId, StoredMessage]]:
+        """Return the existing ones of these messages with their conversations, in their order."""
         rows = await self._session.all(
             BY_PLACES,
             conversation_ids=[UUID(conversation_id) for conversation_id, _ in places],

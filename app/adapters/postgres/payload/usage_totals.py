@@ -126,6 +126,7 @@ class UsageTotalRepository:
     async def add_to_conversation(
         self, conversation_id: str, entries: Sequence[UsageEntry]
     ) -> None:
+        """Add to the totals of today; nothing is added for a deleted conversation."""
         await self._session.run(
             ADD_TO_CONVERSATION, conversation_id=conversation_id, **_arrays(entries)
         )
@@ -133,6 +134,10 @@ class UsageTotalRepository:
     async def add_to_tenant(
         self, tenant_id: str, agent_id: str | None, entries: Sequence[UsageEntry]
     ) -> None:
+        """Add to the totals of today, of the tenant and of the agent, if there is one.
+
+        Call it last in a transaction: all reports of the tenant wait for the end of that.
+        """
         agent_ids = [WHOLE_TENANT] if agent_id is None else [WHOLE_TENANT, agent_id]
         await self._session.run(
             ADD_TO_TENANT, tenant_id=tenant_id, agent_ids=agent_ids, **_arrays(entries)
@@ -141,6 +146,7 @@ class UsageTotalRepository:
     async def of_conversation(
         self, conversation_id: str, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the totals of all matching rows, and a page of their groups."""
         statement = READS_OF_CONVERSATION[query.group_by]
         rows = await self._session.all(
             statement, conversation_id=conversation_id, **_parameters(query)
@@ -150,6 +156,7 @@ class UsageTotalRepository:
     async def of_tenant(
         self, tenant_id: str, agent_id: str | None, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the same of one agent, without an agent id of the whole tenant."""
         statement = READS_OF_TENANT[query.group_by]
         rows = await self._session.all(
             statement,

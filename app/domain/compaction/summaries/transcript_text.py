@@ -152,6 +152,7 @@ def _parts(
 
 _SPEAKERS = {
     Role.USER: ("User", PartKind.USER),
+    Role.SYSTEM: ("System", PartKind.USER),
     Role.ASSISTANT: ("Assistant", PartKind.ASSISTANT),
 }
 

@@ -119,7 +119,7 @@ def batch_shape(
             is_answering = is_answering and at < start
             placed.append(replace(draft, call_ids=(own,), joins=is_waiting or at >= start))
             continue
-        if usual and start < 0 and draft.resolves:
+        if usual and start < 0 and (draft.resolves or draft.role is Role.SYSTEM):
             return None
         if draft.role is Role.ASSISTANT:
             repeats = any(waiting.get(call_id, start - 1) >= start for call_id in draft.call_ids)

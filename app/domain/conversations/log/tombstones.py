@@ -84,8 +84,8 @@ def _chat_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _openai_responses(message: Message) -> dict[str, Any]:
-    if message.role is Role.USER:
-        return {"role": "user", "content": REDACTED}
+    if message.role in (Role.USER, Role.SYSTEM):
+        return {"role": message.role, "content": REDACTED}
     if message.role is Role.TOOL:
         call_id = message.tool_call_id
         return {"type": "function_call_output", "call_id": call_id, "output": REDACTED}

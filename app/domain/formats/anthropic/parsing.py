@@ -46,8 +46,11 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
             return _parse_user(_blocks(message))
         case "assistant":
             return (Message(Role.ASSISTANT, _parse_assistant(_blocks(message))),)
+        case "system":
+            parts = (_parse_content(block, at, Role.SYSTEM) for block, at in _blocks(message))
+            return (Message(Role.SYSTEM, tuple(parts)),)
         case role:
-            json_fields.refuse_role(role, pointer, "user, assistant")
+            json_fields.refuse_role(role, pointer, "user, assistant, system")
 
 
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -39,6 +39,7 @@ def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Messa
     Thinking at the end, which the provider refuses, is left out [anthropic.latest-thinking]. Texts
     that another provider's model wrote after its calls stand before them.
     """
+    message = adapting.without_system(message)
     parts = adapting.adapt_parts(
         message,
         _FORMAT,
@@ -123,7 +124,7 @@ def render(
     while blocks and blocks[-1]["type"] in _THINKING:
         blocks.pop()
     match message.role:
-        case Role.USER:
+        case Role.USER | Role.SYSTEM:
             return "user", blocks
         case Role.ASSISTANT:
             return "assistant", blocks

@@ -55,6 +55,7 @@ _TYPES_BY_SUFFIX = {
 
 def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
     """Adapt a clean message, as `Format.adapt`; a derived call id stays as it is (rule 3)."""
+    message = adapting.without_system(message)
     parts = [new for part in message.parts for new in _adapt_part(part, message, ids)]
     if message.role is Role.TOOL and original_part(message) is None:
         parts = _joined_texts(parts)
@@ -192,7 +193,7 @@ def render(
     """
     message = for_payload(message, ids, keep_reasoning=keep_reasoning)
     match message.role:
-        case Role.USER:
+        case Role.USER | Role.SYSTEM:
             return "user", [_wire_part(part, keep_reasoning) for part in message.parts]
         case Role.ASSISTANT:
             return "model", _wire_model(message, keep_reasoning)

@@ -39,8 +39,11 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
             return (_parse_assistant(message),)
         case "tool":
             return (_parse_tool(message),)
+        case "system" | "developer":
+            name = message.optional_text("name")
+            return (Message(Role.SYSTEM, _parse_content(message), name=name),)
         case role:
-            json_fields.refuse_role(role, pointer, "user, assistant, tool")
+            json_fields.refuse_role(role, pointer, "user, assistant, system, developer, tool")
 
 
 def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

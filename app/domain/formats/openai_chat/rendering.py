@@ -106,9 +106,9 @@ def render(
     is_replayed = reasoning_fields.is_replayed(message, accepts)
     message = adapt(message, ids)
     match message.role:
-        case Role.USER:
+        case Role.USER | Role.SYSTEM as role:
             content = _content(message.parts)
-            return {"role": "user", "content": content} | _name(message)
+            return {"role": role.value, "content": content} | _name(message)
         case Role.ASSISTANT:
             if not is_replayed:
                 return _render_assistant(message)

@@ -41,6 +41,7 @@ from app.domain.formats.openai_responses.items import (
 )
 
 _FORMAT = FormatName.OPENAI_RESPONSES
+_ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _LOG_FIELDS = (
     "timestamp",
     "seq",
@@ -72,9 +73,9 @@ def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
     if is_item_group(item.raw):
         return (Message(Role.ASSISTANT, _parse_output(item)),)
     kind = item_type(item.raw)
-    if kind == "message" and item.get("role") == "user":
+    if kind == "message" and (role := _ASKING.get(str(item.get("role")))) is not None:
         beside = item.beside(_FORMAT, "id", "role", "content", *_LOG_FIELDS)
-        return (Message(Role.USER, _parse_content(item, "content"), **beside),)
+        return (Message(role, _parse_content(item, "content"), **beside),)
     if kind == "mcp_approval_response":
         return (Message(Role.USER, (_opaque(item),)),)
     if kind in CALLS and not is_hosted(item.raw):
@@ -105,7 +106,7 @@ def _parse_item(item: Fields) -> Part:
     """Read an item that the model made."""
     kind, role = item_type(item.raw), item.get("role")
     if kind == "additional_tools" or (kind == "message" and role != "assistant"):
-        json_fields.refuse_role(role, item.at, "user, assistant")
+        json_fields.refuse_role(role, item.at, "user, assistant, system, developer")
     if not kind:
         raise item.error("type", "must name the type of the item")
     if kind in REFUSED_TYPES:

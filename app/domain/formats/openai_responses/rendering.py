@@ -181,6 +181,9 @@ def render(
     match message.role:
         case Role.USER:
             return _user_items(message)
+        case Role.SYSTEM:
+            content = [_wire_part(part) for part in message.parts]
+            return [{"type": "message", "role": "developer", "content": content}]
         case Role.ASSISTANT:
             return [_item(part) for part in message.parts]
         case Role.TOOL:
