@@ -166,3 +166,17 @@ async def test_a_preview_takes_at_most_a_share_of_the_window(harness: Harness, w
     assert min(1024, 3_000) < len(body) <= 1.1 * min(51_200, 0.75 * (window - 500))
     build = await harness.build(cid)
     assert build["degraded"] == [] and "1 of the log" in build.contents
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_large_results_of_open_calls_give_way(harness: Harness, strategy: str) -> None:
+    """While other calls of the same message are open, its results can be cleared."""
+    budget = {"context_window": 8_000, "max_output_tokens": 1_000}
+    cid = await harness.conversation({"strategy": strategy, "budget": budget})
+    calls = [f"c{number}" for number in range(9)]
+    await harness.append(cid, user("Read them all."), asks(*calls))
+    for call_id in calls:
+        await harness.append(cid, result(call_id, "\n".join(f"line {n}" for n in range(900))))
+        build = await harness.build(cid)
+        assert "Read them all." in build.contents
+        assert [each["id"] for each in build.messages[1]["tool_calls"]] == calls

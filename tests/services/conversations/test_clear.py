@@ -203,7 +203,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert full is not None
     assert reading is not None
     assert full.budget.used_tokens == receipt.before_tokens
-    assert build["tokens_used"] <= reading.budget.used_tokens == receipt.after_tokens
+    assert build["tokens_used"] == reading.budget.used_tokens <= receipt.after_tokens
     (event,) = await harness.events_of(cid)
     assert event[0] == "compacted"
     assert event[1]["trigger"] == "tool_output"
@@ -309,7 +309,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     receipt = await harness.receipt(cid)
-    assert reading.budget.used_tokens == receipt.after_tokens
+    assert reading.budget.used_tokens <= receipt.after_tokens
 
 
 async def test_an_exclusion_applies_to_later_clearings(harness: Harness) -> None:

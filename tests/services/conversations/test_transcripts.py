@@ -231,7 +231,7 @@ async def test_long_chains_of_compactions(
     cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
     made = []
     for _ in range(6):
-        await harness.talk(cid, 2)
+        await harness.talk(cid, 2, 120)
         assert (await harness.compact(cid)).compacted
         made.append((await harness.receipt(cid)).compaction_id)
     found = await visibilities_of(harness, cid)
