@@ -89,7 +89,10 @@ async def append_messages(
     body: MessagesAppend,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Append all user, assistant and tool messages of a batch, or none.
+    """Append all messages of a batch, or none.
+
+    System messages that begin the log become a section of the conversation, `system_section` of
+    the answer; later ones are messages.
 
     A message whose `id` is stored with the same content is skipped; with other content it is a
     `409`. A tool result must answer an open call of the log, otherwise `409`
