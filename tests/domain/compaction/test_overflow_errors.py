@@ -179,7 +179,7 @@ def test_the_status_decides_where_words_do_not() -> None:
     assert kind_of({"error": {"code": "context_length_exceeded"}}, 429) == INPUT
     assert kind_of("prompt is too long: 9 tokens > 8 maximum", 429) == OTHER
     assert kind_of({"code": 429, "message": "prompt is too long: 9 tokens > 8 maximum"}) == OTHER
-    assert kind_of("image exceeds 5 MB maximum", 413) == OTHER
+    assert kind_of("image exceeds 5 MB maximum", 413) == VerdictKind.MEDIA_REFUSED
 
 
 def test_an_answer_is_no_error() -> None:

@@ -192,8 +192,8 @@ async def test_undo_restores_the_payload_byte_for_byte(
     await builds(harness, cid)
     undone = await harness.undo(cid)
     assert undone.undone_at is not None
-    assert await harness.context.budget(TENANT, cid) == budget
     after = await builds(harness, cid)
+    assert await harness.context.budget(TENANT, cid) == budget
     for format, build in after.items():
         assert build.text == before[format].text
         assert build["budget"] == before[format]["budget"]
