@@ -23,7 +23,7 @@ from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
 from app.adapters.postgres.compaction.backlog import Backlog
-from app.adapters.postgres.database import FREQUENT, PostgresDatabase
+from app.adapters.postgres.database import FREQUENT, Database
 from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
@@ -70,7 +70,7 @@ class Parts:
 
     telemetry: Telemetry
     store: Store
-    database: PostgresDatabase
+    database: Database
     leases: Leases
     tokenizer: TiktokenTokenizer
     registry: ModelRegistry
@@ -135,7 +135,7 @@ def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
     telemetry = Telemetry(app_version(), settings.metrics_token, _tracing(settings))
     store = store_of(settings, telemetry.database_failed)
     telemetry.watch(store.pool_state, Backlog(store).waiting)
-    database = PostgresDatabase(store, window_defaults_from(settings.rolling_window_seconds))
+    database = Database(store, window_defaults_from(settings.rolling_window_seconds))
     limits = limits_of(settings, database)
     tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
     gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
@@ -257,7 +257,7 @@ def _is_full(settings: Settings) -> bool:
 
 def keys_of(
     settings: Settings,
-    database: PostgresDatabase,
+    database: Database,
     refused: Callable[[str], None] = lambda _reason: None,
 ) -> KeyService:
     """Return the service of API keys; `refused` gets the reason of each refused key."""
@@ -270,7 +270,7 @@ def keys_of(
     )
 
 
-def limits_of(settings: Settings, database: PostgresDatabase) -> LimitService:
+def limits_of(settings: Settings, database: Database) -> LimitService:
     """Return the service of limits; the settings have those of tenants without their own."""
     defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
     return LimitService(database, defaults, time.time)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.composition import keys_of, limits_of, store_of, utc_now
 from app.domain.common.errors import NotFound
 from app.domain.tenancy.api_keys import DEFAULT_TENANT, ApiKey
@@ -166,11 +166,11 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, LimitSe
 
 
 @asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[PostgresDatabase]:
+async def _database(settings: Settings) -> AsyncIterator[Database]:
     store = store_of(settings)
     await store.open()
     try:
-        yield PostgresDatabase(store)
+        yield Database(store)
     finally:
         await store.close()
 

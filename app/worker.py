@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from app import logs
 from app.adapters.postgres.compaction.jobs import listening
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.composition import Parts, compose
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
@@ -80,7 +80,7 @@ class Worker:
     - `measure` records metrics of the work on a conversation, and on a job or None.
     """
 
-    database: PostgresDatabase
+    database: Database
     leases: Leases
     url: str
     work: Work

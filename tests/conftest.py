@@ -39,7 +39,7 @@ from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
 from app.adapters.postgres.common.connections import Pooler, Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import DATABASE, running
 from app.adapters.postgres.migrate import migrate
 from app.logs import OURS, JsonLines, LineHandler
@@ -436,9 +436,9 @@ async def store(database_url: str, pooled: Pooled) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def database(store: Store) -> PostgresDatabase:
+def database(store: Store) -> Database:
     """The database of this test as the services see it."""
-    return PostgresDatabase(store)
+    return Database(store)
 
 
 @pytest.fixture

@@ -248,7 +248,8 @@ def _handler(fake: FakeLLM) -> type[BaseHTTPRequestHandler]:
             if not fake.knows(self.path):
                 self._send(status(404, "no such path"))
                 return
-            request = Request(self.path, dict(self.headers), json.loads(body))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.path, headers, json.loads(body))
             behaviour = fake.take(request)
             if behaviour.arrived is not None:
                 behaviour.arrived.set()

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import httpx2
 import openai
 import pydantic_ai
 import pytest
@@ -518,9 +519,9 @@ async def test_the_service_builds_what_the_model_is_called_with(
 
 
 def assert_read_on(requests: Sequence[Request]) -> None:
-    """Assert that logs were sent as views, and the tool to read on once a view named it."""
+    """Assert that logs were sent as views, and the tool to read on from the next turn on."""
     assert READ_LINES not in names_in(requests[0].body)
-    assert READ_LINES in names_in(requests[1].body)
+    assert READ_LINES in names_in(requests[3].body)
     for request in requests:
         assert "299 nothing here" not in json.dumps(request.body)
 
@@ -572,7 +573,8 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
     await process.say(asked(0), "request-0")
     session = process.session
     call = ["function_call", "function_call_output"]
-    assert await shown_by(session) == ["user", *call, "reasoning", *call, "assistant"]
+    step = ["reasoning", *call]
+    assert await shown_by(session) == ["user", *step, *step, "assistant"]
     assert await shown_by(session, 2) == ["function_call_output", "assistant"]
     assert await session.get_items(0) == []
     await session.run_compaction({"force": True})
@@ -600,16 +602,9 @@ async def test_what_is_popped_leaves_the_session_but_not_the_log(
     assert result["type"] == "function_call_output"
     await process.session_of("").add_items([result])
     session = process.session_of("")
-    assert await shown_by(session) == ["user", *call, *call]
+    assert await shown_by(session) == ["user", *["reasoning", *call] * 2]
     popped = [await session.pop_item() for _ in range(6)]
-    assert [item and item.get("type") for item in popped] == [
-        "function_call_output",
-        "function_call",
-        "function_call_output",
-        "function_call",
-        None,
-        None,
-    ]
+    assert [item and item.get("type") for item in popped] == [*reversed(call)] * 2 + [None] * 2
     assert popped[4] == {"role": "user", "content": asked(0)}
     assert await process.session_of("").get_items() == []
     log = ask(process, f"/conversations/{whole}/messages")["data"]
@@ -621,10 +616,10 @@ async def test_what_is_popped_leaves_the_session_but_not_the_log(
     ]
 
 
-class Streaming(httpx.AsyncHTTPTransport):
+class Streaming(httpx2.AsyncHTTPTransport):
     """What makes a provider's answers streams of one event."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send it on."""
         answer = await super().handle_async_request(request)
         await answer.aread()
@@ -632,7 +627,7 @@ class Streaming(httpx.AsyncHTTPTransport):
             return answer
         event = {"type": "response.completed", "sequence_number": 0, "response": answer.json()}
         headers = {"Content-Type": "text/event-stream"}
-        return httpx.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
+        return httpx2.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
 
 
 async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers) -> None:
@@ -646,7 +641,7 @@ async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers
         base_url=provider.api_base,
         api_key="test",
         max_retries=0,
-        http_client=httpx.AsyncClient(transport=Streaming()),
+        http_client=httpx2.AsyncClient(transport=Streaming()),
     )
     provider.overflow_at = 4
     for turn in range(2):

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
 from app.composition import compose, new_id
@@ -44,7 +44,7 @@ Seen = tuple[str, str | None]
 class FakeWork:
     """Work that records its calls, waits until `release` is set, and is done."""
 
-    def __init__(self, database: PostgresDatabase, *errors: Exception) -> None:
+    def __init__(self, database: Database, *errors: Exception) -> None:
         self.database = database
         self.started: Counter[Seen] = Counter()
         self.ended: Counter[Seen] = Counter()
@@ -102,7 +102,7 @@ class Place:
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
         self.store = store
-        self.database = PostgresDatabase(store)
+        self.database = Database(store)
         self.leases = Leases(self.database, new_id, LEASE_SECONDS)
 
     def work(self, *errors: Exception) -> FakeWork:
@@ -405,7 +405,7 @@ async def test_a_worker_outlives_its_database(
 
 PROCESS = """
 import asyncio, sys
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.common.connections import Store
 from app.composition import new_id
 from app.services.compaction.leases import Leases
@@ -417,7 +417,7 @@ async def work(tenant_id, conversation_id, job_id):
 
 async def main(url):
     store = Store(url, min_size=0, max_size=2)
-    database = PostgresDatabase(store)
+    database = Database(store)
     worker = Worker(database, Leases(database, new_id, 1.0), url, work, poll_seconds=0.1)
     async with worker.running():
         await asyncio.Event().wait()

@@ -19,7 +19,10 @@ from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.compaction.jobs import JobRepository
+from app.adapters.postgres.conversations.log import LogRepository
+from app.adapters.postgres.database import Database, Repositories
+from app.adapters.postgres.payload.contexts import ContextRepository
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
@@ -55,13 +58,6 @@ from app.services.payload.context import ContextService
 from app.services.payload.payload_cache import PayloadCache
 from app.services.payload.pipeline.state import BuildDependencies
 from app.services.payload.reported_usage import UsageService
-from app.services.ports import (
-    ContextRepository,
-    Database,
-    JobRepository,
-    LogRepository,
-    Repositories,
-)
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 
@@ -147,14 +143,15 @@ class ScriptedGateway:
         return Completion(reply, "stop", 100, 10, False)
 
 
-class WatchedDatabase:
+class WatchedDatabase(Database):
     """The real database, watched: it knows whether the running task has a session open.
 
     `after_read`, when set, runs once each time a build has read, before the build goes on.
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database._store)
+        self._settings_cache = database._settings_cache
         self.failures: dict[str, Exception] = {}
         self.after_read: Callable[[], Awaitable[None]] | None = None
         self.opened = 0
@@ -164,7 +161,7 @@ class WatchedDatabase:
     @property
     def store(self) -> Store:
         """The store that the real database speaks to."""
-        return cast(PostgresDatabase, self._database)._store
+        return self._store
 
     @contextmanager
     def failing(self, sentence: str, error: Exception) -> Iterator[None]:
@@ -174,10 +171,6 @@ class WatchedDatabase:
             yield
         finally:
             del self.failures[sentence]
-
-    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return the conversation that the real database has cached."""
-        return self._database.cached_conversation(tenant_id, conversation_id)
 
     @contextmanager
     def _numbered(self) -> Iterator[None]:
@@ -192,14 +185,14 @@ class WatchedDatabase:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
-        async with self._database.session() as session:
+        async with super().session() as session:
             with _counted(), self._numbered():
                 yield cast(Repositories, _WatchedRecords(session, self))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction and remember it for this task."""
-        async with self._database.transaction() as session:
+        async with super().transaction() as session:
             with _counted(), self._numbered():
                 yield session
 

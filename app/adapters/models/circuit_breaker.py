@@ -17,8 +17,7 @@ from purgatory import AsyncCircuitBreakerFactory
 from purgatory.domain.model import HALF_OPENED, OpenedState
 
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.services.ports import Gateway
+from app.domain.compaction.summaries.model_calls import Completion, Gateway, ModelCall
 
 PROVIDER_FAILURES = frozenset({"timeout", "provider_error", "rate_limited", "authentication"})
 

@@ -1,11 +1,14 @@
-"""The implementation of the services' `Database` port."""
+"""Sessions and transactions with all repositories."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from app.adapters.postgres.common.connections import Session, Store
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import SettingsCache
 from app.adapters.postgres.compaction.jobs import JobRepository
 from app.adapters.postgres.conversations import append_statements
@@ -48,128 +51,70 @@ FREQUENT = (
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
-class PostgresRepositories:
+_Kind = TypeVar("_Kind", bound=Repository)
+
+
+class _Of(Generic[_Kind]):
+    """An attribute that is a repository of one kind; most sessions use few of them."""
+
+    def __init__(self, kind: type[_Kind]) -> None:
+        self._kind = kind
+
+    def __get__(self, repositories: Repositories, owner: object) -> _Kind:
+        return self._kind(repositories.session, repositories.settings_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
     """All repositories, over one session."""
 
-    __slots__ = ("_session", "_settings_cache", "_window_defaults")
+    session: Session
+    settings_cache: SettingsCache
 
-    def __init__(
-        self, session: Session, settings_cache: SettingsCache, window_defaults: WindowDefaults
-    ) -> None:
-        self._session = session
-        self._settings_cache = settings_cache
-        self._window_defaults = window_defaults
-
-    @property
-    def agents(self) -> AgentRepository:
-        return AgentRepository(self._session, self._window_defaults)
-
-    @property
-    def conversations(self) -> ConversationRepository:
-        return ConversationRepository(self._session, self._window_defaults)
-
-    @property
-    def conversation_list(self) -> ConversationListRepository:
-        return ConversationListRepository(self._session, self._window_defaults)
-
-    @property
-    def log(self) -> LogRepository:
-        return LogRepository(self._session, self._settings_cache)
-
-    @property
-    def contexts(self) -> ContextRepository:
-        return ContextRepository(self._session, self._settings_cache)
-
-    @property
-    def windows(self) -> ActiveWindowRepository:
-        return ActiveWindowRepository(self._session)
-
-    @property
-    def events(self) -> EventRepository:
-        return EventRepository(self._session)
-
-    @property
-    def jobs(self) -> JobRepository:
-        return JobRepository(self._session)
-
-    @property
-    def usage(self) -> UsageRepository:
-        return UsageRepository(self._session)
-
-    @property
-    def usage_totals(self) -> UsageTotalRepository:
-        return UsageTotalRepository(self._session)
-
-    @property
-    def blobs(self) -> BlobRepository:
-        return BlobRepository(self._session)
-
-    @property
-    def snapshots(self) -> SnapshotRepository:
-        return SnapshotRepository(self._session)
-
-    @property
-    def search(self) -> SearchRepository:
-        return SearchRepository(self._session)
-
-    @property
-    def tenant_search(self) -> TenantSearchRepository:
-        return TenantSearchRepository(self._session)
-
-    @property
-    def transcripts(self) -> TranscriptRepository:
-        return TranscriptRepository(self._session)
-
-    @property
-    def redactions(self) -> RedactionRepository:
-        return RedactionRepository(self._session)
-
-    @property
-    def forks(self) -> ForkRepository:
-        return ForkRepository(self._session)
-
-    @property
-    def exports(self) -> ExportRepository:
-        return ExportRepository(self._session)
-
-    @property
-    def tenant_data(self) -> TenantDataRepository:
-        return TenantDataRepository(self._session)
-
-    @property
-    def retention(self) -> RetentionRepository:
-        return RetentionRepository(self._session)
-
-    @property
-    def limits(self) -> LimitRepository:
-        return LimitRepository(self._session)
-
-    @property
-    def keys(self) -> ApiKeyRepository:
-        return ApiKeyRepository(self._session)
-
-    @property
-    def tenants(self) -> TenantRepository:
-        return TenantRepository(self._session)
+    agents = _Of(AgentRepository)
+    conversations = _Of(ConversationRepository)
+    conversation_list = _Of(ConversationListRepository)
+    log = _Of(LogRepository)
+    contexts = _Of(ContextRepository)
+    windows = _Of(ActiveWindowRepository)
+    events = _Of(EventRepository)
+    jobs = _Of(JobRepository)
+    usage = _Of(UsageRepository)
+    usage_totals = _Of(UsageTotalRepository)
+    blobs = _Of(BlobRepository)
+    snapshots = _Of(SnapshotRepository)
+    search = _Of(SearchRepository)
+    tenant_search = _Of(TenantSearchRepository)
+    transcripts = _Of(TranscriptRepository)
+    redactions = _Of(RedactionRepository)
+    forks = _Of(ForkRepository)
+    exports = _Of(ExportRepository)
+    tenant_data = _Of(TenantDataRepository)
+    retention = _Of(RetentionRepository)
+    limits = _Of(LimitRepository)
+    keys = _Of(ApiKeyRepository)
+    tenants = _Of(TenantRepository)
 
 
-class PostgresDatabase:
-    """Sessions and transactions of a `Store`."""
+class Database:
+    """Opens sessions of a `Store`; no session is held open during a model call."""
 
     def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
         self._store = store
         self._settings_cache = SettingsCache(window_defaults)
-        self._window_defaults = window_defaults
 
     def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation as this process last read it, which may be outdated."""
         return self._settings_cache.get(tenant_id, conversation_id).conversation
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[PostgresRepositories]:
+    async def session(self) -> AsyncIterator[Repositories]:
+        """Each statement commits by itself."""
         async with self._store.session() as session:
-            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)
+            yield Repositories(session, self._settings_cache)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PostgresRepositories]:
+    async def transaction(self) -> AsyncIterator[Repositories]:
+        """All statements of the block commit together, or none."""
         async with self._store.transaction() as session:
-            yield PostgresRepositories(session, self._settings_cache, self._window_defaults)
+            yield Repositories(session, self._settings_cache)

@@ -70,11 +70,13 @@ class Cluster:
 
     @property
     def log(self) -> Path:
+        """What the server writes."""
         return self.path / "server.log"
 
     def run(
         self, program: str, *arguments: str, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
+        """Run a program of PostgreSQL in the environment of the server."""
         account = self.account
         # PG… variables are for other servers, and initdb fails with an unknown locale.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}

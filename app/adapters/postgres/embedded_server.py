@@ -47,10 +47,12 @@ class Server:
 
     @property
     def url(self) -> str:
+        """The address of its database, over a socket."""
         host = quote(str(self.socket_dir), safe="/")
         return f"{URL_PREFIX}{host}&port={self.port}"
 
     def listens(self) -> bool:
+        """Whether something accepts connections at the socket."""
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.socket_dir / f".s.PGSQL.{self.port}"))

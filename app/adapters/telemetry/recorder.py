@@ -35,9 +35,8 @@ from app.adapters.telemetry.metrics import Metrics, ScrapedMetrics
 from app.adapters.telemetry.spans import CompletionRecorder, ResultRecorder, Spans
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, Gateway, ModelCall
 from app.domain.tenancy.api_keys import bearer_of
-from app.services.ports import Gateway
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
     from app.adapters.telemetry.tracing import Tracing

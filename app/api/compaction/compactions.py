@@ -15,11 +15,10 @@ from app.api.compaction.compaction_schemas import (
 )
 from app.api.compaction.job_schemas import Job
 from app.api.compaction.jobs import job_json
-from app.api.conversations.list_routes import WRITE_ERRORS
 from app.api.conversations.message_schemas import MessagePage
 from app.api.conversations.messages import transcript
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -33,14 +32,7 @@ from app.api.http.fields import UUID, NoFields
 from app.api.http.pages import page_by_id
 from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.context_schemas import CompactResult
-from app.domain.common.errors import (
-    Conflict,
-    ContextLimitUnknown,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
 from app.domain.compaction.results import DryRunResult
 from app.domain.conversations.view import Span, Summary
 from app.services.compaction import receipts
@@ -50,8 +42,6 @@ router = APIRouter(route_class=WireRoute, tags=["compactions"])
 page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
 
 _PATH = "/v1/conversations/{conversation_id}"
-_READ = problems_of(NotFound, ServiceUnavailable)
-_PAGED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 
 CompactionPath = Annotated[
     str,
@@ -64,21 +54,12 @@ CompactionPath = Annotated[
 
 @router.post(
     f"{_PATH}/compact",
-    operation_id="compact",
     summary="Compact now",
     response_model=DryRun | CompactResult,
     response_description="The result; of a dry run also the texts or prompts.",
     responses={
         202: {"model": Job, "description": "With `wait=false`: the job to poll."},
-        **problems_of(
-            NotFound,
-            Conflict,
-            ValidationError,
-            ContextLimitUnknown,
-            MalformedJson,
-            PayloadTooLarge,
-            ServiceUnavailable,
-        ),
+        **problems_of(Conflict, ValidationError, ContextLimitUnknown),
     },
 )
 async def compact(
@@ -114,10 +95,8 @@ async def compact(
 
 @page_router.get(
     f"{_PATH}/compactions",
-    operation_id="list_compactions",
     summary="List compactions",
     response_model=ReceiptPage,
-    responses=_PAGED,
 )
 async def list_compactions(
     request: Request,
@@ -135,10 +114,8 @@ async def list_compactions(
 
 @router.get(
     f"{_PATH}/compactions/{{compaction_id}}",
-    operation_id="get_compaction",
     summary="Read a receipt",
     response_model=Receipt,
-    responses=_READ,
 )
 async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
@@ -151,10 +128,8 @@ async def get_compaction(
 
 @page_router.get(
     f"{_PATH}/compactions/{{compaction_id}}/messages",
-    operation_id="expand_compaction",
     summary="Expand a compaction",
     response_model=MessagePage,
-    responses=_PAGED,
 )
 async def expand_compaction(
     request: Request,
@@ -178,10 +153,9 @@ async def expand_compaction(
 
 @router.post(
     f"{_PATH}/compactions/{{compaction_id}}/undo",
-    operation_id="undo_compaction",
     summary="Undo a compaction",
     response_model=Receipt,
-    responses=WRITE_ERRORS | problems_of(Conflict),
+    responses=problems_of(Conflict),
 )
 async def undo_compaction(
     request: Request,

@@ -13,7 +13,7 @@ from app.api.http.dependencies import services, tenant_of
 from app.api.http.fields import UUID
 from app.api.http.routing import WireRoute
 from app.domain.common import json_text
-from app.domain.common.errors import NotFound, ServiceUnavailable
+from app.domain.common.errors import NotFound
 from app.domain.conversations.job import Job
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
@@ -27,10 +27,8 @@ _STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATU
 
 @router.get(
     "/v1/jobs/{job_id}",
-    operation_id="get_job",
     summary="Read a job",
     response_model=schemas.Job,
-    responses=errors.problems_of(NotFound, ServiceUnavailable),
 )
 async def get_job(request: Request, job_id: JobPath) -> Response:
     """Return the status of a job, and its result or its error once it has ended."""

@@ -15,7 +15,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
 
 @router.get(
     "/v1/strategies",
-    operation_id="list_strategies",
     summary="List strategies",
     response_model=StrategyList,
 )

@@ -14,10 +14,10 @@ from app.api.conversations.agent_schemas import (
     ClearedAgent,
     ShownAgent,
 )
-from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
+from app.api.conversations.list_routes import add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import (
     AgentPath,
     Cursor,
@@ -33,12 +33,7 @@ from app.api.http.errors import problems_of
 from app.api.http.fields import NoFields
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
-from app.domain.common.errors import (
-    Conflict,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict
 from app.domain.conversations.agent import Agent
 from app.services.conversations.agents import NewAgent
 from app.services.conversations.configurable_resources import Configured
@@ -51,12 +46,9 @@ page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 @router.post(
     "/v1/agents",
     status_code=201,
-    operation_id="create_agent",
     summary="Create an agent",
     response_model=ShownAgent,
-    responses=problems_of(
-        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
+    responses=problems_of(Conflict),
 )
 async def create_agent(
     request: Request, body: AgentCreate, idempotency_key: IdempotencyKey = None
@@ -82,10 +74,8 @@ async def create_agent(
 
 @page_router.get(
     "/v1/agents",
-    operation_id="list_agents",
     summary="List agents",
     response_model=AgentPage,
-    responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return agents, newest first, without their sections, tools and policies."""
@@ -101,10 +91,8 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
 
 @router.get(
     "/v1/agents/{agent_id}",
-    operation_id="get_agent",
     summary="Read an agent",
     response_model=ShownAgent,
-    responses=READ_ERRORS,
 )
 async def get_agent(request: Request, agent_id: AgentPath) -> Response:
     """Return an agent with the effective value of every setting."""
@@ -117,10 +105,8 @@ async def get_agent(request: Request, agent_id: AgentPath) -> Response:
 
 @router.patch(
     "/v1/agents/{agent_id}",
-    operation_id="change_agent",
     summary="Change an agent",
     response_model=ShownAgent,
-    responses=WRITE_ERRORS,
 )
 async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> Response:
     """Change name, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
@@ -136,10 +122,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 
 @router.delete(
     "/v1/agents/{agent_id}",
-    operation_id="delete_agent",
     summary="Delete an agent",
     response_model=Deleted,
-    responses=READ_ERRORS,
 )
 async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
@@ -152,10 +136,8 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
 
 @router.post(
     "/v1/agents/{agent_id}/clear",
-    operation_id="clear_agent",
     summary="Clear an agent",
     response_model=ClearedAgent,
-    responses=WRITE_ERRORS,
 )
 async def clear_agent(
     request: Request, agent_id: AgentPath, body: NoFields | None = None

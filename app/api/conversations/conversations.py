@@ -21,9 +21,9 @@ from app.api.conversations.list_filters import (
     cursor_at,
     place_from,
 )
-from app.api.conversations.list_routes import READ_ERRORS, WRITE_ERRORS, add_list_routes
+from app.api.conversations.list_routes import add_list_routes
 from app.api.conversations.settings_schemas import effective_settings, listed_settings
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
@@ -40,7 +40,7 @@ from app.api.http.fields import NoFields
 from app.api.http.pages import Deleted
 from app.api.http.routing import PageRoute, WireRoute
 from app.api.payload.usage_totals import shown_usd
-from app.domain.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
+from app.domain.common.errors import Conflict
 from app.domain.conversations.conversation import Conversation
 from app.services.conversations.configurable_resources import Configured
 from app.services.conversations.conversations import NewConversation
@@ -54,12 +54,9 @@ page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
 @router.post(
     "/v1/conversations",
     status_code=201,
-    operation_id="create_conversation",
     summary="Create a conversation",
     response_model=ShownConversation,
-    responses=problems_of(
-        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
+    responses=problems_of(Conflict),
 )
 async def create_conversation(
     request: Request, body: ConversationCreate, idempotency_key: IdempotencyKey = None
@@ -83,10 +80,8 @@ async def create_conversation(
 
 @page_router.get(
     "/v1/conversations",
-    operation_id="list_conversations",
     summary="List conversations",
     response_model=ConversationPage,
-    responses=problems_of(ValidationError, ServiceUnavailable),
     openapi_extra=METADATA_PARAMETER,
 )
 async def list_conversations(
@@ -121,10 +116,8 @@ async def list_conversations(
 
 @router.get(
     "/v1/conversations/{conversation_id}",
-    operation_id="get_conversation",
     summary="Read a conversation",
     response_model=ShownConversation,
-    responses=READ_ERRORS,
 )
 async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Return a conversation with the effective value of every setting."""
@@ -137,10 +130,9 @@ async def get_conversation(request: Request, conversation_id: ConversationPath) 
 
 @router.patch(
     "/v1/conversations/{conversation_id}",
-    operation_id="change_conversation",
     summary="Change a conversation",
     response_model=ShownConversation,
-    responses=WRITE_ERRORS | problems_of(Conflict),
+    responses=problems_of(Conflict),
 )
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
@@ -170,10 +162,8 @@ async def change_conversation(
 
 @router.delete(
     "/v1/conversations/{conversation_id}",
-    operation_id="delete_conversation",
     summary="Delete a conversation",
     response_model=Deleted,
-    responses=READ_ERRORS,
 )
 async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
@@ -185,10 +175,8 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
 
 @router.post(
     "/v1/conversations/{conversation_id}/clear",
-    operation_id="clear_conversation",
     summary="Clear a conversation",
     response_model=ClearedConversation,
-    responses=WRITE_ERRORS,
 )
 async def clear_conversation(
     request: Request, conversation_id: ConversationPath, body: NoFields | None = None

@@ -14,9 +14,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from app.api.conversations.event_schemas import STREAM, FirstEventId, Follow, LastEventId
 from app.api.http.conversation_ids import public_id_of
 from app.api.http.dependencies import ConversationPath, caller_of, services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import cursor_from
 from app.services.conversations.events import EventStream
 
@@ -28,10 +26,9 @@ _GRACE_SECONDS = 1
 
 @router.get(
     "/v1/conversations/{conversation_id}/events",
-    operation_id="stream_events",
     summary="Follow a conversation's events",
     response_class=EventSourceResponse,
-    responses={200: STREAM, **problems_of(NotFound, ValidationError, ServiceUnavailable)},
+    responses={200: STREAM},
 )
 async def stream_events(
     request: Request,

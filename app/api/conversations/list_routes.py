@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import Services, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.prompt.section_schemas import (
@@ -20,21 +20,11 @@ from app.api.prompt.section_schemas import (
     sections_to_store,
     tools_answer,
 )
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict
 from app.domain.conversations.settings import SettingsList
 from app.services.conversations.agents import AgentService
 from app.services.conversations.conversations import ConversationService
 
-READ_ERRORS = problems_of(NotFound, ServiceUnavailable)
-WRITE_ERRORS = problems_of(
-    NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-)
 _REPLACE = """\
 Replace its own {kind}; the next build starts a new epoch.
 
@@ -70,7 +60,6 @@ def add_list_routes(
             summary=f"Read {owner}'s {kind}",
             description=f"Return its own {list_description}, without inherited ones.",
             response_model=answer_schema,
-            responses=READ_ERRORS | problems_of(ValidationError),
         )
         async def get_list(
             request: Request, resource_id: str = Depends(id_of), version: Version = None
@@ -97,7 +86,7 @@ def add_list_routes(
             summary=f"Replace {owner}'s {kind}",
             description=_REPLACE.format(kind=kind),
             response_model=answer_schema,
-            responses=WRITE_ERRORS | problems_of(Conflict),
+            responses=problems_of(Conflict),
         )(put_list)
 
     add(SettingsList.SECTIONS, SectionList, ShownSections, sections_answer, "sections")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from app.api.conversations.list_routes import WRITE_ERRORS
 from app.api.conversations.message_schemas import (
     MessagePage,
     MessagesAppend,
@@ -18,7 +17,7 @@ from app.api.conversations.message_schemas import (
     ResultContent,
 )
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson, long_json, require_small_messages
+from app.api.http.bodies import Json, long_json, require_small_messages
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
@@ -33,14 +32,7 @@ from app.api.http.errors import problems_of
 from app.api.http.fields import MAX_SEQ, NoFields
 from app.api.http.routing import DirectRoute, PageRoute, WireRoute
 from app.api.payload.append_schemas import Appended
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    UnpairedToolResult,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.domain.common.messages import is_sendable
 from app.domain.common.pages import Page
 from app.domain.conversations.conversation import Conversation
@@ -87,18 +79,9 @@ _PATH = "/v1/conversations/{conversation_id}/messages"
 @hot_router.post(
     _PATH,
     status_code=201,
-    operation_id="append_messages",
     summary="Append messages",
     response_model=Appended,
-    responses=problems_of(
-        NotFound,
-        Conflict,
-        UnpairedToolResult,
-        ValidationError,
-        MalformedJson,
-        PayloadTooLarge,
-        ServiceUnavailable,
-    ),
+    responses=problems_of(Conflict, UnpairedToolResult),
 )
 async def append_messages(
     request: Request,
@@ -106,7 +89,10 @@ async def append_messages(
     body: MessagesAppend,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Append all user, assistant and tool messages of a batch, or none.
+    """Append all messages of a batch, or none.
+
+    System messages that begin the log become a section of the conversation, `system_section` of
+    the answer; later ones are messages.
 
     A message whose `id` is stored with the same content is skipped; with other content it is a
     `409`. A tool result must answer an open call of the log, otherwise `409`
@@ -122,10 +108,8 @@ async def append_messages(
 
 @page_router.get(
     _PATH,
-    operation_id="list_messages",
     summary="Read the transcript",
     response_model=MessagePage,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
 )
 async def list_messages(
     request: Request,
@@ -174,10 +158,8 @@ async def list_messages(
 
 @router.put(
     f"{_PATH}/{{message_id:path}}/pin",
-    operation_id="pin_message",
     summary="Pin a message",
     response_model=Pinned,
-    responses=WRITE_ERRORS,
 )
 async def pin_message(
     request: Request,
@@ -200,10 +182,8 @@ async def pin_message(
 
 @router.delete(
     f"{_PATH}/{{message_id:path}}/pin",
-    operation_id="unpin_message",
     summary="Unpin a message",
     response_model=Pinned,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
 )
 async def unpin_message(
     request: Request,

@@ -10,10 +10,8 @@ from app.api.conversations.search_schemas import SearchPage
 from app.api.http import cursors
 from app.api.http.bodies import Json
 from app.api.http.dependencies import Cursor, page_bound, services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId
 from app.api.http.routing import PageRoute
-from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.conversations.search.query import MAX_QUERY_CHARS
 from app.domain.conversations.search.several import MAX_HITS, Hit, SearchPlace
 
@@ -22,10 +20,8 @@ router = APIRouter(route_class=PageRoute, tags=["messages"])
 
 @router.get(
     "/v1/search",
-    operation_id="search_messages",
     summary="Search all conversations",
     response_model=SearchPage,
-    responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def search_messages(
     request: Request,

@@ -14,7 +14,7 @@ from app.api.conversations.messages import (
     shown_message,
     size_of,
 )
-from app.api.http.bodies import Json, MalformedJson, long_json
+from app.api.http.bodies import Json, long_json
 from app.api.http.dependencies import (
     ConversationPath,
     by_caller,
@@ -23,14 +23,7 @@ from app.api.http.dependencies import (
     services,
     tenant_of,
 )
-from app.api.http.errors import problems_of
 from app.api.http.routing import PageRoute, WireRoute
-from app.domain.common.errors import (
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
 from app.services.tool_output.stored_results import Content
 
 _log = logging.getLogger("app.audit")
@@ -42,10 +35,8 @@ _PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
 
 @page_router.get(
     _PATH,
-    operation_id="get_message",
     summary="Read a message",
     response_model=ShownMessage,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
 )
 async def get_message(
     request: Request,
@@ -64,12 +55,8 @@ async def get_message(
 
 @router.post(
     f"{_PATH}/redact",
-    operation_id="redact_message",
     summary="Redact a message",
     response_model=Redacted,
-    responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
 )
 async def redact_message(
     request: Request,

@@ -7,6 +7,7 @@
    a request takes as long as the rest of an append.
 5. An endpoint gets the key of a conversation in place of the id in its path
    (`app.api.http.conversation_ids`).
+6. The errors that follow from what a route under `/v1` reads are documented without being named.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.bodies import (
     CLIENT_CLOSED_REQUEST,
+    MalformedJson,
     WireRequest,
     body_bytes_of,
     header_of,
@@ -36,11 +38,17 @@ from app.api.http.bodies import (
     size_of_body,
 )
 from app.api.http.conversation_ids import with_key
-from app.api.http.errors import answer_error, answer_unexpected
+from app.api.http.errors import answer_error, answer_unexpected, problems_of
 from app.api.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.api.http.heavy_requests import SLOT_BYTES, drained, take_share
 from app.api.http.request_errors import refuse_unknown_query, validated, validation_error
-from app.domain.common.errors import ContextError, ValidationError
+from app.domain.common.errors import (
+    ContextError,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.services.common.concurrency import THREAD_BYTES, in_thread_if
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
@@ -65,6 +73,24 @@ class _NamedRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
         super().__init__(path, endpoint, **options)
+        if path.startswith("/v1/"):
+            self.responses = problems_of(*_usual_errors(self)) | self.responses
+
+
+def _usual_errors(route: APIRoute) -> Iterator[type[ContextError]]:
+    """Return the errors of every route that reads the same parts of a request (rule 6)."""
+    reads_json = route.body_field is not None
+    reads_body = reads_json or "requestBody" in (route.openapi_extra or {})
+    if "{" in route.path:
+        yield NotFound
+    if reads_body or any(_query_names(route.dependant)):
+        yield ValidationError
+    if reads_json:
+        yield MalformedJson
+    if reads_body:
+        yield PayloadTooLarge
+    if route.dependant.request_param_name:  # only these use services
+        yield ServiceUnavailable
 
 
 class WireRoute(_NamedRoute):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import Cursor, Limit, ModelPath, model_from, services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.pages import Deleted
 from app.api.http.routing import WireRoute
 from app.api.models.model_schemas import ModelEntry, ModelPage, ModelShown
-from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable, ValidationError
 
 router = APIRouter(route_class=WireRoute, tags=["models"])
 
@@ -20,7 +18,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
     "/v1/models",
     summary="List models",
     response_model=ModelPage,
-    responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Return all models by name, with the source of each number."""
@@ -34,7 +31,6 @@ async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None
     "/v1/models/{model:path}",
     summary="Read a model",
     response_model=ModelShown,
-    responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def get_model(request: Request, model: ModelPath) -> Response:
     """Return a model's limits and prices; your own entry overrides the bundled one."""
@@ -45,9 +41,6 @@ async def get_model(request: Request, model: ModelPath) -> Response:
     "/v1/models/{model:path}",
     summary="Set a model's entry",
     response_model=ModelShown,
-    responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
 )
 async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
     """Add or replace your own entry for a model; omitted fields come from the bundled entry."""
@@ -59,7 +52,6 @@ async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> Res
     "/v1/models/{model:path}",
     summary="Delete a model's entry",
     response_model=Deleted,
-    responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def delete_model(request: Request, model: ModelPath) -> Response:
     """Delete your own entry for a model; the bundled one applies again."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.stateless_schemas import TokenCount, TokensRequest
-from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.services.payload.stateless import CountRequest
 
 router = APIRouter(route_class=WireRoute, tags=["models"])
@@ -19,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["models"])
     "/v1/tokens/count",
     summary="Count tokens",
     response_model=TokenCount,
-    responses=problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable),
 )
 async def count_tokens(request: Request, body: TokensRequest) -> Response:
     """Count messages, a text and tool definitions as a build counts them.

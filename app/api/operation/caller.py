@@ -6,20 +6,16 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.http.bodies import Json
 from app.api.http.dependencies import caller_of
-from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.operation.caller_schemas import CallerShown
-from app.domain.common.errors import ServiceUnavailable
 
 router = APIRouter(route_class=WireRoute, tags=["health"])
 
 
 @router.get(
     "/v1/caller",
-    operation_id="get_caller",
     summary="Read about the key",
     response_model=CallerShown,
-    responses=problems_of(ServiceUnavailable),
 )
 async def get_caller(request: Request) -> Response:
     """Return the tenant of the request's key, and whether it may only read."""

@@ -41,7 +41,7 @@ class Metrics(Protocol):
         ...
 
 
-@router.get("/healthz", operation_id="healthz", summary="Liveness", response_model=Health)
+@router.get("/healthz", summary="Liveness", response_model=Health)
 async def healthz() -> Response:
     """Return `ok` while the process runs, without access to the database."""
     return Json({"status": "ok"})
@@ -49,7 +49,6 @@ async def healthz() -> Response:
 
 @router.get(
     "/readyz",
-    operation_id="readyz",
     summary="Readiness",
     response_model=Ready,
     responses=problems_of(ServiceUnavailable),
@@ -63,7 +62,6 @@ async def readyz(request: Request) -> Response:
 
 @router.get(
     "/metrics",
-    operation_id="metrics",
     summary="Metrics",
     response_class=PlainTextResponse,
     responses={200: METRICS, **problems_of(Unauthenticated)},

@@ -52,7 +52,6 @@ INSPECTOR = Path(app.__file__).with_name("inspector_files")
 
 @router.get(
     "/",
-    operation_id="get_links",
     summary="Where to start",
     response_model=ServiceLinks,
     responses={303: {"description": "For browsers: the inspector."}},

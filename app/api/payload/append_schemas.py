@@ -44,7 +44,7 @@ class Appended(ResponseSchema):
             "head_seq": 1,
             **READING,
             "warnings": [],
-            "system_section": None,
+            "system_section": "system",
         }
     )
 
@@ -60,6 +60,6 @@ class Appended(ResponseSchema):
         " their messages."
     )
     system_section: str | None = Field(
-        description="The section with the system messages that begin the log; they are no messages"
-        " of it. Null where the batch had none."
+        description="The section that has the text of the system messages at the beginning of the"
+        " batch; they are not stored as messages. Null where it had none, or the log keeps them."
     )

@@ -9,11 +9,9 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.http import cursors
 from app.api.http.dependencies import ConversationPath, Cursor, Limit, services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.pages import page_by_id
 from app.api.http.routing import WireRoute
 from app.api.payload.call_history_schemas import EpochPage, ReportPage
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.epoch import PastEpoch
 from app.domain.payload.epochs import model_in
 from app.domain.payload.reported_usage import UsageReport
@@ -21,15 +19,12 @@ from app.domain.payload.reported_usage import UsageReport
 router = APIRouter(route_class=WireRoute)
 
 _PATH = "/v1/conversations/{conversation_id}"
-_PAGED = problems_of(NotFound, ValidationError, ServiceUnavailable)
 
 
 @router.get(
     f"{_PATH}/epochs",
-    operation_id="list_epochs",
     summary="List epochs",
     response_model=EpochPage,
-    responses=_PAGED,
     tags=["context"],
 )
 async def list_epochs(
@@ -45,10 +40,8 @@ async def list_epochs(
 
 @router.get(
     f"{_PATH}/usage/reports",
-    operation_id="list_usage_reports",
     summary="List reported calls",
     response_model=ReportPage,
-    responses=_PAGED,
     tags=["usage"],
 )
 async def list_usage_reports(

@@ -38,9 +38,7 @@ from app.domain.common.errors import (
     ContextLimitUnknown,
     ContextOverflow,
     Gone,
-    NotFound,
     PayloadTooLarge,
-    ServiceUnavailable,
     UnpairedToolResult,
     ValidationError,
 )
@@ -57,17 +55,7 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
 hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
-_READ = problems_of(NotFound, ServiceUnavailable)
-_BUILD = problems_of(
-    NotFound,
-    Conflict,
-    ValidationError,
-    ContextLimitUnknown,
-    ContextOverflow,
-    MalformedJson,
-    PayloadTooLarge,
-    ServiceUnavailable,
-)
+_BUILD = problems_of(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
 _DEFAULT = RequestSettings()
 OptionalTokens = Annotated[
     int | None,
@@ -84,7 +72,7 @@ _OTHER_ERROR = "This error does not mean that the input is too long or the outpu
     f"{_PATH}/context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
-    responses=_BUILD | problems_of(Conflict, UnpairedToolResult, PayloadTooLarge),
+    responses=_BUILD | problems_of(Conflict, UnpairedToolResult),
 )
 async def build_context(
     request: Request,
@@ -131,7 +119,7 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
     f"{_PATH}/context",
     summary="Read the payload of an earlier build",
     response_model=EarlierBuild,
-    responses=problems_of(NotFound, Gone, ValidationError, ServiceUnavailable),
+    responses=problems_of(Gone),
 )
 async def get_context(
     request: Request,
@@ -154,7 +142,7 @@ async def get_context(
     f"{_PATH}/context/preview",
     summary="Preview the next build",
     response_model=PreviewedContext,
-    responses=_BUILD,
+    responses=_BUILD | problems_of(MalformedJson, PayloadTooLarge),
 )
 async def preview_context(
     request: Request,
@@ -200,7 +188,6 @@ async def preview_context(
     f"{_PATH}/budget",
     summary="Read the budget",
     response_model=Reading,
-    responses=_READ,
 )
 async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
     """Return budget and pressure of the stored settings; nulls without a known context window."""
@@ -214,7 +201,6 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Res
     f"{_PATH}/state",
     summary="Read the context state",
     response_model=StateShown,
-    responses=_READ,
 )
 async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
     """Return the active summary and the seqs it stands for; nulls before any compaction.

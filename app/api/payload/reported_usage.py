@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import (
     ConversationPath,
     IdempotencyKey,
@@ -17,13 +17,7 @@ from app.api.http.dependencies import (
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.usage_schemas import UsageAnswer, UsageRequest
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict
 from app.services.payload.reported_usage import Report, ReportResult
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
@@ -33,9 +27,7 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
     "/v1/conversations/{conversation_id}/usage",
     summary="Report a call's usage",
     response_model=UsageAnswer,
-    responses=problems_of(
-        NotFound, Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
+    responses=problems_of(Conflict),
 )
 async def report_usage(
     request: Request,

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson, long_json, size_of_body
+from app.api.http.bodies import Json, long_json, size_of_body
 from app.api.http.dependencies import services, tenant_of
-from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.stateless_schemas import (
     CompressedMessages,
@@ -18,21 +17,17 @@ from app.api.payload.stateless_schemas import (
     StatelessBuild,
     StatelessMessages,
 )
-from app.domain.common.errors import PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.domain.common.policy import SandwichPolicy
 from app.domain.compaction.results import ContextState
 from app.services.payload.stateless import StatelessRequest
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
-_ERRORS = problems_of(ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
-
 
 @router.post(
     "/v1/context/build",
     summary="Build a context of messages sent along",
     response_model=ContextResult,
-    responses=_ERRORS,
 )
 async def build_stateless_context(request: Request, body: StatelessBuild) -> Response:
     """Return all messages or, over the threshold, top, a summary of the middle, and bottom.
@@ -53,7 +48,6 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     "/v1/context/needs-compression",
     summary="Ask whether messages need compression",
     response_model=CompressionNeed,
-    responses=_ERRORS,
 )
 async def needs_compression(request: Request, body: StatelessMessages) -> Response:
     """Return whether the messages are over the threshold and have a middle to compress."""
@@ -64,7 +58,6 @@ async def needs_compression(request: Request, body: StatelessMessages) -> Respon
     "/v1/context/compress",
     summary="Summarise messages",
     response_model=CompressedMessages,
-    responses=_ERRORS,
 )
 async def compress(request: Request, body: Compression) -> Response:
     """Return a summary of all the messages; `503` when the model fails."""

@@ -16,7 +16,6 @@ from app.api.http.dependencies import (
     services,
     tenant_of,
 )
-from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
 from app.api.payload.usage_total_schemas import (
     FirstDay,
@@ -26,7 +25,6 @@ from app.api.payload.usage_total_schemas import (
     OnlyModel,
     UsageTotalsAnswer,
 )
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.models.usage_totals import CallTotals, GroupBy, UsageRow
 from app.services.payload.usage_totals import UsageTotals, UsageTotalsRequest
 
@@ -40,7 +38,6 @@ _USD_DIGITS = 12
     "/v1/conversations/{conversation_id}/usage",
     summary="Read a conversation's usage and cost",
     response_model=UsageTotalsAnswer,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
 )
 async def get_conversation_usage(
     request: Request,
@@ -68,7 +65,6 @@ async def get_conversation_usage(
     "/v1/usage",
     summary="Read your usage and cost",
     response_model=UsageTotalsAnswer,
-    responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def get_usage(
     request: Request,

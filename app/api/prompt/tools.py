@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.dependencies import ConversationPath, services, tenant_of
 from app.api.http.errors import problems_of
 from app.api.http.routing import WireRoute
@@ -18,13 +18,7 @@ from app.api.prompt.tool_schemas import (
     ToolSearchRequest,
 )
 from app.domain.common import json_text
-from app.domain.common.errors import (
-    ContextLimitUnknown,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import ContextLimitUnknown, ValidationError
 from app.domain.common.messages import FormatName
 from app.domain.formats import FORMATS
 from app.domain.prompt.agent_tools import definitions_in
@@ -36,7 +30,6 @@ router = APIRouter(route_class=WireRoute, tags=["tools"])
     "/v1/tool-definitions",
     summary="List the service's tools",
     response_model=ToolDefinitions,
-    responses=problems_of(ValidationError),
 )
 async def list_tool_definitions(
     format: Annotated[
@@ -54,14 +47,7 @@ async def list_tool_definitions(
     "/v1/conversations/{conversation_id}/tool-calls",
     summary="Execute a tool call",
     response_model=ToolCallAnswer,
-    responses=problems_of(
-        NotFound,
-        ValidationError,
-        ContextLimitUnknown,
-        MalformedJson,
-        PayloadTooLarge,
-        ServiceUnavailable,
-    ),
+    responses=problems_of(ValidationError, ContextLimitUnknown),
 )
 async def answer_tool_call(
     request: Request, conversation_id: ConversationPath, body: ToolCallRequest
@@ -83,9 +69,6 @@ async def answer_tool_call(
     "/v1/conversations/{conversation_id}/tools/search",
     summary="Find tools and promote them",
     response_model=ToolSearchAnswer,
-    responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
 )
 async def search_tools(
     request: Request, conversation_id: ConversationPath, body: ToolSearchRequest

@@ -30,13 +30,7 @@ from app.api.http.errors import problems_of
 from app.api.http.fields import AgentId, ConversationId, ResponseSchema, examples
 from app.api.http.request_errors import validated
 from app.api.http.routing import WireRoute, large
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict
 from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots.exports import MEDIA_TYPE
 from app.services.snapshots.imports import NewImport
@@ -79,13 +73,9 @@ class ImportedConversation(ShownConversation):
 
 @router.get(
     "/v1/conversations/{conversation_id}/export",
-    operation_id="export_conversation",
     summary="Export a conversation",
     response_class=StreamingResponse,
-    responses={
-        200: {"description": "The export.", "content": _LINES},
-        **problems_of(NotFound, ServiceUnavailable),
-    },
+    responses={200: {"description": "The export.", "content": _LINES}},
 )
 @large
 async def export_conversation(request: Request, conversation_id: ConversationPath) -> Response:
@@ -111,10 +101,9 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
 @router.post(
     "/v1/conversations/import",
     status_code=201,
-    operation_id="import_conversation",
     summary="Import a conversation",
     response_model=ImportedConversation,
-    responses=problems_of(Conflict, ValidationError, PayloadTooLarge, ServiceUnavailable),
+    responses=problems_of(Conflict),
     openapi_extra={"requestBody": {"required": True, "content": _RAW}},
 )
 @large

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from app.api.conversations.conversation_schemas import CONVERSATION, ShownConversation
 from app.api.conversations.conversations import shown_conversation
-from app.api.http.bodies import Json, MalformedJson
+from app.api.http.bodies import Json
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
@@ -27,13 +27,7 @@ from app.api.http.fields import (
     examples,
 )
 from app.api.http.routing import WireRoute, large
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict
 from app.services.snapshots.forks import NewFork
 
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
@@ -83,17 +77,9 @@ class Fork(ShownConversation):
 @router.post(
     "/v1/conversations/{conversation_id}/fork",
     status_code=201,
-    operation_id="fork_conversation",
     summary="Fork a conversation",
     response_model=Fork,
-    responses=problems_of(
-        NotFound,
-        Conflict,
-        ValidationError,
-        MalformedJson,
-        PayloadTooLarge,
-        ServiceUnavailable,
-    ),
+    responses=problems_of(Conflict),
 )
 @large
 async def fork_conversation(

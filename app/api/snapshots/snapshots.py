@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson, dump, require_small_messages
+from app.api.http.bodies import Json, dump, require_small_messages
 from app.api.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -38,14 +38,7 @@ from app.api.snapshots.snapshot_schemas import (
     SnapshotRestore,
     SnapshotSave,
 )
-from app.domain.common.errors import (
-    Conflict,
-    Gone,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, Gone, NotFound
 from app.domain.common.pages import BATCH_BYTES, Bound
 from app.domain.snapshots import snapshots
 from app.services.tool_output.stored_results import Content
@@ -57,7 +50,6 @@ page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
-_SAVE_ERRORS = (NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable)
 
 SessionPath = Annotated[
     str,
@@ -68,10 +60,8 @@ SessionPath = Annotated[
 @router.post(
     _OF_AGENT,
     status_code=201,
-    operation_id="save_agent_snapshot",
     summary="Save an agent's windows",
     response_model=Snapshot,
-    responses=problems_of(*_SAVE_ERRORS),
 )
 async def save_agent_snapshot(
     request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
@@ -88,10 +78,8 @@ async def save_agent_snapshot(
 @router.post(
     _OF_CONVERSATION,
     status_code=201,
-    operation_id="save_conversation_snapshot",
     summary="Save a conversation's window",
     response_model=Snapshot,
-    responses=problems_of(*_SAVE_ERRORS),
 )
 async def save_conversation_snapshot(
     request: Request, conversation_id: ConversationPath, body: SnapshotSave | None = None
@@ -107,10 +95,8 @@ async def save_conversation_snapshot(
 
 @page_router.get(
     _PATH,
-    operation_id="list_snapshots",
     summary="List snapshots",
     response_model=SnapshotPage,
-    responses=problems_of(ValidationError, ServiceUnavailable),
 )
 async def list_snapshots(
     request: Request,
@@ -131,12 +117,9 @@ async def list_snapshots(
 @router.post(
     _PATH,
     status_code=201,
-    operation_id="import_snapshot",
     summary="Import a snapshot",
     response_model=Snapshot,
-    responses=problems_of(
-        Conflict, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
+    responses=problems_of(Conflict),
 )
 @large
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
@@ -166,10 +149,9 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
 
 @router.get(
     f"{_PATH}/{{session_id}}",
-    operation_id="get_snapshot",
     summary="Read or download a snapshot",
     response_model=SnapshotFile,
-    responses=problems_of(NotFound, ValidationError, Gone, ServiceUnavailable),
+    responses=problems_of(Gone),
 )
 @large
 async def get_snapshot(
@@ -204,10 +186,8 @@ async def get_snapshot(
 
 @router.delete(
     f"{_PATH}/{{session_id}}",
-    operation_id="delete_snapshot",
     summary="Delete a snapshot",
     response_model=Deleted,
-    responses=problems_of(NotFound, ServiceUnavailable),
 )
 async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
@@ -220,10 +200,9 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Response
 
 @page_router.post(
     f"{_PATH}/{{session_id}}/restore",
-    operation_id="restore_snapshot",
     summary="Restore a snapshot",
     response_model=Restored,
-    responses=problems_of(*_SAVE_ERRORS, Conflict, Gone),
+    responses=problems_of(Conflict, Gone),
 )
 @large
 async def restore_snapshot(

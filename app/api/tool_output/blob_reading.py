@@ -17,7 +17,7 @@ from app.api.http.errors import MEDIA_TYPE, problem, problems_of
 from app.api.http.fields import MAX_SEQ
 from app.api.http.routing import WireRoute, heavy
 from app.api.tool_output.blob_schemas import REF, ByteSlice, GrepMatches, LineSlice
-from app.domain.common.errors import Gone, NotFound, Problem, ServiceUnavailable, ValidationError
+from app.domain.common.errors import Gone, NotFound, Problem, ValidationError
 from app.domain.common.messages import is_sendable
 from app.domain.tool_output.grep import MAX_PATTERN_CHARACTERS
 
@@ -28,7 +28,6 @@ MAX_SLICE_BYTES = 2**20
 MAX_MATCHES = 1000
 MAX_CONTEXT_LINES = 100
 
-_PROBLEMS = problems_of(NotFound, Gone, ValidationError, ServiceUnavailable)
 _MAX_REF_CHARS = 256
 
 BLOBS_PATH = "/v1/conversations/{conversation_id}/blobs"
@@ -77,14 +76,13 @@ def output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, st
 
 @router.get(
     f"{BLOBS_PATH}/{{ref}}/content",
-    operation_id="read_content",
     summary="Download an output",
     response_class=StreamingResponse,
     responses={
         200: {"content": BINARY, "description": "The whole output, byte for byte."},
         206: {"content": BINARY, "description": "The requested range."},
         304: {"description": "`If-None-Match` names the current content."},
-        **problems_of(NotFound, Gone, ServiceUnavailable),
+        **problems_of(Gone),
         416: _RANGE_NOT_SATISFIABLE,
     },
 )
@@ -165,10 +163,9 @@ def _range(request: Request, etag: str, total: int) -> tuple[int, int] | None:
 
 @router.get(
     f"{BLOBS_PATH}/{{ref}}/lines",
-    operation_id="read_lines",
     summary="Read lines",
     response_model=LineSlice,
-    responses=_PROBLEMS,
+    responses=problems_of(Gone),
 )
 async def read_lines(
     request: Request,
@@ -187,10 +184,9 @@ async def read_lines(
 
 @router.get(
     f"{BLOBS_PATH}/{{ref}}/bytes",
-    operation_id="read_bytes",
     summary="Read bytes",
     response_model=ByteSlice,
-    responses=_PROBLEMS,
+    responses=problems_of(Gone),
 )
 async def read_bytes(
     request: Request,
@@ -208,10 +204,9 @@ async def read_bytes(
 
 @router.get(
     f"{BLOBS_PATH}/{{ref}}/grep",
-    operation_id="grep_blob",
     summary="Search an output",
     response_model=GrepMatches,
-    responses=_PROBLEMS,
+    responses=problems_of(Gone),
 )
 @heavy
 async def grep_blob(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.http import cursors
-from app.api.http.bodies import Json, MalformedJson, require_uncoded
+from app.api.http.bodies import Json, require_uncoded
 from app.api.http.conversation_ids import path_of, public_id_of
 from app.api.http.dependencies import (
     ConversationPath,
@@ -30,14 +30,7 @@ from app.api.tool_output.blob_schemas import (
     ToolOutputRef,
     UploadedBlob,
 )
-from app.domain.common.errors import (
-    Conflict,
-    Gone,
-    NotFound,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    ValidationError,
-)
+from app.domain.common.errors import Conflict, Gone, ValidationError
 from app.domain.common.messages import is_sendable
 from app.domain.tool_output import blobs
 
@@ -50,10 +43,8 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-
 @router.post(
     BLOBS_PATH,
     status_code=201,
-    operation_id="upload_blob",
     summary="Upload a tool output",
     response_model=UploadedBlob,
-    responses=problems_of(NotFound, ValidationError, PayloadTooLarge, ServiceUnavailable),
     openapi_extra={"requestBody": {"required": True, "content": BINARY}},
 )
 @heavy
@@ -100,10 +91,8 @@ async def upload_blob(
 
 @router.get(
     BLOBS_PATH,
-    operation_id="list_blobs",
     summary="List blobs",
     response_model=BlobPage,
-    responses=problems_of(NotFound, ValidationError, ServiceUnavailable),
 )
 async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
@@ -120,12 +109,8 @@ async def list_blobs(
 
 @router.post(
     f"{BLOBS_PATH}/gc",
-    operation_id="collect_blobs",
     summary="Collect blobs",
     response_model=CollectedBlobs,
-    responses=problems_of(
-        NotFound, ValidationError, MalformedJson, PayloadTooLarge, ServiceUnavailable
-    ),
 )
 async def collect_blobs(
     request: Request, conversation_id: ConversationPath, body: CollectRequest | None = None
@@ -150,10 +135,9 @@ async def collect_blobs(
 
 @router.get(
     f"{BLOBS_PATH}/{{ref}}",
-    operation_id="get_blob",
     summary="Read about a blob",
     response_model=Blob,
-    responses=problems_of(NotFound, Gone, ServiceUnavailable),
+    responses=problems_of(Gone),
 )
 async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Response:
     """Return the metadata of an output: its size, lines, hash and media type."""
@@ -163,10 +147,9 @@ async def get_blob(request: Request, conversation_id: ConversationPath, ref: Ref
 
 @router.delete(
     f"{BLOBS_PATH}/{{ref}}",
-    operation_id="delete_blob",
     summary="Delete an upload",
     response_model=ToolOutputRef,
-    responses=problems_of(NotFound, Gone, Conflict, ServiceUnavailable),
+    responses=problems_of(Gone, Conflict),
 )
 async def delete_blob(
     request: Request, conversation_id: ConversationPath, ref: RefPath

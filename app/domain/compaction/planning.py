@@ -164,7 +164,8 @@ class _Planner:
         strategy: Strategy,
     ) -> None:
         self._entries, self._state, self._view = entries, state, view
-        self._options, self._strategy, self._policy = options, strategy, resolved.policy
+        self._options, self._strategy = options, strategy
+        self._resolved, self._policy = resolved, resolved.policy
         target_tokens = options.target_tokens
         self._is_asked = target_tokens is not None
         limits, factor = resolved.compaction_limits(), resolved.factor
@@ -205,9 +206,7 @@ class _Planner:
         gain = self._gain(plan)
         if not self._options.forced and gain < self._min_gain:
             return NoCompaction("too little would be freed")
-        # A model's text is seldom as short as it may be, and has a line of the service's own.
-        least = LABEL_TOKENS if plan.summarises else 1
-        return NoCompaction(NOT_SHORTER) if gain < least else plan
+        return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
 
     def _plan(self, entries: Sequence[Entry] | None = None) -> NoCompaction | CompactionPlan:
         plan = self._strategy.plan(
@@ -297,14 +296,26 @@ class _Planner:
         return _after_clearing(self._plan(cleared), self._entries, cleared, through)
 
     def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
-        """Return what a plan frees at least, its summaries as long as they may be."""
-        if isinstance(plan, NoCompaction) or not plan.summarises:
-            return _freed_by(plan)
-        shown = self._state.summary_tokens
+        """Return what a plan frees at least, its summaries as long as they may be.
+
+        The tools that read what it takes away cost as well.
+        """
+        if isinstance(plan, NoCompaction):
+            return 0
+        state, resolved, shown = self._state, self._resolved, self._state.summary_tokens
+        tools = agent_tools_tokens(
+            resolved,
+            state,
+            has_placeholders=max(state.results_cleared_through, plan.results_cleared_through) > 0,
+            hides_messages=(plan.hidden or state.hidden_span) is not None,
+        )
+        freed = plan.freed_tokens - (tools - agent_tools_tokens(resolved, state))
+        if not plan.summarises:
+            return freed
         longest = min(self._reserve, summary_limit(plan, self._room, self._entries, shown))
         if plan.chunks:
             longest = min(longest, self._tree_tokens(plan))
-        return plan.freed_tokens - max(0, longest - shown)
+        return freed - max(0, longest - shown)
 
     def _tree_tokens(self, plan: CompactionPlan) -> int:
         """Return the maximum tokens of the summaries of a tree after a plan was carried out."""

@@ -152,12 +152,17 @@ def with_pins(history: Sequence[Entry], seqs: Collection[int] = ()) -> list[Entr
 def open_call_seqs(
     history: Sequence[Entry], open_seqs: Collection[int], max_tokens: int
 ) -> frozenset[int]:
-    """Return which messages with open calls stay: the newest ones, of at most so many tokens."""
+    """Return which messages with open calls stay: the newest ones, of at most so many tokens.
+
+    The results that came so far count, because they stay with their call.
+    """
     staying: set[int] = set()
-    for item in reversed(history if open_seqs else ()):
-        if item.seq in open_seqs and item.tokens <= max_tokens:
-            max_tokens -= item.tokens
-            staying.add(item.seq)
+    for start, end in reversed(call_groups(history) if open_seqs else ()):
+        group = history[start:end]
+        seqs, tokens = {item.seq for item in group}, sum(item.tokens for item in group)
+        if not seqs.isdisjoint(open_seqs) and tokens <= max_tokens:
+            max_tokens -= tokens
+            staying |= seqs.intersection(open_seqs)
     return frozenset(staying)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from app.adapters.postgres.database import Repositories
 from app.domain.conversations.events import EventType
-from app.services.ports import Repositories
 
 
 async def make_compaction_due(session: Repositories, conversation_id: str) -> None:

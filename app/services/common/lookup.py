@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common.errors import NotFound
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
-from app.services.ports import Repositories
 
 
 async def get_conversation(

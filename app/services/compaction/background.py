@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
@@ -23,7 +24,6 @@ from app.domain.conversations.job import Job, JobStatus
 from app.services.common.lookup import get_conversation
 from app.services.compaction.runner import CompactionRunner
 from app.services.compaction.runs import CompactRequest, request_from
-from app.services.ports import Database
 from app.services.prompt.budget_status import is_due_as_reported
 
 

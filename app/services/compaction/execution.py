@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message
 from app.domain.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
@@ -58,7 +59,6 @@ from app.services.compaction.summariser import (
     summarise_paged,
     summarise_payload,
 )
-from app.services.ports import Database
 
 DRY_RUN = "dry run"
 MAX_REPLANNED = 2_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import NotFound
 from app.domain.common.policy import Policy, StrategyName
 from app.domain.compaction.planning import CompactionInput
@@ -22,7 +23,6 @@ from app.domain.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_se
 from app.domain.conversations.view import Span, View, spans_through
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.text_shortening import (
     reader_tool_tokens,

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, ServiceUnavailable
 from app.domain.conversations.job import Claim
-from app.services.ports import Database
 
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05

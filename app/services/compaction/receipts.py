@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -21,7 +22,6 @@ from app.domain.conversations.stored_message import StoredMessage
 from app.domain.conversations.view import overlap, spans_through
 from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows, view_state_of
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName
@@ -55,7 +56,7 @@ from app.services.compaction.sent_payloads import ReadBuild, SentPayloads
 from app.services.compaction.summaries.usage_recording import add_usage, record_usage
 from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Observer
+from app.services.ports import Observer
 from app.services.prompt.settings_resolver import SettingsResolver
 
 MIN_PAUSE_SECONDS = 30.0

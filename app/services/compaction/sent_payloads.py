@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, NotFound
 from app.domain.common.messages import FormatName
@@ -15,7 +16,6 @@ from app.domain.conversations.view import Span, spans_through
 from app.domain.models.tokens import CountText, count_json, count_payload_messages
 from app.domain.payload.epochs import BuildId, epoch_start_from, model_in
 from app.services.compaction.summariser import Summariser
-from app.services.ports import Database
 
 ReadBuild = Callable[[str, str, str], Awaitable[Mapping[str, Any]]]
 """Returns the payload of a tenant's conversation by a build's id; raises NotFound or Gone."""

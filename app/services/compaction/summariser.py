@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import FormatName, Message, Role, Text
 from app.domain.compaction.summaries.answer import SummaryResult
@@ -42,7 +43,6 @@ from app.services.compaction.summaries.extractive import (
 from app.services.compaction.summaries.model_summary import ModelAccess, ModelSummary
 from app.services.compaction.summaries.payload_summary import PayloadSummary
 from app.services.compaction.summaries.run import SummariserRun
-from app.services.ports import Database
 
 PAGE_MESSAGES = 500
 """How many messages `summarise_paged` reads at once."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.compaction.views import base_view, shown_entries, view_summary_tokens
 from app.domain.conversations.active_window import (
     OUT_OF_DATE,
@@ -26,7 +27,6 @@ from app.domain.conversations.conversation import Conversation, ConversationStat
 from app.domain.conversations.turns import Entry
 from app.domain.conversations.view import Span, View, count_in, overlap, spans_through
 from app.services.common.lookup import lock_conversation
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

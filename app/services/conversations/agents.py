@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from app.adapters.postgres.conversations.agents import AgentRepository
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.common.ids import AgentId
@@ -25,7 +27,6 @@ from app.services.conversations.configurable_resources import (
     Creation,
 )
 from app.services.conversations.own_settings import Patch
-from app.services.ports import AgentRepository, Repositories
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
 

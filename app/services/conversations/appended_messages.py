@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict
 from app.domain.common.messages import FormatName
@@ -19,7 +20,6 @@ from app.domain.models.budget import ContextBudget
 from app.domain.tool_output.blobs import ToolOutputRef
 from app.domain.tool_output.restoring import is_same_result
 from app.services.conversations.batches import Append
-from app.services.ports import Repositories
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic
 
+from app.adapters.postgres.conversations.settings import ConfigurableRepository
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.policy import Policy
@@ -31,7 +33,6 @@ from app.services.conversations.own_settings import (
     store_list,
     with_policy_pointers,
 )
-from app.services.ports import ConfigurableRepository, Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import DeleteConversationObjects
 

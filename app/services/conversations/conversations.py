@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from app.adapters.postgres.conversations.conversations import ConversationRepository
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.pages import UNBOUNDED, Bound
@@ -34,7 +36,6 @@ from app.services.conversations.configurable_resources import (
 from app.services.conversations.listing import ConversationPage, list_conversations
 from app.services.conversations.own_ids import find_key, free_key, own_id_of
 from app.services.conversations.own_settings import Patch
-from app.services.ports import ConversationRepository, Repositories
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""

@@ -18,10 +18,10 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event, EventPage, EventType, events_after
 from app.services.common.limiter import Slots
-from app.services.ports import Database
 
 _READS_AT_ONCE = 2
 """Database connections that all streams together use at once."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.adapters.postgres.conversations.listing import ConversationListRepository
+from app.adapters.postgres.database import Repositories
 from app.domain.common.pages import Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.listing import (
@@ -15,7 +17,6 @@ from app.domain.conversations.listing import (
     Place,
     Places,
 )
-from app.services.ports import ConversationListRepository, Repositories
 from app.services.prompt.budget_status import BudgetStatus, read_budgets
 from app.services.prompt.settings_resolver import SettingsResolver
 

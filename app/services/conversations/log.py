@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.domain.common.messages import Role
+from app.domain.common.messages import Role, Text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.compaction.thresholds import CompactionThreshold, compaction_threshold
 from app.domain.conversations.conversation import Conversation
@@ -45,7 +46,7 @@ from app.services.conversations.batches import (
 )
 from app.services.conversations.own_settings import newest_version, sections_json, store_list
 from app.services.conversations.provider_compactions import ProviderCompactions
-from app.services.ports import Database, Observer, Repositories
+from app.services.ports import Observer
 from app.services.prompt.budget_status import OpenSession, read_budget, within
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
@@ -315,7 +316,7 @@ class LogService:
                 batch.has_results and settings.output != prepared.output
             ):
                 raise _SettingsChanged(current)
-            leading = await self._store_system_section(session, tenant_id, current, batch)
+            name, leading = await self._store_system_section(session, tenant_id, current, batch)
             if leading:
                 current = await lock_conversation(
                     session, tenant_id, conversation_id, self._resolver.default_model
@@ -323,8 +324,7 @@ class LogService:
             batch = replace(batch, settings=settings, drafts=batch.drafts[leading:])
             result = await self._append_checked(session, tenant_id, current, batch)
             if leading:
-                answer = replace(result.answer, system_section=SYSTEM_SECTION)
-                result = replace(result, answer=answer)
+                result = replace(result, answer=replace(result.answer, system_section=name))
             if key is not None:
                 text = json_text.dumps(result.answer)
                 await session.log.store_answer(conversation_id, key, request_hash, text)
@@ -332,26 +332,31 @@ class LogService:
 
     async def _store_system_section(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
-    ) -> int:
-        """Make the system messages that begin a log a section; return how many of the batch it has.
+    ) -> tuple[str | None, int]:
+        """Make the system messages that begin a log a section.
 
-        A caller that appends the same ones again appends nothing.
+        Returns its name and how many messages of the batch are in it. Where a section has their
+        text already, nothing is stored: a caller may send them with each batch. A section `system`
+        of the caller keeps its own text before theirs.
         """
-        leading = list(takewhile(lambda draft: draft.role is Role.SYSTEM, batch.drafts))
-        parse = FORMATS[batch.request.format].parse
-        texts = [parse(draft.raw_message, "")[0].text for draft in leading]
-        section = {"name": SYSTEM_SECTION, "content": "\n\n".join(texts)}
-        others = json_text.loads(current.settings.sections)
-        own = next((item for item in others if item["name"] == SYSTEM_SECTION), None)
-        if not leading or (own is not None and own["content"] == section["content"]):
-            return len(leading)
-        if current.state.head_seq:
-            return 0
-        sections = [section, *(item for item in others if item is not own)]
+        texts = list(_leading_system_texts(batch))
+        text = "\n\n".join(filter(str.strip, texts))
+        sections = json_text.loads(current.settings.sections)
+        known = (each["name"] for each in sections if _has_paragraphs(each["content"], text))
+        name = next(known, None) if text else None
+        if name is not None:
+            return name, len(texts)
+        if current.state.head_seq or not text:
+            return None, 0 if current.state.head_seq else len(texts)
+        own = next((each for each in sections if each["name"] == SYSTEM_SECTION), None)
+        if own is None:
+            sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
+        else:
+            own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
         kind, key = SettingsList.SECTIONS, current.conversation_id
         new = newest_version(current, kind).replaced(kind, sections_json(sections), None)
         await store_list(session.conversations, tenant_id, key, current, kind, new)
-        return len(leading)
+        return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
@@ -366,10 +371,11 @@ class LogService:
                 )
             stored_before[stored.id] = position_of(stored)
         new = [draft for draft in batch.drafts if draft.id is None or draft.id not in stored_before]
+        if new or not stored_before:
+            check_position(current, batch.request)
         if not new:
             known = list(stored_before.values())
             return AppendResult(current, await self._answer(within(session), current, known))
-        check_position(current, batch.request)
         shape = batch_shape(new, current.state.calls, current.state.head_seq)
         assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, new)
@@ -382,6 +388,20 @@ class LogService:
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
         )
         return replace(result, answer=replace(result.answer, messages=messages))
+
+
+def _leading_system_texts(batch: Batch) -> Iterator[str]:
+    """Yield the texts of the system messages that begin a batch, up to one with media."""
+    parse = FORMATS[batch.request.format].parse
+    for draft in takewhile(lambda draft: draft.role is Role.SYSTEM, batch.drafts):
+        (message,) = parse(draft.raw_message, "")
+        if not all(isinstance(part, Text) for part in message.parts):
+            return
+        yield message.text
+
+
+def _has_paragraphs(content: str, text: str) -> bool:
+    return f"\n\n{text}\n\n" in f"\n\n{content}\n\n"
 
 
 def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> int | None:

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from cachetools import LRUCache
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import Conflict
 from app.domain.conversations.own_ids import keys_of, likeliest_key
-from app.services.ports import Database, Repositories
 
 _MAX_CACHED = 10_000
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from app.adapters.postgres.conversations.settings import ConfigurableRepository
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Problem, ValidationError
 from app.domain.common.policy import DEFAULT_POLICY, merge
@@ -21,7 +22,6 @@ from app.domain.conversations.expiry import Expiry
 from app.domain.conversations.rolling_window import INHERIT, OwnWindow
 from app.domain.conversations.settings import SettingsList, StoredSettings
 from app.domain.formats import parse_tool
-from app.services.ports import ConfigurableRepository
 
 Resource = TypeVar("Resource", Agent, Conversation)
 """A kind of resource with settings of its own."""

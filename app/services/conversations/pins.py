@@ -7,6 +7,7 @@ message has effect again.
 
 from __future__ import annotations
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.compaction.views import base_view, kept_with_pins
@@ -14,7 +15,6 @@ from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 MAX_PINNED_SHARE = 0.5

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError
 from app.domain.common.messages import FormatName, Role
@@ -27,7 +28,6 @@ from app.domain.formats.compactions import readable_summary
 from app.domain.payload.epochs import PROVIDER_COMPACTED, model_in
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.conversations.active_windows import ActiveWindows, view_state_of
-from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

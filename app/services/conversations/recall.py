@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.excerpts import EXCERPT_CHARS, excerpt
 from app.domain.conversations.search.question import Question, Word, question_from
@@ -31,7 +32,6 @@ from app.domain.conversations.search.recall import (
 from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.times import TimeSpan
 from app.domain.conversations.search.words import Term
-from app.services.ports import Database, Repositories
 
 MAX_POSTINGS = 200
 """Messages per word of a question."""

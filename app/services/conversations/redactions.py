@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound
 from app.domain.conversations.events import EventType
 from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import Tombstone, tombstone_of
 from app.services.common.due_compactions import make_compaction_due
-from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import StoredResults
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import accumulate
 
+from app.adapters.postgres.database import Database
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.search.query import Query, query_from
@@ -21,7 +22,6 @@ from app.domain.conversations.search.texts import SearchedMessage
 from app.domain.conversations.search.words import lexemes
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.recall import Recall
-from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH_MESSAGES = 200

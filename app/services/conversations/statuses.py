@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from cachetools import TTLCache
 
+from app.adapters.postgres.database import Database
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.rolling_window import DEFAULT_AGENT_WINDOW_SECONDS
 from app.domain.conversations.status import MAX_CONVERSATIONS, MAX_LISTED, Activity, status_text
-from app.services.ports import Database
 
 _CACHE_SECONDS = 1.0
 _MAX_AGENTS = 1024

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound
 from app.services.conversations.conversations import ConversationService
-from app.services.ports import Database
 
 _DELETED = (
     *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),

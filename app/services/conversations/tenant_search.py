@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.adapters.postgres.database import Database
 from app.domain.common.ids import ConversationId
 from app.domain.common.pages import UNBOUNDED, Bound, Page
 from app.domain.conversations.listing import ConversationFilter, Place, Places
@@ -31,7 +32,6 @@ from app.domain.conversations.search.several import (
 from app.domain.conversations.stored_message import StoredMessage
 from app.services.conversations.listing import find_places
 from app.services.conversations.search import MAX_CHECKED, SearchService
-from app.services.ports import Database
 
 _BATCH = 100
 """Conversations that are searched by one statement."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import Role
 from app.domain.common.pages import UNBOUNDED, Bound
@@ -30,7 +31,6 @@ from app.domain.conversations.visibility import (
     visibilities,
 )
 from app.services.conversations.active_windows import ActiveWindows
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.models.limits import ModelInfo, merged_entry
-from app.services.ports import Database, Models
+from app.services.ports import Models
 
 
 @dataclass(frozen=True, slots=True)

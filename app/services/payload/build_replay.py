@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, NotFound
 from app.domain.common.messages import FormatName
@@ -29,7 +30,6 @@ from app.domain.payload.payload_items import PayloadItems
 from app.domain.payload.rendering import Payload, RenderRequest, render_payload
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.services.payload.pipeline.rendering import read_rows
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from app.adapters.postgres.database import Database
+from app.adapters.postgres.payload.reported_usage import UsageRepository
 from app.domain.common.pages import Page
 from app.domain.conversations.epoch import PastEpoch
 from app.domain.payload.reported_usage import UsageReport
 from app.services.common.lookup import get_conversation
-from app.services.ports import Database, UsageRepository
 
 _Item = TypeVar("_Item")
 

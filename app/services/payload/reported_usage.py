@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import (
     Conflict,
@@ -47,7 +48,6 @@ from app.services.common.lookup import lock_conversation
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.payload.build_replay import find_build
 from app.services.payload.payload_cache import CachedPayload, PayloadCache
-from app.services.ports import Database, Repositories
 from app.services.prompt.budget_status import (
     LastReport,
     judge,

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Message, clean
 from app.domain.common.policy import CounterName, SandwichPolicy
@@ -26,7 +27,7 @@ from app.domain.payload import stateless
 from app.services.compaction.summaries.extractive import ledger_of
 from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
-from app.services.ports import Database, Models
+from app.services.ports import Models
 from app.services.prompt.settings_resolver import SettingsResolver, applied_calibration
 
 SUMMARY_TOKENS = (64, 2048)

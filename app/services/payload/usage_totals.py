@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from app.adapters.postgres.database import Database
 from app.domain.common.pages import Page
 from app.domain.models.usage_totals import DayRange, GroupBy, UsageQuery, UsageRow, day_range
 from app.services.common.lookup import get_conversation
-from app.services.ports import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common.errors import ContextError
 from app.domain.common.policy import StrategyName
 from app.domain.compaction.views import agent_tools_tokens, mentioned_agent_tools
@@ -36,7 +37,6 @@ from app.domain.payload.reported_usage import (
 )
 from app.domain.payload.service_notes import usage_with_notes
 from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
-from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

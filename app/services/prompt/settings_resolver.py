@@ -14,6 +14,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.domain.common.messages import FormatName
@@ -48,7 +49,7 @@ from app.domain.prompt.resolved_settings import (
 from app.domain.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
 from app.domain.tool_output.preview import bounded_by_window
 from app.services.common.lookup import get_conversation
-from app.services.ports import Models, Repositories, Tokenizer
+from app.services.ports import Models, Tokenizer
 
 _INLINE_CHARS = 32_768
 """Larger settings are counted in a thread."""

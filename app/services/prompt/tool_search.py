@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.domain.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, ToolSearchResult
-from app.services.ports import Database, Ranking
+from app.services.ports import Ranking
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

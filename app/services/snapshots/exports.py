@@ -13,12 +13,12 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.pages import UNBOUNDED, Bound
 from app.domain.snapshots.export_fields import FIELDS
 from app.domain.snapshots.exports import KEYS, ExportWriter, RecordKind, blob_pieces
 from app.domain.tool_output.blobs import Blob
-from app.services.ports import Database
 from app.services.tool_output.stored_results import StoredResults
 
 _BATCH_BYTES = 2**20

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.active_window import ActiveWindow
@@ -42,7 +43,7 @@ from app.services.conversations.own_ids import (
     id_taken,
     own_id_of,
 )
-from app.services.ports import BlobStore, Database, Repositories
+from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 
 BATCH_MESSAGES = 20_000

@@ -9,11 +9,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, PayloadTooLarge
 from app.domain.snapshots.exports import IMPORTING_TENANT, Line, RecordKind, line_error
 from app.domain.tool_output.blobs import Chunk, Chunker, blob_id
 from app.domain.tool_output.stored_output import stored_output_from
-from app.services.ports import BlobStore, BlobWriter, Database
+from app.services.ports import BlobStore, BlobWriter
 from app.services.tool_output.stored_results import CHUNKS_PER_READ
 
 _BATCH_ROWS = 500

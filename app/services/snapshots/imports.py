@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.domain.conversations.conversation import Conversation
@@ -33,7 +34,7 @@ from app.services.conversations.own_ids import (
     id_taken,
     own_id_of,
 )
-from app.services.ports import BlobStore, Database, Repositories
+from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.import_writer import ImportWriter
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import asdict
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.common.pages import Bound
 from app.domain.snapshots.entries import entry_of
 from app.domain.snapshots.snapshots import Snapshot, SnapshotPart
-from app.services.ports import Database
 from app.services.tool_output.stored_results import Content, Original, StoredResults
 
 PAGE_MESSAGES = 200

@@ -22,6 +22,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import FormatName
@@ -46,7 +47,6 @@ from app.services.conversations.conversations import ConversationService, NewCon
 from app.services.conversations.log import LogService
 from app.services.conversations.own_ids import find_key
 from app.services.conversations.own_settings import OwnSettings
-from app.services.ports import Database
 from app.services.snapshots.reading import imported_entries, originals_of
 from app.services.tool_output.stored_results import Content, StoredResults
 

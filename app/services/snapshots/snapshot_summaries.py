@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.common.messages import Message, Role, Text
 from app.domain.common.pages import BATCH_BYTES, batches
@@ -32,7 +33,6 @@ from app.domain.snapshots.snapshots import (
 )
 from app.services.compaction.summaries.usage_recording import record_usage
 from app.services.compaction.summariser import Summariser
-from app.services.ports import Database
 
 FIRST_MESSAGES = 200
 LAST_MESSAGES = 800

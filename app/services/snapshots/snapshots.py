@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, NotFound, ValidationError
 from app.domain.common.messages import sendable
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -26,7 +27,6 @@ from app.domain.snapshots.snapshots import REMOVED_SUMMARY, Snapshot, SnapshotMo
 from app.services.common.lookup import get_agent
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.own_ids import find_key
-from app.services.ports import Database
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.snapshots.reading import complete, imported_entries, log_entries
 from app.services.snapshots.restores import RestoredConversation, RestoreService

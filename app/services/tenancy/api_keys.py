@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from cachetools import LRUCache, TTLCache
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import (
     Conflict,
     Forbidden,
@@ -38,7 +39,6 @@ from app.domain.tenancy.api_keys import (
     presented_key,
     require_tenant_id,
 )
-from app.services.ports import Database
 from app.services.tenancy.last_uses import LastUses
 from app.services.tenancy.refused_keys import RefusedKeys
 

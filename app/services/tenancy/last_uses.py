@@ -9,8 +9,8 @@ from contextlib import suppress
 from contextvars import Context
 from datetime import datetime
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable
-from app.services.ports import Database
 
 WRITE_SECONDS = 60.0
 """How long uses are noted before they are written."""

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from cachetools import LRUCache
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tenancy.api_keys import require_tenant_id
 from app.domain.tenancy.limits import TenantLimits
 from app.services.common.limiter import Rate, RateState
-from app.services.ports import Database
 
 CACHE_SECONDS = 10.0
 _MAX_TENANTS = 10_000

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.tenancy.retention import RetainedKind, Retention
-from app.services.ports import Database
 
 _BATCH = 5_000
 _CONVERSATION_BATCH = 500

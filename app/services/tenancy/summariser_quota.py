@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from math import ceil
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, Gateway, ModelCall
 from app.domain.tenancy.limits import TenantLimits
-from app.services.ports import Database, Gateway
 
 SPEND_GUARD = "spend_guard"
 """The `reason` of an error: the limit of model calls is reached or cannot be checked."""

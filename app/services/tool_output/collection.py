@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, Gone, NotFound
 from app.domain.conversations.conversation import Conversation
 from app.domain.conversations.events import EventType
 from app.domain.tool_output.blobs import Blob
 from app.services.common.lookup import lock_conversation
-from app.services.ports import BlobStore, Database, Repositories
+from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.reading import find_message
 from app.services.tool_output.stored_results import StoredResults

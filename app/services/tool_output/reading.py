@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import Gone, NotFound
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import ToolOutputPolicy
@@ -37,7 +38,6 @@ from app.domain.tool_output.stored_output import (
     output_text,
     stored_output_from,
 )
-from app.services.ports import Database, Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import (
     CHUNKS_PER_READ,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import Gone, ServiceUnavailable
 from app.domain.common.messages import FormatName
@@ -22,7 +23,7 @@ from app.domain.tool_output.preview import PreviewBuilder, PreviewKind, ToolPrev
 from app.domain.tool_output.restoring import restore_result
 from app.domain.tool_output.stored_output import StoredOutput
 from app.services.common.concurrency import THREAD_BYTES, for_each, in_thread_if
-from app.services.ports import BlobStore, Database
+from app.services.ports import BlobStore
 
 DeleteConversationObjects = Callable[[str, Sequence[str]], Awaitable[None]]
 """Deletes the objects of a tenant's deleted conversations."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from app.adapters.postgres.database import Database
 from app.domain.compaction.reduction.text_shortening import READER_TOOLS, shortened_to
 from app.domain.conversations.log.row import LogRow
 from app.domain.conversations.view import ShortenedMessage
 from app.domain.models.budget import Limits
 from app.domain.prompt.resolved_settings import ResolvedSettings
 from app.domain.tool_output.stored_output import message_ref
-from app.services.ports import Database
 
 _THREAD_BYTES = 65_536
 """Rows with more text are shortened in a thread."""

@@ -10,11 +10,12 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.domain.tool_output.blobs import Chunk, Chunker
 from app.domain.tool_output.offloading import PreviewedBlob
 from app.domain.tool_output.preview import PreviewBuilder
-from app.services.ports import BlobStore, Database
+from app.services.ports import BlobStore
 from app.services.prompt.settings_resolver import SettingsResolver
 from app.services.tool_output.stored_results import CHUNKS_PER_READ, StoredResults
 

@@ -57,7 +57,7 @@ async def test_an_answer_comes_back_with_its_usage(
     assert request.body["max_tokens"] == 200
     assert "tools" not in request.body
     assert not request.body.get("stream")
-    assert request.headers["Authorization"] == "Bearer sk-test"
+    assert request.headers["authorization"] == "Bearer sk-test"
 
 
 @pytest.mark.parametrize(

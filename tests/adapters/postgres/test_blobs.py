@@ -17,14 +17,13 @@ from uuid_utils import uuid7
 
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.postgres.common.connections import Statement, Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.adapters.postgres.tool_output import statements
 from app.adapters.postgres.tool_output.blobs import append_parameters
 from app.adapters.postgres.tool_output.statements import BLOB_CTES
 from app.domain.common.errors import NotFound
 from app.domain.conversations.settings import StoredSettings
 from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
-from app.services.ports import Repositories
 from tests.conftest import lock_waiters
 from tests.patience import PATIENCE_SECONDS
 
@@ -50,12 +49,12 @@ async def blob_of(data: bytes, *, attached: bool = False) -> Stored:
 
 
 @pytest_asyncio.fixture
-async def cid(database: PostgresDatabase) -> str:
+async def cid(database: Database) -> str:
     """The id of a new conversation."""
     return await conversation(database)
 
 
-async def conversation(database: PostgresDatabase) -> str:
+async def conversation(database: Database) -> str:
     """Create a conversation and return its id."""
     made = new_id()
     async with database.session() as session:
@@ -73,7 +72,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> bytes:
+async def read(database: Database, conversation_id: str, ref: str) -> bytes:
     """Return a blob's bytes."""
     async with database.session() as session:
         blob = await session.blobs.find(conversation_id, ref)
@@ -83,7 +82,7 @@ async def read(database: PostgresDatabase, conversation_id: str, ref: str) -> by
 
 
 async def put(
-    database: PostgresDatabase, conversation_id: str, data: bytes, *, attached: bool = False
+    database: Database, conversation_id: str, data: bytes, *, attached: bool = False
 ) -> Blob:
     """Store some bytes, and return the blob that was passed to the repository."""
     blob, chunks = await blob_of(data, attached=attached)
@@ -104,7 +103,7 @@ async def upload(
 
 
 async def collect(
-    database: PostgresDatabase, conversation_id: str, refs: Sequence[str] | None = None
+    database: Database, conversation_id: str, refs: Sequence[str] | None = None
 ) -> list[str]:
     """Collect blobs as a collection does, by default all unattached ones; return their ids."""
     async with database.transaction() as session:
@@ -133,9 +132,7 @@ async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", b"\xff\xed\xa0\x80\r\n", b"line\n" * 50_000, bytes(CHUNK_BYTES)]
 )
-async def test_a_blob_is_read_back_unchanged(
-    database: PostgresDatabase, cid: str, data: bytes
-) -> None:
+async def test_a_blob_is_read_back_unchanged(database: Database, cid: str, data: bytes) -> None:
     """All fields of a blob and all its bytes are stored and read back."""
     blob, chunks = await blob_of(data)
     async with database.session() as session:
@@ -149,9 +146,7 @@ async def test_a_blob_is_read_back_unchanged(
     assert await read(database, cid, blob.id) == data
 
 
-async def test_names_with_invalid_characters_are_stored(
-    database: PostgresDatabase, cid: str
-) -> None:
+async def test_names_with_invalid_characters_are_stored(database: Database, cid: str) -> None:
     """NUL and lone surrogates are allowed in a tool's name and in a ref."""
     blob, chunks = await blob_of(b"text")
     strange = "a\x00b\ud800"
@@ -166,7 +161,7 @@ async def test_names_with_invalid_characters_are_stored(
 
 
 async def test_storing_waits_for_a_collection(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
+    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Bytes stored again during a collection keep their chunks."""
     data = b"line\n" * 50_000
@@ -185,7 +180,7 @@ async def test_storing_waits_for_a_collection(
 
 
 async def test_a_collection_waits_for_an_upload(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
+    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """A collection sees the blob of a concurrent upload, and leaves no chunk."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
@@ -198,7 +193,7 @@ async def test_a_collection_waits_for_an_upload(
 
 
 async def test_nothing_is_stored_for_a_deleted_conversation(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
+    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Statements that wait for a deletion find no conversation, and store nothing."""
     content_id = new_id()
@@ -232,7 +227,7 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
 
 
 async def test_an_upload_revives_a_collected_blob(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: Database, cid: str, connection: asyncpg.Connection
 ) -> None:
     """An upload of collected bytes makes them readable again. [tool-output.collected-gone]"""
     data = b"line\n" * 50_000
@@ -246,7 +241,7 @@ async def test_an_upload_revives_a_collected_blob(
 
 
 async def test_a_dropped_upload_cannot_continue(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: Database, cid: str, connection: asyncpg.Connection
 ) -> None:
     """A dropped upload takes no more chunks and cannot end; an ended one stays."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
@@ -267,7 +262,7 @@ async def test_a_dropped_upload_cannot_continue(
 
 
 async def test_dropping_an_upload_deletes_concurrent_chunks(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection, database_url: str
+    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
     """Chunks that are added while their upload is dropped are deleted."""
     blob, chunks = await blob_of(b"line\n" * 50_000)
@@ -308,7 +303,7 @@ def any_text(chance: Random) -> bytes:
     return b"".join(pieces)
 
 
-async def test_the_chunk_of_any_line_is_found(database: PostgresDatabase, cid: str) -> None:
+async def test_the_chunk_of_any_line_is_found(database: Database, cid: str) -> None:
     """The index of lines agrees with counting the newlines, for random texts."""
     for seed in range(12):
         chance = Random(seed)
@@ -322,7 +317,7 @@ async def test_the_chunk_of_any_line_is_found(database: PostgresDatabase, cid: s
 
 
 async def test_reads_use_their_indexes(
-    database: PostgresDatabase, cid: str, connection: asyncpg.Connection
+    database: Database, cid: str, connection: asyncpg.Connection
 ) -> None:
     """Chunks are read by number and line, and due blobs by age, through an index each."""
     blob = await put(database, cid, b"line\n" * 50_000)
@@ -378,7 +373,7 @@ async def append(
 
 async def test_an_append_restores_a_blob_that_is_being_collected(
     store: Store,
-    database: PostgresDatabase,
+    database: Database,
     cid: str,
     connection: asyncpg.Connection,
     database_url: str,
@@ -400,7 +395,7 @@ async def test_an_append_restores_a_blob_that_is_being_collected(
 
 
 async def test_appends_and_uploads_of_the_same_blobs_at_once(
-    store: Store, database: PostgresDatabase, connection: asyncpg.Connection, cid: str
+    store: Store, database: Database, connection: asyncpg.Connection, cid: str
 ) -> None:
     """Concurrent appends and uploads in any order store each blob once."""
     texts = [b"%d\n" % n * 50_000 for n in range(4)]

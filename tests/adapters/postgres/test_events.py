@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.conversations.events import Cursor
 from app.domain.conversations.settings import StoredSettings
 from tests.conftest import execute
@@ -25,7 +25,7 @@ BEGINNING = Cursor(0, 0)
 
 
 @pytest_asyncio.fixture(autouse=True)
-async def conversations(database: PostgresDatabase) -> None:
+async def conversations(database: Database) -> None:
     """Two conversations without messages."""
     async with database.session() as session:
         for conversation_id in (CID, OTHER):
@@ -34,13 +34,13 @@ async def conversations(database: PostgresDatabase) -> None:
             )
 
 
-async def add(database: PostgresDatabase, conversation_id: str = CID, data: str = "{}") -> None:
+async def add(database: Database, conversation_id: str = CID, data: str = "{}") -> None:
     """Add an event in a statement of its own."""
     async with database.session() as session:
         await session.events.add(conversation_id, "due", data)
 
 
-async def numbers(database: PostgresDatabase, conversation_id: str = CID) -> list[int]:
+async def numbers(database: Database, conversation_id: str = CID) -> list[int]:
     """Return the numbers of a conversation's events."""
     async with database.session() as session:
         page = await session.events.page(TENANT, conversation_id, BEGINNING, 1000)
@@ -49,7 +49,7 @@ async def numbers(database: PostgresDatabase, conversation_id: str = CID) -> lis
     return [row.seq for row in page.stored]
 
 
-async def test_events_added_at_once_have_no_gaps(database: PostgresDatabase) -> None:
+async def test_events_added_at_once_have_no_gaps(database: Database) -> None:
     """Writers at the same time never share or skip a number, and times rise with them."""
     await asyncio.gather(*(add(database, data=f'{{"n":{n}}}') for n in range(40)))
     assert await numbers(database) == list(range(1, 41))
@@ -62,7 +62,7 @@ async def test_events_added_at_once_have_no_gaps(database: PostgresDatabase) -> 
     assert {row.data for row in page.stored} == {f'{{"n":{n}}}' for n in range(40)}
 
 
-async def test_an_event_is_part_of_its_transaction(database: PostgresDatabase) -> None:
+async def test_an_event_is_part_of_its_transaction(database: Database) -> None:
     """What is rolled back leaves neither an event nor a gap, and others wait for it."""
     await add(database)
     waiting: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ async def test_an_event_is_part_of_its_transaction(database: PostgresDatabase) -
     assert await numbers(database) == [1, 2, 3, 4]
 
 
-async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase) -> None:
+async def test_a_deleted_conversation_stores_nothing(database: Database) -> None:
     """An event that waits for a deletion to end finds no conversation, and is dropped."""
     async with database.transaction() as session:
         await session.log.lock(TENANT, CID, None)
@@ -94,7 +94,7 @@ async def test_a_deleted_conversation_stores_nothing(database: PostgresDatabase)
 
 
 async def test_deleting_a_conversation_takes_its_events(
-    database: PostgresDatabase, database_url: str
+    database: Database, database_url: str
 ) -> None:
     """The events of a deleted conversation are counted and gone, those of others stay."""
     for conversation_id in (CID, CID, OTHER):
@@ -106,7 +106,7 @@ async def test_deleting_a_conversation_takes_its_events(
     assert [row["conversation_id"] for row in left] == [UUID(OTHER)]
 
 
-async def test_a_page_is_bounded_and_knows_its_tenant(database: PostgresDatabase) -> None:
+async def test_a_page_is_bounded_and_knows_its_tenant(database: Database) -> None:
     """A page starts after its cursor and ends at its limit; another tenant sees none."""
     for _ in range(5):
         await add(database)
@@ -133,10 +133,8 @@ async def second_store(database_url: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def test_two_processes_share_the_numbers(
-    database: PostgresDatabase, second_store: Store
-) -> None:
+async def test_two_processes_share_the_numbers(database: Database, second_store: Store) -> None:
     """Events of several processes are one sequence."""
-    second = PostgresDatabase(second_store)
+    second = Database(second_store)
     await asyncio.gather(*(add(one) for one in (database, second) * 10))
     assert await numbers(second) == list(range(1, 21))

@@ -10,7 +10,7 @@ import pytest_asyncio
 from uuid_utils import uuid7
 
 from app.adapters.postgres.compaction.jobs import WAITING, listening
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.conversations.job import Claim
 from app.domain.conversations.settings import StoredSettings
 from tests.conftest import execute
@@ -25,7 +25,7 @@ def new_id() -> str:
 
 
 @pytest_asyncio.fixture
-async def conversation_id(database: PostgresDatabase) -> str:
+async def conversation_id(database: Database) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as session:
@@ -44,7 +44,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def test_a_due_compaction_is_claimed_until_it_is_cleared(
-    database: PostgresDatabase, conversation_id: str
+    database: Database, conversation_id: str
 ) -> None:
     """It becomes due once, and stays due until a look at the newest message clears it."""
     async with database.session() as session:
@@ -64,7 +64,7 @@ async def test_a_due_compaction_is_claimed_until_it_is_cleared(
 
 
 async def test_a_failure_postpones_and_is_counted(
-    database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
+    database: Database, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
     """What failed is not due again before its time, and failures are counted."""
     async with database.session() as session:
@@ -78,7 +78,7 @@ async def test_a_failure_postpones_and_is_counted(
     assert await connection.fetchval("SELECT failures FROM heads") == 2
 
 
-async def claims(database: PostgresDatabase) -> list[tuple[str, str | None]]:
+async def claims(database: Database) -> list[tuple[str, str | None]]:
     """Claim all there is, and return the conversation and job of each in order."""
     found = []
     async with database.session() as session:
@@ -88,7 +88,7 @@ async def claims(database: PostgresDatabase) -> list[tuple[str, str | None]]:
 
 
 async def test_jobs_come_first_and_then_the_oldest(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """What waits longest is claimed first, by the indexes; a caller waits for a job."""
     made = [new_id() for _ in range(4)]
@@ -111,7 +111,7 @@ async def test_jobs_come_first_and_then_the_oldest(
 
 
 async def test_a_claim_waits_for_nobody(
-    database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
+    database: Database, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
     """What an append or another claim has locked is skipped."""
     other = new_id()
@@ -129,7 +129,7 @@ async def test_a_claim_waits_for_nobody(
 
 
 async def test_work_of_a_dead_worker_is_claimed_again(
-    database: PostgresDatabase, conversation_id: str
+    database: Database, conversation_id: str
 ) -> None:
     """Once its lease has expired; the attempts are counted."""
     job_id = new_id()
@@ -144,7 +144,7 @@ async def test_work_of_a_dead_worker_is_claimed_again(
 
 
 async def test_workers_are_notified(
-    database: PostgresDatabase, database_url: str, conversation_id: str
+    database: Database, database_url: str, conversation_id: str
 ) -> None:
     """A job that is stored notifies by itself, other work when told to; a lost connection shows."""
     notified, closed = asyncio.Event(), asyncio.Event()
@@ -168,7 +168,7 @@ async def test_workers_are_notified(
         await closed.wait()
 
 
-async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_id: str) -> None:
+async def test_a_lease_has_one_holder(database: Database, conversation_id: str) -> None:
     """Of many who ask at once one gets the lease; it renews it, and only it gives it back."""
     holders = [new_id() for _ in range(8)]
 
@@ -187,9 +187,7 @@ async def test_a_lease_has_one_holder(database: PostgresDatabase, conversation_i
     assert await take(other)
 
 
-async def test_an_expired_lease_belongs_to_nobody(
-    database: PostgresDatabase, conversation_id: str
-) -> None:
+async def test_an_expired_lease_belongs_to_nobody(database: Database, conversation_id: str) -> None:
     """A holder that died loses the lease to the next who asks, and cannot renew it then."""
     dead, next_holder = new_id(), new_id()
     async with database.session() as session:
@@ -199,7 +197,7 @@ async def test_an_expired_lease_belongs_to_nobody(
 
 
 async def test_no_lease_is_left_behind_without_its_conversation(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """Nobody competes for a conversation that is not there, and no row is written for it."""
     async with database.session() as session:
@@ -212,7 +210,7 @@ async def test_no_lease_is_left_behind_without_its_conversation(
 
 
 async def test_a_lease_does_not_wait_for_an_append(
-    database: PostgresDatabase, conversation_id: str, connection: asyncpg.Connection
+    database: Database, conversation_id: str, connection: asyncpg.Connection
 ) -> None:
     """Appends go on meanwhile; a head locked by one does not keep a lease waiting."""
     async with connection.transaction():
@@ -221,7 +219,7 @@ async def test_a_lease_does_not_wait_for_an_append(
             assert await session.jobs.take_lease(conversation_id, new_id(), 30)
 
 
-async def test_a_job_stays_as_it_ended(database: PostgresDatabase, conversation_id: str) -> None:
+async def test_a_job_stays_as_it_ended(database: Database, conversation_id: str) -> None:
     """A job is found by its tenant only, moves on, and its first end is its last."""
     job_id = new_id()
     async with database.session() as session:

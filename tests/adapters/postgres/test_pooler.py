@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import PLANNING, Pooler, Statement, Store, Timeouts
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.readiness import Readiness
 from app.composition import new_id
 from app.domain.common.errors import ServiceUnavailable
@@ -127,7 +127,7 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
 async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
     """Claims and notifications need no session of their own; only listening does."""
     conversation_id, holder = new_id(), new_id()
-    async with PostgresDatabase(pooled_store).session() as session:
+    async with Database(pooled_store).session() as session:
         await session.conversations.add("t", conversation_id, None, "bytes_4", Layer(), "{}")
         assert await session.jobs.set_due(conversation_id)
         await session.jobs.notify()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.payload.build_reads import READ
 from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.domain.conversations.view import WHOLE, Span
@@ -29,7 +29,7 @@ PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
 @settings(max_examples=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PAYLOADS, min_size=1, max_size=12))
 async def test_the_statement_adds_as_the_tally_does(
-    database: PostgresDatabase, payloads: list[tuple[int, int]]
+    database: Database, payloads: list[tuple[int, int]]
 ) -> None:
     """One statement and the pure sums make the same calibration of the same reports."""
     tally, model = Tally(), new_id()
@@ -43,7 +43,7 @@ async def test_the_statement_adds_as_the_tally_does(
         assert made.margin == pytest.approx(expected.margin, rel=1e-9)
 
 
-async def test_sealed_text_has_sums_of_its_own(database: PostgresDatabase) -> None:
+async def test_sealed_text_has_sums_of_its_own(database: Database) -> None:
     """Reports of sealed text begin at a prior and leave the model's factor as it is."""
     model, reported, counted = new_id(), float(SEALED_PRIOR), float(SEALED_PRIOR)
     async with database.session() as session:
@@ -63,7 +63,7 @@ async def test_sealed_text_has_sums_of_its_own(database: PostgresDatabase) -> No
             assert (unreported.factor, unreported.reports) == (1, 0)
 
 
-async def test_reports_at_once_are_all_added(database: PostgresDatabase, database_url: str) -> None:
+async def test_reports_at_once_are_all_added(database: Database, database_url: str) -> None:
     """Equal reports from many sessions at once end where they would have ended in turn."""
 
     async def calibrate() -> Calibration:
@@ -104,9 +104,7 @@ async def test_lookups_use_their_index(database_url: str, statement: Statement, 
     assert "Seq Scan on calibrations" not in plan
 
 
-async def test_reasoning_is_looked_for_in_spans(
-    database: PostgresDatabase, database_url: str
-) -> None:
+async def test_reasoning_is_looked_for_in_spans(database: Database, database_url: str) -> None:
     """Reasoning counts between two seqs and inside the spans alone [compaction.new-epoch]."""
     conversation_id = new_id()
     for seq, tokens in enumerate((0, 5, 0, 5, 0), start=1):

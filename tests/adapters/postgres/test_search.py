@@ -22,7 +22,7 @@ from app.adapters.postgres.conversations.search_statements import (
     TIME_OF,
     UNINDEXED,
 )
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.conversations.search.query import query_from
 from app.domain.conversations.search.recall import Postings
 from app.domain.conversations.search.words import MAX_LEXEMES, Term, lexemes
@@ -64,7 +64,7 @@ async def test_searches_go_by_word_and_by_seq(
     assert "messages_by_id" not in plan
 
 
-async def talk(database: PostgresDatabase) -> str:
+async def talk(database: Database) -> str:
     """Create a conversation whose log is empty: words need no messages."""
     made = new_id()
     async with database.session() as session:
@@ -74,9 +74,7 @@ async def talk(database: PostgresDatabase) -> str:
     return made
 
 
-async def seqs(
-    database: PostgresDatabase, cid: str, term: Term, head: int, limit: int = 10**6
-) -> Postings:
+async def seqs(database: Database, cid: str, term: Term, head: int, limit: int = 10**6) -> Postings:
     """Return which messages have a term."""
     async with database.session() as session:
         (found,) = await session.search.postings(
@@ -86,9 +84,7 @@ async def seqs(
 
 
 @pytest.mark.parametrize("limit", [1, 7, BLOCK, 10**6])
-async def test_blocks_are_searched_from_the_newest_on(
-    database: PostgresDatabase, limit: int
-) -> None:
+async def test_blocks_are_searched_from_the_newest_on(database: Database, limit: int) -> None:
     """Words on both sides of each border of blocks are found once, the newest first."""
     cid = await talk(database)
     there = sorted({1, *(BLOCK * number + step for number in range(1, 40) for step in (-1, 0, 1))})
@@ -102,7 +98,7 @@ async def test_blocks_are_searched_from_the_newest_on(
     assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
 
 
-async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatabase) -> None:
+async def test_the_largest_words_of_a_message_are_stored(database: Database) -> None:
     """As many lexemes as a message may have, each as long as it may be, go into its row."""
     cid = await talk(database)
     text = " ".join(f"{number:05}{'я' * 60}" for number in range(MAX_LEXEMES + 10))
@@ -120,7 +116,7 @@ async def test_the_largest_words_of_a_message_are_stored(database: PostgresDatab
 ZEBRA, LION, CAT = (Term(word, is_prefix=word == "zeb") for word in ("zeb", "lion", "cat"))
 
 
-async def test_messages_have_a_word_by_any_of_its_terms(database: PostgresDatabase) -> None:
+async def test_messages_have_a_word_by_any_of_its_terms(database: Database) -> None:
     """A group of words is in messages that have all of them, within a range. [search.recall]"""
     cid = await talk(database)
     words = {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ("cat",), 3 * BLOCK + 1: ()}
@@ -142,7 +138,7 @@ async def test_messages_have_a_word_by_any_of_its_terms(database: PostgresDataba
     assert matching == {1: [0, 1], 2 * BLOCK: [1], 3 * BLOCK: [0], 3 * BLOCK + 1: []}
 
 
-async def test_deleted_conversations_get_no_words(database: PostgresDatabase) -> None:
+async def test_deleted_conversations_get_no_words(database: Database) -> None:
     """Where there is no head, no row is left behind [transcript.visibility]."""
     cid = new_id()
     async with database.session() as session:

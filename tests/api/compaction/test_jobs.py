@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.composition import new_id
 from app.domain.common import json_text
 from app.domain.conversations.job import Job
@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 @pytest_asyncio.fixture
-async def job(client: httpx.AsyncClient, database: PostgresDatabase) -> Job:
+async def job(client: httpx.AsyncClient, database: Database) -> Job:
     """A job that nobody works on."""
     conversation_id = (await new_conversation(client)).rpartition("/")[2]
     job_id = new_id()
@@ -42,7 +42,7 @@ async def working(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         yield opened
 
 
-async def change(database: PostgresDatabase, job: Job, status: str, **more: Any) -> None:
+async def change(database: Database, job: Job, status: str, **more: Any) -> None:
     """Store how far a job has come."""
     texts = {name: json_text.dumps(value) for name, value in more.items()}
     async with database.session() as session:
@@ -70,9 +70,7 @@ async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient,
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
-async def test_the_api_runs_jobs_itself(
-    working: httpx.AsyncClient, database: PostgresDatabase
-) -> None:
+async def test_the_api_runs_jobs_itself(working: httpx.AsyncClient, database: Database) -> None:
     """A service without other workers does the jobs itself, also those stored before."""
     path = await new_conversation(working, policy={"budget": {"context_window": 8000}})
     await append(working, path, *talk(60, "word " * 40))

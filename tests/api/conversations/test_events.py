@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.composition import keys_of
 from app.main import create_app
 from app.settings import Settings
@@ -292,7 +292,7 @@ async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: 
 
 async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
     """They end without events as well; the streams of other keys continue."""
-    keys = keys_of(settings, PostgresDatabase(store))
+    keys = keys_of(settings, Database(store))
     lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
     app = create_app(settings)
     app.state.keep_alive_seconds = 0.1

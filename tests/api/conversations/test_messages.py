@@ -397,7 +397,7 @@ async def test_no_message_gives_a_500(settings: Settings) -> None:
                 assert answer.status_code in {201, 409, 422}, answer.text
                 page = await client.get(f"{path}/messages")
                 assert page.status_code == 200
-                if answer.status_code == 201:
+                if answer.status_code == 201 and answer.json()["head_seq"]:  # not a section alone
                     for shown in ("openai_chat", "anthropic"):
                         built = await client.post(f"{path}/context", json={"format": shown})
                         assert built.status_code == 200, built.text

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.tables import metadata
 from app.domain.conversations.view import View
 from app.main import create_app
@@ -329,7 +329,7 @@ async def test_concurrent_copies_are_redacted(
 
 
 async def test_what_read_before_a_redaction_stores_nothing_after_it(
-    client: httpx.AsyncClient, database: PostgresDatabase, database_url: str
+    client: httpx.AsyncClient, database: Database, database_url: str
 ) -> None:
     """An epoch and words of a message that were read before a redaction are not stored."""
     path = await new_conversation(client)

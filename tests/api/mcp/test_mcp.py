@@ -37,7 +37,7 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
 from app.api.mcp.endpoint import MAX_BYTES, PATHS, McpEndpoint
@@ -296,7 +296,7 @@ async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -
 
 
 async def test_conversations_of_other_tenants_are_unknown(
-    settings: Settings, database: PostgresDatabase
+    settings: Settings, database: Database
 ) -> None:
     """With keys, another tenant's conversation is one that never was [agent-tools.mcp]."""
     keys = KeyService(database, utc_now, monotonic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,9 +104,10 @@ def test_what_a_model_adds_is_not_taken_for_a_users_instruction() -> None:
 # --- what is kept ---------------------------------------------------------------------------
 
 
-def test_only_what_users_demand_is_kept() -> None:
-    """Standing instructions and constraints of users are kept, not those of an assistant."""
-    ledger = ledger_of(CONSTRAINT.text, "The port is 8080.", STANDING.text, "Thanks!")
+@pytest.mark.parametrize("role", [Role.USER, Role.SYSTEM])
+def test_only_what_users_demand_is_kept(role: Role) -> None:
+    """Instructions and constraints of users and the system are kept, not those of an assistant."""
+    ledger = ledger_of(CONSTRAINT.text, "The port is 8080.", STANDING.text, "Thanks!", role=role)
     ledger.add(Statement(Kind.CONSTRAINT, "Only I say so.", Author.ASSISTANT))
     assert kept_statements(ledger, 1000, count) == (STANDING, CONSTRAINT)
 

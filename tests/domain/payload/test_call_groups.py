@@ -1,6 +1,7 @@
 """Calls and results in any order: every batch is taken, and every payload shows every result.
 
-[log.pairing, log.groups, payload.late-results, payload.one-answer, payload.provider-calls]
+[log.pairing, log.groups, payload.late-results, payload.one-answer, payload.provider-calls,
+log.system-messages]
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def answered(format: FormatName, call_id: str, text: str) -> dict[str, Any]:
 
 
 def said(format: FormatName, role: str, text: str) -> dict[str, Any]:
-    """Return a text of the user or the assistant in a format."""
+    """Return a text of the user, the assistant or the system in a format."""
     if format is GEMINI:
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
     return {"role": role, "content": text}
@@ -80,12 +81,18 @@ def said(format: FormatName, role: str, text: str) -> dict[str, Any]:
 
 @st.composite
 def interleavings(draw: st.DrawFn) -> RawLog:
-    """Draw a log of any formats in which any open call may be answered at any time."""
+    """Draw a log of any formats in which any open call may be answered at any time.
+
+    The system may say something anywhere.
+    """
     log = RawLog([(CHAT, user("start"))])
     ids = iter(range(100))
     for number in range(draw(st.integers(1, 14))):
         format = draw(st.sampled_from(FormatName))
-        match draw(st.sampled_from("uaccrrr")):
+        match draw(st.sampled_from("uasccrrr")):
+            case "s":
+                format = CHAT if format is GEMINI else format  # which has none
+                raw = said(format, "system", f"system {number};")
             case "u":
                 raw = said(format, "user", f"user {number}")
             case "a":
@@ -115,7 +122,7 @@ def built(format: FormatName, rows: list[LogRow], late_through: int) -> Assemble
 
 @given(interleavings(), st.sampled_from(FormatName), st.data())
 @QUICK
-def test_every_payload_is_valid_and_has_every_result(
+def test_every_payload_is_valid_and_has_every_result_and_system_message(
     log: RawLog, format: FormatName, data: st.DataObject
 ) -> None:
     """Whenever its epoch began; what an earlier payload of the epoch promised stays."""
@@ -135,6 +142,8 @@ def test_every_payload_is_valid_and_has_every_result(
         for row in rows[:number]:
             if row.role == "tool":
                 assert f"output of {row.call_ids[0]};" in text
+            elif row.role == "system":
+                assert row.message().text in text
         assert items == built(format, rows[:number], start).items(STATUS)
         counted = count_payload_messages(format, wire, third)
         assert items.tokens + items.tail_tokens == counted

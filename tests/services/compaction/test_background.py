@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.compaction.results import CompactResult
 from app.domain.conversations.job import Job
@@ -42,7 +42,7 @@ GOOD = "<summary>what was said</summary>"
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     clock = Clock()
     return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
@@ -50,7 +50,7 @@ def harness(database: PostgresDatabase) -> Harness:
 
 def another(harness: Harness, *replies: Any) -> Harness:
     """Return another process on the same database, with empty caches."""
-    database = PostgresDatabase(harness.database.store)
+    database = Database(harness.database.store)
     return Harness(WatchedDatabase(database), ScriptedGateway(*replies), model=SUMMARISER)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.compaction.summaries.prompt import SummaryRequest
 from app.domain.conversations.compaction_receipt import Compaction
 from app.domain.conversations.view import Span, View
@@ -37,7 +37,7 @@ from tests.services.payload.builders import check, is_extension, policy
 
 
 @pytest.fixture
-def database_watched(database: PostgresDatabase) -> WatchedDatabase:
+def database_watched(database: Database) -> WatchedDatabase:
     """The database of this test, watched."""
     return WatchedDatabase(database)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.compaction.results import DryRunResult
 from app.services.compaction.planned_calls import CALL_BYTES
 from app.services.compaction.runs import CompactRequest
@@ -34,7 +34,7 @@ def policy(window: int, **leaves: Any) -> dict[str, Any]:
     return {"budget": {"context_window": window, "max_output_tokens": 100}, **leaves}
 
 
-def with_model(database: PostgresDatabase, model: str = SUMMARISER) -> Harness:
+def with_model(database: Database, model: str = SUMMARISER) -> Harness:
     """Return services whose summariser is a scripted model."""
     return Harness(WatchedDatabase(database), ScriptedGateway(), model=model)
 
@@ -101,7 +101,7 @@ async def test_summaries_beyond_the_limit_are_left_out(harness: Harness) -> None
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("own", [{}, RETAINING], ids=["plain", "retaining"])
 async def test_the_shown_prompts_are_those_that_are_sent(
-    database: PostgresDatabase, strategy: str, own: dict[str, Any]
+    database: Database, strategy: str, own: dict[str, Any]
 ) -> None:
     """Prompts without earlier answers are the same, message by message, and nothing is stored."""
     harness = with_model(database)
@@ -132,7 +132,7 @@ async def test_the_shown_prompts_are_those_that_are_sent(
 @pytest.mark.parametrize("strategy", ["retain_summary", "sandwich"])
 @pytest.mark.parametrize("own", [{}, RETAINING], ids=["plain", "retaining"])
 async def test_prompts_with_earlier_answers_name_them(
-    database: PostgresDatabase, strategy: str, own: dict[str, Any]
+    database: Database, strategy: str, own: dict[str, Any]
 ) -> None:
     """A history of several chunks: each later prompt has a placeholder for the answer before."""
     harness = with_model(database)
@@ -158,7 +158,7 @@ async def test_prompts_with_earlier_answers_name_them(
     assert len(sent) <= shown.planned_calls
 
 
-async def test_the_cost_is_the_most_that_the_calls_can_take(database: PostgresDatabase) -> None:
+async def test_the_cost_is_the_most_that_the_calls_can_take(database: Database) -> None:
     """Prompts at the price of input, the longest answers at the price of output."""
     harness = with_model(database, PRICED)
     info = MODELS.find(PRICED)
@@ -173,7 +173,7 @@ async def test_the_cost_is_the_most_that_the_calls_can_take(database: PostgresDa
 
 
 async def test_prompts_beyond_the_limit_are_counted_and_left_out(
-    database: PostgresDatabase,
+    database: Database,
 ) -> None:
     """The first prompts that fit are shown; tokens and price are those of all."""
     harness = with_model(database, PRICED)

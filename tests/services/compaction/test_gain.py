@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.compaction.summary_budget import summary_floor
 from app.domain.conversations.compaction_receipt import Compaction
 from app.services.compaction.runs import SUMMARY_SHORT
@@ -31,7 +31,7 @@ MODES = ("inline", "background")
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     reply = f"<summary>{'a fact of what was done. ' * 400}</summary>"
     return Harness(WatchedDatabase(database), ScriptedGateway(reply), model=SUMMARISER)
@@ -166,3 +166,17 @@ async def test_a_preview_takes_at_most_a_share_of_the_window(harness: Harness, w
     assert min(1024, 3_000) < len(body) <= 1.1 * min(51_200, 0.75 * (window - 500))
     build = await harness.build(cid)
     assert build["degraded"] == [] and "1 of the log" in build.contents
+
+
+@pytest.mark.parametrize("strategy", COMPACTING)
+async def test_large_results_of_open_calls_give_way(harness: Harness, strategy: str) -> None:
+    """While other calls of the same message are open, its results can be cleared."""
+    budget = {"context_window": 8_000, "max_output_tokens": 1_000}
+    cid = await harness.conversation({"strategy": strategy, "budget": budget})
+    calls = [f"c{number}" for number in range(9)]
+    await harness.append(cid, user("Read them all."), asks(*calls))
+    for call_id in calls:
+        await harness.append(cid, result(call_id, "\n".join(f"line {n}" for n in range(900))))
+        build = await harness.build(cid)
+        assert "Read them all." in build.contents
+        assert [each["id"] for each in build.messages[1]["tool_calls"]] == calls

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase, PostgresRepositories
+from app.adapters.postgres.database import Database, Repositories
 from app.composition import new_id
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.conversations.job import Claim
@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_SECONDS
 TENANT = "default"
 
 
-class Watched(PostgresDatabase):
+class Watched(Database):
     """The database, counting open sessions and failing on request."""
 
     def __init__(self, store: Store) -> None:
@@ -33,7 +33,7 @@ class Watched(PostgresDatabase):
         self.was_asked = asyncio.Event()
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[PostgresRepositories]:
+    async def session(self) -> AsyncIterator[Repositories]:
         """Each statement commits by itself."""
         self.was_asked.set()
         if self.is_away:
@@ -53,7 +53,7 @@ def watched(store: Store) -> Watched:
 
 
 @pytest_asyncio.fixture
-async def conversation_id(database: PostgresDatabase) -> str:
+async def conversation_id(database: Database) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as session:

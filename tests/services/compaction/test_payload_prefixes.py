@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.messages import FormatName
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.compaction.summaries.payload_prefix import NOT_USED
@@ -56,7 +56,7 @@ def steps() -> st.SearchStrategy[list[str]]:
 
 
 @pytest.fixture
-def agents_model(database: PostgresDatabase) -> Harness:
+def agents_model(database: Database) -> Harness:
     """Services whose agents' model may summarise."""
     return Harness(WatchedDatabase(database), ScriptedGateway(), model=MODEL)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.demo import Trace
 from app.domain.common import json_text
 from app.domain.common.messages import Role
@@ -37,7 +37,7 @@ MIN_SHARE = 0.6
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with the built-in summariser."""
     return Harness(WatchedDatabase(database), ScriptedGateway())
 
@@ -184,7 +184,7 @@ async def test_an_automatic_compaction_goes_down_to_the_target(
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_a_dry_run_with_a_model_states_its_estimate(
-    database: PostgresDatabase, strategy: str
+    database: Database, strategy: str
 ) -> None:
     """Beside the estimated size of the summary all is exact; the second estimate knows the first.
 

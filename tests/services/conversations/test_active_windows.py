@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, ValidationError
 from app.domain.compaction.summaries.model_calls import Completion, ModelCall
 from app.domain.conversations.conversation import Conversation
@@ -35,7 +35,7 @@ PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services of a process over a real database."""
     return Harness(WatchedDatabase(database), service_policy=PLAIN)
 
@@ -115,7 +115,7 @@ async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harne
     assert build["cache_break_reason"] is None
 
 
-async def test_a_clear_while_a_compaction_runs(database: PostgresDatabase) -> None:
+async def test_a_clear_while_a_compaction_runs(database: Database) -> None:
     """Its summary is not shown, because its range was cleared meanwhile [window.clear]."""
 
     class Interrupted(ScriptedGateway):
@@ -203,7 +203,7 @@ async def used(harness: Harness, conversation_id: str) -> int:
     return reading.budget.used_tokens
 
 
-async def test_a_clear_resets_the_named_agent_tools(database: PostgresDatabase) -> None:
+async def test_a_clear_resets_the_named_agent_tools(database: Database) -> None:
     """The budget counts the agent tools that the window names; restored results name them again."""
     harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
     cid = await harness.conversation()
@@ -265,9 +265,7 @@ def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
-async def test_windows_equal_those_of_a_simple_model(
-    database: PostgresDatabase, story: Any
-) -> None:
+async def test_windows_equal_those_of_a_simple_model(database: Database, story: Any) -> None:
     """No message outside the window is shown, and none inside it is missing."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     cid = await agents_conversation(harness, 2400)

@@ -15,13 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
 from app.domain.common.messages import FormatName, Role
 from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
 from app.domain.conversations.turns import call_groups
 from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.ports import Repositories
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -48,7 +47,7 @@ COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     clock = Clock()
     return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
@@ -204,7 +203,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert full is not None
     assert reading is not None
     assert full.budget.used_tokens == receipt.before_tokens
-    assert build["tokens_used"] <= reading.budget.used_tokens == receipt.after_tokens
+    assert build["tokens_used"] == reading.budget.used_tokens <= receipt.after_tokens
     (event,) = await harness.events_of(cid)
     assert event[0] == "compacted"
     assert event[1]["trigger"] == "tool_output"
@@ -310,7 +309,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     receipt = await harness.receipt(cid)
-    assert reading.budget.used_tokens == receipt.after_tokens
+    assert reading.budget.used_tokens <= receipt.after_tokens
 
 
 async def test_an_exclusion_applies_to_later_clearings(harness: Harness) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from app.adapters.models.registry import ModelRegistry
 from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.settings import SettingsList
@@ -23,7 +23,6 @@ from app.services.conversations.agents import AgentService, NewAgent
 from app.services.conversations.conversations import ConversationService, NewConversation
 from app.services.conversations.own_ids import ConversationKeys
 from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
-from app.services.ports import Repositories
 from app.services.prompt.settings_resolver import SettingsResolver
 from tests.services.fakes import Clock
 
@@ -51,7 +50,7 @@ def resolver() -> SettingsResolver:
 
 
 @pytest.fixture
-def conversations(database: PostgresDatabase, resolver: SettingsResolver) -> ConversationService:
+def conversations(database: Database, resolver: SettingsResolver) -> ConversationService:
     """The service on this test's database."""
     return ConversationService(
         database, resolver, POLICY, counting_ids(), Clock().utc, delete_objects, any_model
@@ -59,7 +58,7 @@ def conversations(database: PostgresDatabase, resolver: SettingsResolver) -> Con
 
 
 @pytest.fixture
-def agents(database: PostgresDatabase, resolver: SettingsResolver) -> AgentService:
+def agents(database: Database, resolver: SettingsResolver) -> AgentService:
     """The service on this test's database."""
     return AgentService(
         database, resolver, POLICY, counting_ids(), Clock().utc, delete_objects, any_model
@@ -87,7 +86,7 @@ async def test_policies_override_the_services(
 
 
 async def test_another_key_is_found_once(
-    conversations: ConversationService, database: PostgresDatabase
+    conversations: ConversationService, database: Database
 ) -> None:
     """The key of an id that another tenant has is looked up once, and again when it changes."""
     shared = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -219,7 +218,7 @@ async def test_one_of_several_editors_succeeds(owner: Owner) -> None:
 class FailingChange:
     """A database on which storing settings fails after it was done."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     @asynccontextmanager
@@ -247,7 +246,7 @@ class _Failing:
         return failing
 
 
-async def test_a_version_is_stored_atomically(owner: Owner, database: PostgresDatabase) -> None:
+async def test_a_version_is_stored_atomically(owner: Owner, database: Database) -> None:
     """After a failure neither list nor version is stored, and the change can be repeated."""
     service, owner_id = owner
     real, broken = service._database, FailingChange(database)

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import DATABASE
 from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.domain.conversations.events import Cursor, Event
@@ -42,7 +42,7 @@ SECONDS = 120
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 
@@ -303,7 +303,7 @@ async def test_streams_hold_no_connection(narrow: Store) -> None:
 
     [events.idle-cost]
     """
-    harness = Harness(WatchedDatabase(PostgresDatabase(narrow)))
+    harness = Harness(WatchedDatabase(Database(narrow)))
     cid = await harness.conversation()
     await add_event(harness, cid)
     await harness.append(cid, user("a"))

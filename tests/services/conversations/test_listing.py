@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from app.adapters.postgres.conversations import listing as statements
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.conversations.listing import ConversationFilter, TimeRange
 from app.services.conversations import listing as pages
 from tests.services.fakes import TENANT, Harness, WatchedDatabase
@@ -134,7 +134,7 @@ def some_filter(rng: Random) -> ConversationFilter:
 @pytest.mark.parametrize("max_scanned", [3, 20, 5_000])
 async def test_pages_together_are_the_filtered_list(
     database_url: str,
-    database: PostgresDatabase,
+    database: Database,
     max_scanned: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
+from app.domain.common import json_text
 from app.domain.common.errors import Conflict, UnpairedToolResult, ValidationError
 from app.domain.common.messages import FormatName
 from app.services.conversations.appended_messages import AppendAnswer
@@ -21,6 +23,7 @@ from app.services.conversations.batches import Append
 from app.services.tool_output.stored_results import Content
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
+    CHAT,
     TENANT,
     Harness,
     WatchedDatabase,
@@ -32,7 +35,7 @@ from tests.services.fakes import (
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 
@@ -192,6 +195,53 @@ async def test_system_messages_that_begin_a_log_are_a_section(harness: Harness) 
         ("system", "Else."),
         ("user", "so?"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("own", "batches", "sections", "seqs"),
+    [
+        ([], [["A"], ["B", user("hi")]], {"system": "A\n\nB"}, [0, 1]),
+        ([("system", "Mine.")], [["A", user("hi")]], {"system": "Mine.\n\nA"}, [1]),
+        ([("main", "A")], [["A", user("hi")], ["A", user("so?")]], {"main": "A"}, [1, 2]),
+        ([], [[" ", user("hi")], [" ", user("so?")]], {}, [1, 3]),
+    ],
+)
+async def test_no_text_of_sections_is_lost_or_repeated(
+    harness: Harness,
+    own: list[tuple[str, str]],
+    batches: list[list[Any]],
+    sections: dict[str, str],
+    seqs: list[int],
+) -> None:
+    """What the caller stored stays, and what is stored is not added again."""
+    stored = [{"name": name, "content": content} for name, content in own]
+    cid = await harness.conversation(sections=stored)
+    heads = []
+    for batch in batches:
+        sent = [{"role": "system", "content": m} if isinstance(m, str) else m for m in batch]
+        answer = await harness.append(cid, *sent)
+        assert answer.system_section == next(iter(sections), None)
+        heads.append(answer.head_seq)
+    assert heads == seqs
+    found = json.loads((await harness.stored(cid)).settings.sections)
+    assert {item["name"]: item["content"] for item in found} == sections
+
+
+async def test_a_refused_batch_stores_no_section(harness: Harness) -> None:
+    """The section is stored with the batch, and an idempotency key covers both."""
+    cid = await harness.conversation()
+    note = {"role": "system", "content": "Be kind."}
+    with pytest.raises(UnpairedToolResult):
+        await harness.append(cid, note, result("a"))
+    with pytest.raises(Conflict):
+        await harness.log.append(TENANT, cid, Append([note], CHAT, expected_seq=3))
+    assert (await harness.stored(cid)).settings.sections == "[]"
+    keyed = Append([note, user("hi")], CHAT, idempotency_key="k")
+    first = await harness.log.append(TENANT, cid, keyed)
+    again = await harness.log.append(TENANT, cid, keyed)
+    assert isinstance(first, AppendAnswer)
+    assert again == json.loads(json_text.dumps(first))
+    assert first.system_section == "system"
 
 
 async def test_another_seq_than_expected_is_a_conflict(harness: Harness) -> None:

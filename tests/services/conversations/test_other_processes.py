@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from app.adapters.postgres.common.connections import Session
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.messages import FormatName
 from app.domain.conversations.settings import SettingsList
 from app.domain.models.calibration import Lesson
@@ -38,7 +38,7 @@ _ROWS = (
 
 def another(harness: Harness) -> Harness:
     """Return the services of another process, which has nothing in memory."""
-    return Harness(WatchedDatabase(PostgresDatabase(harness.database.store)), clock=harness.clock)
+    return Harness(WatchedDatabase(Database(harness.database.store)), clock=harness.clock)
 
 
 async def rows(harness: Harness, sql: str, cid: str) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, ValidationError
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import (
@@ -41,7 +41,7 @@ SMALL = {
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services with a model that summarises."""
     clock = Clock()
     return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)

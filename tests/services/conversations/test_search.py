@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
 from app.domain.conversations.stored_message import StoredMessage
@@ -27,7 +27,7 @@ POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 
@@ -233,7 +233,7 @@ async def test_a_failing_index_does_not_fail_the_work(
         )
     claim = await harness.leases.claim()
     assert claim is not None
-    database = PostgresDatabase(harness.database.store)
+    database = Database(harness.database.store)
     await Worker(database, harness.leases, "", work, index_hidden=prepare)._run(claim)
     assert done == [with_sentence]
     assert await harness.leases.claim() is None

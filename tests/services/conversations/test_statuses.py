@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
@@ -15,7 +15,7 @@ PLAIN = {"agent_tools": "none", "status_preamble": "auto", "budget": {"notice_at
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services of a process over a real database."""
     return Harness(WatchedDatabase(database), service_policy=PLAIN)
 
@@ -40,7 +40,7 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     assert build["stable_items"] == 1
 
 
-async def test_nothing_of_others_unless_asked_for(database: PostgresDatabase) -> None:
+async def test_nothing_of_others_unless_asked_for(database: Database) -> None:
     """With the default policy a payload has nothing of other conversations."""
     cid, other = await two(Harness(WatchedDatabase(database), service_policy={}))
     build = await Harness(WatchedDatabase(database), service_policy={}).build(cid)

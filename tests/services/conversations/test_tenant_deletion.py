@@ -8,14 +8,14 @@ import asyncpg
 from click.testing import CliRunner
 
 from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.cli import cli
 from app.services.conversations.tenant_deletion import TenantDeletion
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user
 
 
-async def test_a_tenant_is_deleted(database: PostgresDatabase, database_url: str) -> None:
+async def test_a_tenant_is_deleted(database: Database, database_url: str) -> None:
     """Every row of the tenant and none of another."""
     harness = Harness(WatchedDatabase(database))
     agent = await harness.agent(None)
@@ -33,9 +33,7 @@ async def test_a_tenant_is_deleted(database: PostgresDatabase, database_url: str
     await connection.close()
 
 
-async def test_the_objects_of_a_tenant_are_deleted(
-    database: PostgresDatabase, database_url: str
-) -> None:
+async def test_the_objects_of_a_tenant_are_deleted(database: Database, database_url: str) -> None:
     """A deletion leaves neither rows nor objects, of expired conversations too."""
     objects = ObjectStore("memory:///")
     harness = Harness(WatchedDatabase(database), objects=objects)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.adapters.postgres.common.connections import Session, Statement
 from app.adapters.postgres.conversations.transcripts import CHAINS, PINS
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.common.messages import Role
 from app.domain.conversations.turns import group_boundary_before
@@ -51,7 +51,7 @@ STRATEGIES = ("sandwich", "tree_summary", "retain_summary", "sliding_window", "f
 LARGE = "word " * 150
 
 
-def harness_over(database: PostgresDatabase) -> Harness:
+def harness_over(database: Database) -> Harness:
     """Return the services of a process over a real database, with a model that summarises."""
     gateway = ScriptedGateway()
     watched = WatchedDatabase(database)
@@ -59,7 +59,7 @@ def harness_over(database: PostgresDatabase) -> Harness:
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services of a process over a real database."""
     return harness_over(database)
 
@@ -185,7 +185,7 @@ def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_visibilities_agree_with_the_next_build(
-    database: PostgresDatabase, story: list[tuple[str, int]]
+    database: Database, story: list[tuple[str, int]]
 ) -> None:
     """Exactly the messages that the next payload shows are verbatim or cleared."""
     harness = harness_over(database)
@@ -231,7 +231,7 @@ async def test_long_chains_of_compactions(
     cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
     made = []
     for _ in range(6):
-        await harness.talk(cid, 2)
+        await harness.talk(cid, 2, 120)
         assert (await harness.compact(cid)).compacted
         made.append((await harness.receipt(cid)).compaction_id)
     found = await visibilities_of(harness, cid)
@@ -251,7 +251,7 @@ async def test_long_chains_of_compactions(
 class Counted:
     """A database that counts the statements run on it."""
 
-    def __init__(self, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements = 0
         for name in ("all", "first", "run"):
             monkeypatch.setattr(Session, name, self._counting(getattr(Session, name)))
@@ -265,7 +265,7 @@ class Counted:
 
 
 async def test_a_page_takes_a_few_statements(
-    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of reads does not depend on the log."""
     harness = harness_over(database)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from app.adapters.models.registry import ModelRegistry
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound
 from app.domain.models.limits import merged_entry
 from app.services.models.registry import RegistryService
 
 
 @pytest.fixture
-def registry(database: PostgresDatabase) -> RegistryService:
+def registry(database: Database) -> RegistryService:
     """The service on this test's database."""
     return RegistryService(database, ModelRegistry())
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ContextOverflow, ValidationError
 from app.domain.conversations.settings import SettingsList
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -143,7 +143,7 @@ def _extends(build: Build, before: Build) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_a_change_of_an_agent_breaks_the_prefix_with_a_reason(
-    database: PostgresDatabase, own: dict[str, Any], steps: list[Any]
+    database: Database, own: dict[str, Any], steps: list[Any]
 ) -> None:
     """Inside an epoch each payload extends the last one, also after changes of agent and status.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ValidationError
 from app.domain.compaction.reduction.overflow_errors import VerdictKind, judge_error
 from app.domain.models.media_limits import MediaLimits, media_limits
@@ -52,7 +52,7 @@ REFUSED: list[tuple[Any, int]] = [
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services."""
     clock = Clock()
     return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock)

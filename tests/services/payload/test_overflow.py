@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ContextOverflow, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.compaction.results import CompactResult
@@ -46,7 +46,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services whose model is down: no emergency needs it."""
     clock = Clock()
     return Harness(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ContextError, ContextOverflow
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -47,7 +47,7 @@ POLICIES = st.fixed_dictionaries(
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.messages import FormatName
 from app.domain.conversations.compaction_receipt import Trigger
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -364,7 +364,7 @@ async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> N
 
 
 async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
-    database: PostgresDatabase,
+    database: Database,
 ) -> None:
     """[compaction.provider-family] No model is called before a payload needs it."""
     gateway = ScriptedGateway("<summary>Use tabs.</summary>")

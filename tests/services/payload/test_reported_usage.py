@@ -14,13 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.payload.reported_usage import TokenUsage, UsageReport
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.payload.reported_usage import Report, ReportResult, UsageService
-from app.services.ports import Repositories
 from app.services.prompt.budget_status import is_due_as_reported
 from tests.conftest import execute
 from tests.services.fakes import (
@@ -44,7 +43,7 @@ TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 

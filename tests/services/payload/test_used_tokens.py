@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
 from app.services.conversations.own_settings import Patch
@@ -17,7 +17,7 @@ RESPONSES, ANTHROPIC = FormatName.OPENAI_RESPONSES, FormatName.ANTHROPIC
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """One process's services on this test's database."""
     return Harness(WatchedDatabase(database))
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.errors import ValidationError
 from app.domain.formats import ToolDefinition
-from app.services.ports import Database
 from app.services.prompt.tool_search import ToolSearchService
 from tests.services.fakes import TENANT, Harness, result, says, user
 

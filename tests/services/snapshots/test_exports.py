@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.adapters.blobs.chunks import RowStore
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.snapshots.exports import PAGES, STALE
 from app.api.snapshots.exports import check_settings
 from app.domain.common.errors import Conflict
@@ -76,7 +76,7 @@ def after_first(body: bytes) -> bytes:
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=raw_logs(), story=stories(), size=st.sampled_from((997, 10**6)))
 async def test_an_import_equals_its_export(
-    database: PostgresDatabase, log: RawLog, story: Any, size: int
+    database: Database, log: RawLog, story: Any, size: int
 ) -> None:
     """Logs of four formats with clears, pins and compactions: equal exports, equal payloads."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
@@ -94,7 +94,7 @@ async def test_an_import_equals_its_export(
     await harness.conversations.remove(TENANT, copy)
 
 
-async def test_a_compaction_during_an_export_is_not_in_it(database: PostgresDatabase) -> None:
+async def test_a_compaction_during_an_export_is_not_in_it(database: Database) -> None:
     """An export has the receipts of its state, so that none of an import follows another twice."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     cid = await harness.conversation(SHORT)
@@ -112,7 +112,7 @@ async def test_a_compaction_during_an_export_is_not_in_it(database: PostgresData
     assert after_first(await export(harness, cid)) != after_first(before)
 
 
-async def test_an_equal_import_waits_for_the_first(database: PostgresDatabase) -> None:
+async def test_an_equal_import_waits_for_the_first(database: Database) -> None:
     """The same key and id while the first import runs: one conversation, and the same answer.
 
     [log.idempotency-key]
@@ -141,7 +141,7 @@ async def test_an_equal_import_waits_for_the_first(database: PostgresDatabase) -
     assert (await harness.stored((await first).conversation_id)).state.head_seq == 6
 
 
-async def test_an_import_that_a_crash_interrupts_is_removed(database: PostgresDatabase) -> None:
+async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) -> None:
     """No read finds it; its id is free again after a while, and a worker removes it."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     body = await export(harness, await harness.conversation())

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.snapshots import forks as statements
 from app.adapters.postgres.snapshots.forks import COPIED, ForkRepository
 from app.adapters.postgres.tables import metadata
@@ -67,7 +67,7 @@ HOUR = 3600
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services of a process over a real database."""
     return Harness(WatchedDatabase(database), service_policy=PLAIN)
 
@@ -390,7 +390,7 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories(), places=st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
 async def test_the_sums_of_a_fork_equal_those_of_its_rows(
-    database: PostgresDatabase, story: Any, places: list[int]
+    database: Database, story: Any, places: list[int]
 ) -> None:
     """After any history, and at any seq, the sums of a fork are correct [budget.components]."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
@@ -460,9 +460,7 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
     return dict(await process.harness.conversations.remove(TENANT, cid))
 
 
-async def test_outputs_outlive_the_source(
-    database: PostgresDatabase, blob_store: BlobStore
-) -> None:
+async def test_outputs_outlive_the_source(database: Database, blob_store: BlobStore) -> None:
     """Offloaded results have the same bytes after a deletion of either conversation."""
     process = Process(database, blob_store)
     harness, forks = process.harness, forks_of(process.harness, blob_store)
@@ -487,7 +485,7 @@ async def test_outputs_outlive_the_source(
 
 
 async def test_the_collection_keeps_new_copies_of_objects(
-    database: PostgresDatabase, tmp_path: Path
+    database: Database, tmp_path: Path
 ) -> None:
     """The collection deletes no copied object that has no row yet, also in a directory (29)."""
     folder = ObjectStore(f"file://{tmp_path}")
@@ -502,9 +500,7 @@ async def test_the_collection_keeps_new_copies_of_objects(
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-async def test_collected_outputs_stay_collected(
-    database: PostgresDatabase, meanwhile: bool
-) -> None:
+async def test_collected_outputs_stay_collected(database: Database, meanwhile: bool) -> None:
     """A tombstone is copied, also that of a blob collected during the fork."""
     store = ObjectStore("memory:///")
     process = Process(database, store)

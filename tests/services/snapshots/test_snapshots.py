@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.domain.common.messages import FormatName
 from app.domain.prompt.resolved_settings import RequestSettings
@@ -51,7 +51,7 @@ AWAY = ServiceUnavailable("The database does not answer")
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services with a model that summarises."""
     gateway = ScriptedGateway("<summary>They agreed on green tea.</summary>")
     return Harness(WatchedDatabase(database), gateway, model=SUMMARISER)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import (
     Conflict,
     NotFound,
@@ -36,7 +36,7 @@ def secret(letter: str) -> str:
     return letter * 43
 
 
-def keys_of(database: PostgresDatabase, clock: Clock) -> KeyService:
+def keys_of(database: Database, clock: Clock) -> KeyService:
     """Return the key service of another process."""
     return KeyService(
         database, clock.utc, lambda: clock.now_ms() / 1000, cache_seconds=CACHE_SECONDS
@@ -50,7 +50,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def keys(database: PostgresDatabase, clock: Clock) -> AsyncIterator[KeyService]:
+async def keys(database: Database, clock: Clock) -> AsyncIterator[KeyService]:
     """The key service of one process, closed before the database."""
     service = keys_of(database, clock)
     yield service
@@ -65,7 +65,7 @@ async def created(
 
 
 async def test_no_key_is_required_before_the_first_one(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """Without keys every caller is the default tenant; the first key ends this for good."""
     assert await keys.admit("", "a") == Caller("default")
@@ -81,7 +81,7 @@ async def test_no_key_is_required_before_the_first_one(
 
 
 async def test_another_process_sees_the_first_key_within_a_second(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """A process without requests with a key requires one as well."""
     assert await keys.admit("", "a") == Caller("default")
@@ -104,7 +104,7 @@ async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
 
 
 async def test_a_revoked_key_is_refused_by_all_processes_soon(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """At once here, in another process when its cache expires; revoking twice changes nothing."""
     header, other = await created(keys), keys_of(database, clock)
@@ -141,7 +141,7 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
     await keys.admit(header, "a")
     await keys.close()
     await store.close()
-    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    away = Database(Store("postgresql://127.0.0.1:1/none"))
     keys._database = away
     assert await keys.admit(header, "a") == Caller("acme", ID)
     clock.pass_seconds(2 * CACHE_SECONDS)
@@ -155,7 +155,7 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
 
 
 async def test_the_last_use_of_a_key_is_written(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """It is the time of the last admitted request of any process. [tenancy.key-last-use]"""
     header = await created(keys)
@@ -188,7 +188,7 @@ async def last_use(keys: KeyService) -> datetime | None:
 async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     """Last uses that could not be written are written with the next ones."""
     header = await created(keys)
-    away = PostgresDatabase(Store("postgresql://127.0.0.1:1/x"))
+    away = Database(Store("postgresql://127.0.0.1:1/x"))
     database, keys._database = keys._database, away
     with pytest.raises(ServiceUnavailable):
         await keys.admit(header, "a")
@@ -209,7 +209,7 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
 
 
 async def test_concurrent_requests_check_once_for_a_first_key(
-    database: PostgresDatabase, clock: Clock
+    database: Database, clock: Clock
 ) -> None:
     """Performance: a service without keys checks once a second, for any number of requests."""
     watched = WatchedDatabase(database)
@@ -224,7 +224,7 @@ async def test_concurrent_requests_check_once_for_a_first_key(
 
 
 async def test_a_long_response_ends_with_its_key(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """A caller is no longer admitted once its key ends, or a first key exists."""
     nobody = await keys.admit("", "a")
@@ -238,7 +238,7 @@ async def test_a_long_response_ends_with_its_key(
     assert await keys.still_admits(caller), "it is held"
     clock.pass_seconds(CACHE_SECONDS)
     assert not await keys.still_admits(caller)
-    keys._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    keys._database = Database(Store("postgresql://127.0.0.1:1/none"))
     assert not await keys.still_admits(Caller("acme", "x" * 12)), "nobody can tell"
 
 
@@ -258,7 +258,7 @@ async def test_a_key_without_its_row_is_refused(
 
 
 async def test_both_keys_work_during_the_overlap(
-    keys: KeyService, database: PostgresDatabase, clock: Clock
+    keys: KeyService, database: Database, clock: Clock
 ) -> None:
     """A rotated key works until the overlap ends, its successor longer. [tenancy.key-rotation]"""
     old = await created(keys)

@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable, ValidationError
 from app.domain.tenancy.limits import TenantLimits
 from app.services.tenancy.limits import CACHE_SECONDS, LimitService
 from tests.services.fakes import Clock, WatchedDatabase
 
 
-def limits_of(database: PostgresDatabase, clock: Clock, requests: int | None) -> LimitService:
+def limits_of(database: Database, clock: Clock, requests: int | None) -> LimitService:
     """Return the service of another process, whose settings have this limit of requests."""
     return LimitService(database, TenantLimits(requests), lambda: clock.now_ms() / 1000)
 
@@ -34,7 +34,7 @@ def test_own_limits_override_the_settings() -> None:
     assert TenantLimits().with_defaults(defaults) == defaults
 
 
-async def test_a_minute_has_its_limit(database: PostgresDatabase) -> None:
+async def test_a_minute_has_its_limit(database: Database) -> None:
     """Security: a process admits the limit of a minute to each tenant, and again in the next."""
     clock = Clock()
     limits = limits_of(database, clock, 7)
@@ -44,7 +44,7 @@ async def test_a_minute_has_its_limit(database: PostgresDatabase) -> None:
         clock.pass_seconds(60)
 
 
-async def test_a_new_limit_applies_within_seconds(database: PostgresDatabase) -> None:
+async def test_a_new_limit_applies_within_seconds(database: Database) -> None:
     """Security: a new limit applies within seconds, also when the old one was used up."""
     clock = Clock()
     limits, operator = limits_of(database, clock, 1), limits_of(database, clock, None)
@@ -58,13 +58,13 @@ async def test_a_new_limit_applies_within_seconds(database: PostgresDatabase) ->
         await operator.set("no / tenant", TenantLimits())
 
 
-async def test_the_last_known_limits_apply_during_an_outage(database: PostgresDatabase) -> None:
+async def test_the_last_known_limits_apply_during_an_outage(database: Database) -> None:
     """Operation: without a database the last known limits apply, or those of the settings."""
     clock = Clock()
     limits = limits_of(database, clock, 5)
     await limits.set("acme", TenantLimits(requests_per_minute=2))
     assert (await limits.of("acme")).requests_per_minute == 2
-    limits._database = PostgresDatabase(Store("postgresql://127.0.0.1:1/none"))
+    limits._database = Database(Store("postgresql://127.0.0.1:1/none"))
     clock.pass_seconds(60)
     assert await admitted(limits, 5) == 2
     assert await admitted(limits, 9, "new") == 5
@@ -90,12 +90,12 @@ class Hanging:
         raise AssertionError("it was never opened")
 
 
-async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDatabase) -> None:
+async def test_requests_do_not_wait_for_a_hanging_database(database: Database) -> None:
     """Operation: one request of a tenant reads its limits, and the others go on."""
     clock, hanging = Clock(), Hanging()
     limits = limits_of(database, clock, 50)
     assert await admitted(limits, 1) == 1
-    limits._database = cast(PostgresDatabase, hanging)
+    limits._database = cast(Database, hanging)
     clock.pass_seconds(60)
     probe = asyncio.create_task(limits.count_request("acme"))
     await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_requests_do_not_wait_for_a_hanging_database(database: PostgresDat
     assert await probe is not None
 
 
-async def test_concurrent_requests_read_the_limits_once(database: PostgresDatabase) -> None:
+async def test_concurrent_requests_read_the_limits_once(database: Database) -> None:
     """Performance: the first concurrent requests of a tenant read its limits once."""
     watched = WatchedDatabase(database)
     limits = LimitService(watched, TenantLimits(), lambda: 1.0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import RateLimited, Unauthenticated
 from app.domain.tenancy.api_keys import network_of
 from app.services.tenancy import refused_keys
@@ -24,7 +24,7 @@ LIMIT = 3
 HERE, ELSEWHERE = "192.0.2.7", "192.0.2.8"
 
 
-def limited(database: PostgresDatabase, clock: Clock, reasons: list[str]) -> KeyService:
+def limited(database: Database, clock: Clock, reasons: list[str]) -> KeyService:
     """Return a key service with a limit of refused keys."""
     return KeyService(
         database,
@@ -45,7 +45,7 @@ async def refusal(keys: KeyService, header: str, address: str = HERE) -> type[Ex
 
 
 async def test_a_valid_key_passes_beside_any_number_of_guesses(
-    database: PostgresDatabase,
+    database: Database,
 ) -> None:
     """Guesses over the limit are RateLimited until the minute ends; valid keys always pass."""
     clock, reasons = Clock(), list[str]()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.adapters.postgres.tenancy.retention import (
     DELETE,
     IS_IDLE,
@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def harness(database: PostgresDatabase) -> Harness:
+def harness(database: Database) -> Harness:
     """The services of one process."""
     return Harness(WatchedDatabase(database))
 

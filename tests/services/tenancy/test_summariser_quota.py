@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.compaction.summaries.model_calls import ModelCall
 from app.domain.tenancy.limits import TenantLimits
@@ -45,7 +45,7 @@ async def refusal_facts(quota: SummariserQuota, tenant_id: str = "tenant") -> di
 
 
 async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
-    database: PostgresDatabase,
+    database: Database,
 ) -> None:
     """The calls of a tenant in all processes are counted together, and apart from others."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
@@ -65,13 +65,13 @@ async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
 async def test_a_call_that_cannot_be_counted_is_not_made() -> None:
     """No model is called while the database is unavailable."""
     gateway = ScriptedGateway()
-    away = PostgresDatabase(Store("postgresql://localhost:1/none"))
+    away = Database(Store("postgresql://localhost:1/none"))
     quota = SummariserQuota(gateway, away, limited(1000), lambda: HOUR)
     assert await refusal_facts(quota) == {"reason": "spend_guard"}
     assert gateway.calls == []
 
 
-async def test_the_count_restarts_each_hour(database: PostgresDatabase) -> None:
+async def test_the_count_restarts_each_hour(database: Database) -> None:
     """The count of a clock hour does not carry over into the next."""
     now = HOUR + timedelta(minutes=59, seconds=59)
     quota = SummariserQuota(ScriptedGateway(), database, limited(2), lambda: now)

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from app.adapters.blobs.chunks import RowStore
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import (
     ContextError,
     ServiceUnavailable,
@@ -19,7 +19,7 @@ from app.domain.common.errors import (
 from app.domain.tool_output.blobs import TEXT, Chunk, StoredChunk
 from app.services.conversations.conversations import ConversationService
 from app.services.conversations.log import LogService
-from app.services.ports import BlobStore, BlobWriter, Repositories
+from app.services.ports import BlobStore, BlobWriter
 from app.services.tool_output.collection import BlobCollector
 from app.services.tool_output.reading import BlobReader
 from app.services.tool_output.stored_results import Content, Original, StoredResults
@@ -130,7 +130,7 @@ class _WatchedWriter:
 class GatedDatabase(WatchedDatabase):
     """The real database, with a door before each transaction and a count of all sessions."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.before_transaction: Callable[[], Awaitable[Any]] | None = None
         self.sessions = 0
@@ -157,7 +157,7 @@ class Process:
 
     def __init__(
         self,
-        database: PostgresDatabase,
+        database: Database,
         store: BlobStore | None = None,
         *,
         max_blob_bytes: int = 2**31,
@@ -275,7 +275,7 @@ def refused(work: Awaitable[Any]) -> Awaitable[Any]:
     return run()
 
 
-def summarising(database: PostgresDatabase, kept: BlobStore) -> Process:
+def summarising(database: Database, kept: BlobStore) -> Process:
     """Return one process's services with a model that summarises."""
     clock = Clock()
     return Process(

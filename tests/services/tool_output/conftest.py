@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.services.ports import BlobStore
 from tests.services.tool_output.builders import Process, summarising
 
@@ -30,6 +30,6 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 @pytest.fixture
-def process(database: PostgresDatabase, kept: BlobStore) -> Process:
+def process(database: Database, kept: BlobStore) -> Process:
     """One process's services with a model that summarises, over each kind of store."""
     return summarising(database, kept)

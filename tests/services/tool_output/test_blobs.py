@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.adapters.blobs.chunks import RowStore
 from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import (
     Conflict,
     ContextError,
@@ -47,7 +47,7 @@ DROP = {"gc": {"drop_compacted": True}}
 
 
 @pytest.fixture
-def rows(database: PostgresDatabase) -> Process:
+def rows(database: Database) -> Process:
     """One process's services with a model that summarises, whose bytes are in rows."""
     return summarising(database, RowStore())
 
@@ -134,7 +134,7 @@ async def never_read() -> AsyncIterator[bytes]:
 
 
 async def test_an_upload_over_the_limit_is_refused(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """Nothing is stored, and a body with a declared size is not read."""
     rows = Process(database, max_blob_bytes=200_000)
@@ -429,7 +429,7 @@ async def test_a_scheduled_collection_visits_due_conversations(
     await assert_whole(process, cid)
 
 
-async def test_objects_without_a_row_are_swept(database: PostgresDatabase) -> None:
+async def test_objects_without_a_row_are_swept(database: Database) -> None:
     """Objects of refused appends and deleted conversations are deleted, others stay."""
     process = Process(database, ObjectStore("memory:///"))
     cid, deleted, while_away = [await process.harness.conversation() for _ in range(3)]
@@ -604,7 +604,7 @@ async def test_a_blob_collected_during_a_read_is_gone(process: Process) -> None:
 
 
 async def test_blobs_are_unavailable_while_the_store_is(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """Blobs in an unavailable store are 503; rows and inline results are read."""
     process = Process(database, ObjectStore("memory:///"))
@@ -638,7 +638,7 @@ async def test_blobs_are_unavailable_while_the_store_is(
 
 
 async def test_a_store_that_fails_during_an_upload(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """An upload that the store cannot write is 503, and leaves nothing."""
     process = Process(database, ObjectStore("memory:///"))
@@ -655,7 +655,7 @@ async def test_a_store_that_fails_during_an_upload(
     assert await process.store.keys() == []
 
 
-async def test_any_appends_and_collections_in_any_order(database: PostgresDatabase) -> None:
+async def test_any_appends_and_collections_in_any_order(database: Database) -> None:
     """After any appends, uploads, collections and deletions each message is read back whole."""
     process = Process(database)
     loop = asyncio.get_running_loop()

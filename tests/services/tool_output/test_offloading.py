@@ -15,7 +15,7 @@ import pytest
 
 from app.adapters.blobs.object_store import ObjectStore
 from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import PostgresDatabase
+from app.adapters.postgres.database import Database
 from app.domain.common.errors import (
     Conflict,
     ServiceUnavailable,
@@ -39,7 +39,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 
 
 @pytest.fixture
-def rows(database: PostgresDatabase) -> Process:
+def rows(database: Database) -> Process:
     """One process's services whose bytes are in rows."""
     return Process(database)
 
@@ -48,7 +48,7 @@ def rows(database: PostgresDatabase) -> Process:
 async def other(database_url: str) -> Any:
     """Another process over the same database, with a memory of its own."""
     store = Store(database_url, min_size=0, max_size=2)
-    yield Process(PostgresDatabase(store))
+    yield Process(Database(store))
     await store.close()
 
 
@@ -367,7 +367,7 @@ async def test_each_anthropic_result_has_its_own_ref(process: Process) -> None:
 
 
 async def test_results_stay_inline_while_the_store_is_unavailable(
-    database: PostgresDatabase, connection: asyncpg.Connection
+    database: Database, connection: asyncpg.Connection
 ) -> None:
     """The append succeeds with a warning, and the result stays inline."""
     process = Process(database, ObjectStore("memory:///"))
@@ -397,7 +397,7 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert small.warnings == ()
 
 
-async def test_a_repeated_message_needs_no_store(database: PostgresDatabase) -> None:
+async def test_a_repeated_message_needs_no_store(database: Database) -> None:
     """An offloaded message is recognised while its blob cannot be read."""
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()

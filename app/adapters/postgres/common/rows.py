@@ -207,7 +207,7 @@ class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
     def __init__(self, defaults: WindowDefaults, max_size: int = 1024) -> None:
-        self._defaults = defaults
+        self.defaults = defaults
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
     def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
@@ -227,7 +227,7 @@ class SettingsCache:
             )
             cached = replace(cached, conversation=conversation)
         else:
-            conversation = conversation_from(row, self._defaults)
+            conversation = conversation_from(row, self.defaults)
             cached = CachedSettings(
                 row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
             )

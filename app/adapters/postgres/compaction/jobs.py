@@ -20,7 +20,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.common import json_text
 from app.domain.conversations.compaction_receipt import Failure
 from app.domain.conversations.job import Claim, Job
@@ -212,11 +213,8 @@ CHANGE_JOB = Statement(
 )
 
 
-class JobRepository:
+class JobRepository(Repository):
     """Statements on background work; the port documents them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
         """Lease the conversation whose work waits longest; None if no work waits."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.log_statements import MESSAGE_TIME, named_calls, seq_search
 from app.domain.conversations.active_window import OUT_OF_DATE
@@ -219,15 +220,13 @@ CLEAR_ALL = Statement(f"""
 """)
 
 
-class ActiveWindowRepository:
+class ActiveWindowRepository(Repository):
     """Reads and moves the active window of one conversation."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def start_after(
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
+        """Return the seq, from `first` on, of the first call group after a marker."""
         row = await self._session.first(
             FIND_START,
             conversation_id=conversation_id,
@@ -240,6 +239,7 @@ class ActiveWindowRepository:
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
+        """Return the call groups from a seq on with a message from before the marker."""
         rows = await self._session.all(
             FIND_GAPS,
             conversation_id=conversation_id,
@@ -252,16 +252,19 @@ class ActiveWindowRepository:
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
+        """Return the time of the oldest message from a seq on that is newer than the marker."""
         row = await self._session.first(
             FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
         return row["oldest_at"] if row is not None else None
 
     async def has_epochs(self, conversation_id: str) -> bool:
+        """Whether a payload was built before."""
         row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
         return row is not None and row["has_epochs"]
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
+        """Return the tokens of the messages in these spans."""
         row = await self._session.first(
             COUNT_TOKENS,
             conversation_id=conversation_id,
@@ -271,6 +274,7 @@ class ActiveWindowRepository:
         return int(row["tokens"]) if row is not None else 0
 
     async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
+        """Return the tokens of the messages in the spans of each of these conversations."""
         edges = [
             (conversation_id, seq - 1, sign)
             for conversation_id, parts in spans.items()
@@ -286,6 +290,7 @@ class ActiveWindowRepository:
     async def whole_groups(
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
+        """Return these spans, each extended to the end of its last call group."""
         rows = await self._session.all(
             FIND_ENDS,
             conversation_id=conversation_id,
@@ -295,6 +300,7 @@ class ActiveWindowRepository:
         return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the agent tools that previews of results in these spans name."""
         rows = await self._session.all(
             OUTPUTS,
             conversation_id=conversation_id,
@@ -306,6 +312,10 @@ class ActiveWindowRepository:
         )
 
     async def move(self, conversation_id: str, state: ConversationState) -> None:
+        """Store the window and the view of a state.
+
+        Call it in a transaction that holds the state's lock.
+        """
         await self._session.run(
             MOVE,
             conversation_id=conversation_id,
@@ -332,6 +342,7 @@ class ActiveWindowRepository:
     async def activities(
         self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
     ) -> list[Activity]:
+        """Return the newest of an agent's conversations that have messages since, newest first."""
         rows = await self._session.all(
             ACTIVITIES,
             tenant_id=tenant_id,
@@ -355,12 +366,15 @@ class ActiveWindowRepository:
         return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
+        """Empty the window, and store an event with `data`, a JSON object."""
         await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
 
     async def take_clear(self, conversation_id: str, at: datetime) -> None:
+        """Note a clear before now; the next read moves the window by it."""
         await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
+        """Empty the windows of all conversations of an agent; returns their number."""
         agent = {"tenant_id": tenant_id, "agent_id": agent_id}
         await self._session.run(LOCK_ALL, **agent)
         return await self._session.run(CLEAR_ALL, **agent, at=at, data=data)

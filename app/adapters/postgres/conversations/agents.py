@@ -88,7 +88,7 @@ AGENT_DELETE_STATEMENTS = {
 """Statements for all tables with rows of an agent, without those of its conversations."""
 
 
-class AgentRepository(ConfigurableRepository):
+class AgentRepository(ConfigurableRepository[Agent]):
     """Stores agents."""
 
     versions = VERSIONS
@@ -97,6 +97,7 @@ class AgentRepository(ConfigurableRepository):
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
+        """Create one; False when the id is taken."""
         added = await self._session.first(
             ADD_AGENT,
             tenant_id=tenant_id,
@@ -109,14 +110,16 @@ class AgentRepository(ConfigurableRepository):
         return added is not None
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
+        """Return one, or None; `lock` locks its row until the transaction ends."""
         row = await self._session.first(
             LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
         )
-        return agent_from(row, self._window_defaults) if row is not None else None
+        return agent_from(row, self._settings_cache.defaults) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
+        """Return a page, newest first; `before` is the creation time and id to start after."""
         rows = await self._session.all(
             LIST_AGENTS,
             tenant_id=tenant_id,
@@ -124,22 +127,25 @@ class AgentRepository(ConfigurableRepository):
             before_id=before[1] if before else None,
             **limits(limit, bound),
         )
-        return page_of(rows, lambda row: agent_from(row, self._window_defaults))
+        return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
-    async def change(self, tenant_id: str, agent: Agent) -> None:
+    async def change(self, tenant_id: str, resource: Agent) -> None:
+        """Store the settings of an agent that exists."""
         await self._session.run(
             CHANGE_AGENT,
             tenant_id=tenant_id,
-            agent_id=agent.agent_id,
-            name=agent.name,
-            **_window_parameters(agent),
-            **change_parameters(agent),
+            agent_id=resource.agent_id,
+            name=resource.name,
+            **_window_parameters(resource),
+            **change_parameters(resource),
         )
 
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
+        """Set the time of its last clear."""
         await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns deleted rows by table."""
         snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
         deleted = {
             name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)

@@ -121,7 +121,7 @@ DELETE_STATEMENTS = {
 }
 
 
-class ConversationRepository(ConfigurableRepository):
+class ConversationRepository(ConfigurableRepository[Conversation]):
     """Stores conversations and their settings."""
 
     versions = VERSIONS
@@ -141,8 +141,11 @@ class ConversationRepository(ConfigurableRepository):
         own_id: str | None = None,
         expires_at: datetime | None = None,
     ) -> bool:
+        """Create one with an empty log; False when the key is taken."""
         window = conversation_window(
-            own_window, agent.rolling_window if agent is not None else None, self._window_defaults
+            own_window,
+            agent.rolling_window if agent is not None else None,
+            self._settings_cache.defaults,
         )
         key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
         agent_id = agent.agent_id if agent is not None else None
@@ -173,16 +176,19 @@ class ConversationRepository(ConfigurableRepository):
     async def stored_keys(
         self, tenant_id: str, public_id: str, keys: Sequence[str]
     ) -> Mapping[str, bool]:
+        """Return which of these keys any tenant has, each with whether this is its conversation."""
         rows = await self._session.all(
             STORED_KEYS, tenant_id=tenant_id, public_id=public_id, keys=list(keys)
         )
         return {str(row["conversation_id"]): row["is_own"] for row in rows}
 
     async def own_ids(self, tenant_id: str, keys: Collection[str]) -> Mapping[str, str]:
+        """Return the callers' own ids of those conversations that have one, by key."""
         rows = await self._session.all(OWN_IDS, tenant_id=tenant_id, keys=list(keys))
         return {str(row["conversation_id"]): row["own_id"] for row in rows}
 
     async def lock_id(self, tenant_id: str, public_id: str) -> None:
+        """Make other creations of a tenant with this id wait until the transaction ends."""
         await self._session.all(LOCK_ID, tenant_id=tenant_id, public_id=public_id)
 
     async def find(
@@ -192,6 +198,7 @@ class ConversationRepository(ConfigurableRepository):
         default_model: str | None,
         model: str | None = None,
     ) -> Conversation | None:
+        """Return one with inherited settings, or None."""
         row = await self._session.first(
             FIND_CONVERSATION,
             tenant_id=tenant_id,
@@ -200,25 +207,28 @@ class ConversationRepository(ConfigurableRepository):
             default_model=default_model,
             **NO_CACHED_SETTINGS,
         )
-        return conversation_from(row, self._window_defaults) if row is not None else None
+        return conversation_from(row, self._settings_cache.defaults) if row is not None else None
 
-    async def change(self, tenant_id: str, conversation: Conversation) -> None:
+    async def change(self, tenant_id: str, resource: Conversation) -> None:
+        """Store the settings of a conversation that exists."""
         await self._session.run(
             CHANGE_CONVERSATION,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation.conversation_id),
-            agent_id=conversation.agent_id,
-            counter=conversation.counter,
-            own_window_seconds=conversation.rolling_window.stored,
-            expires_at=conversation.expires_at,
-            **change_parameters(conversation),
+            conversation_id=UUID(resource.conversation_id),
+            agent_id=resource.agent_id,
+            counter=resource.counter,
+            own_window_seconds=resource.rolling_window.stored,
+            expires_at=resource.expires_at,
+            **change_parameters(resource),
         )
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
+        """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
         return [ConversationId(str(row["conversation_id"])) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
+        """Delete it with all data derived from it; returns deleted rows by table."""
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         snapshot_rows: dict[str, int] = {}
         if owner is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.domain.conversations.events import Cursor, EventPage, EventRow
 
@@ -67,22 +68,25 @@ PAGE = Statement(f"""
 """)
 
 
-class EventRepository:
+class EventRepository(Repository):
     """Stores and reads the events of conversations."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def add(self, conversation_id: str, type: str, data: str) -> None:
+        """Store the conversation's next event; `data` is a JSON object.
+
+        It locks the state until the transaction ends, and does nothing for a deleted conversation.
+        """
         await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
     async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
+        """Return the cursor after all events, None for an unknown conversation."""
         row = await self._session.first(
             FIND_NEWEST, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return _newest(row) if row is not None else None
 
     async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
+        """Return the cursors after all events of those conversations that exist."""
         ids = list(conversation_ids)
         rows = await self._session.all(NEWEST_OF, conversation_ids=ids)
         return {str(row["conversation_id"]): _newest(row) for row in rows}
@@ -90,6 +94,7 @@ class EventRepository:
     async def page(
         self, tenant_id: str, conversation_id: str, after: Cursor, limit: int
     ) -> EventPage | None:
+        """Return the page after a cursor, as one snapshot; None for an unknown conversation."""
         rows = await self._session.all(
             PAGE,
             tenant_id=tenant_id,

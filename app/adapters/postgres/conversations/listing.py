@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import (
     LISTED_COLUMNS,
     NOT_EXPIRED,
@@ -34,7 +35,6 @@ from app.domain.conversations.listing import (
     Place,
     Places,
 )
-from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.models.usage_totals import MAX_DAYS, CallTotals
 
 _WANTED: Final = "labels_of(CAST(:tenant_id AS text), CAST(:labels AS text))"
@@ -159,12 +159,8 @@ BY_IDS_WITH_USAGE = _by_ids(
 )
 
 
-class ConversationListRepository:
+class ConversationListRepository(Repository):
     """Reads pages of a tenant's conversations."""
-
-    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
-        self._session = session
-        self._window_defaults = window_defaults
 
     async def places(
         self,
@@ -174,6 +170,10 @@ class ConversationListRepository:
         limit: int,
         scanned: int,
     ) -> Places:
+        """Return up to `limit` places that match after the place `before`.
+
+        Up to `scanned` conversations of the tenant or of the agent are compared.
+        """
         rows = await self._session.all(
             PLACES if wanted.agent_id is None else PLACES_OF_AGENT,
             **_values(tenant_id, wanted, before, limit, scanned),
@@ -184,6 +184,7 @@ class ConversationListRepository:
     async def labelled_places(
         self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
     ) -> Places | None:
+        """Return the same by the index of metadata; None if too many have the values (rule 2)."""
         counted, *rows = await self._session.all(
             LABELLED, **_values(tenant_id, wanted, before, limit, MAX_SCANNED)
         )
@@ -198,6 +199,7 @@ class ConversationListRepository:
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Conversation]:
+        """Return the existing ones of these, without sections, tools and policies."""
         rows = await self._session.all(
             BY_IDS,
             tenant_id=tenant_id,
@@ -206,7 +208,7 @@ class ConversationListRepository:
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
-        return page_of(rows, lambda row: conversation_from(row, self._window_defaults))
+        return page_of(rows, lambda row: conversation_from(row, self._settings_cache.defaults))
 
     async def by_ids_with_usage(
         self,
@@ -215,6 +217,7 @@ class ConversationListRepository:
         default_model: str | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[Conversation, ListedTotals]]:
+        """Return the existing ones of these with all settings, and their totals."""
         rows = await self._session.all(
             BY_IDS_WITH_USAGE,
             tenant_id=tenant_id,
@@ -224,7 +227,8 @@ class ConversationListRepository:
             **limits(len(conversation_ids), bound),
         )
         return page_of(
-            rows, lambda row: (conversation_from(row, self._window_defaults), _totals_from(row))
+            rows,
+            lambda row: (conversation_from(row, self._settings_cache.defaults), _totals_from(row)),
         )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
-from app.adapters.postgres.common.rows import SettingsCache, entry_from, stored_message_from
+from app.adapters.postgres.common.repository import Repository
+from app.adapters.postgres.common.rows import entry_from, stored_message_from
 from app.adapters.postgres.conversations.append_statements import APPENDS
 from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
 from app.adapters.postgres.conversations.log_statements import (
@@ -44,12 +44,8 @@ from app.domain.conversations.turns import Entry, with_pins
 from app.domain.tool_output.blobs import Blob, StoredChunk
 
 
-class LogRepository:
+class LogRepository(Repository):
     """Appends to the log of one conversation, and reads it."""
-
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
-        self._session = session
-        self._settings_cache = settings_cache
 
     async def append(
         self,
@@ -67,6 +63,14 @@ class LogRepository:
         blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
         if_unchanged: bool = False,
     ) -> Conversation | None:
+        """Store a batch if the state still allows it, and return the conversation after it.
+
+        A compaction becomes due when the batch reaches the threshold `due`. The time of a message
+        without a timestamp is `now`. `blobs` are stored with the batch. With `if_unchanged` it is
+        stored only if the settings are still those that this process has cached.
+
+        None means that nothing was stored. The caller finds the reason under the state's lock.
+        """
         drafts = shape.drafts
         totals = list(accumulate(draft.tokens for draft in drafts))
         times = batch_times(drafts, now)
@@ -157,6 +161,7 @@ class LogRepository:
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
     ) -> Conversation | None:
+        """Lock the state until the transaction ends, and return the conversation."""
         cached = self._settings_cache.get(tenant_id, conversation_id)
         parameters = {
             "tenant_id": tenant_id,
@@ -179,6 +184,7 @@ class LogRepository:
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
+        """Return the stored messages with these ids after a seq, in log order."""
         rows = await self._session.all(
             BY_IDS,
             conversation_id=conversation_id,
@@ -189,6 +195,7 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of the messages with these seqs."""
         rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
         return {row["seq"]: row["message_id"] for row in rows}
 
@@ -201,6 +208,7 @@ class LogRepository:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive."""
         rows = await self._session.all(
             PAGE[order],
             conversation_id=conversation_id,
@@ -211,10 +219,12 @@ class LogRepository:
         return page_of(rows, stored_message_from)
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
+        """Return the size of the messages in `[start, end)` by seq, without reading them."""
         rows = await self._session.all(SIZES, conversation_id=conversation_id, start=start, end=end)
         return {row["seq"]: row["size"] for row in rows}
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
+        """Return the messages in `[start, end)` as compaction planning reads them."""
         rows = await self._session.all(
             ENTRIES, conversation_id=conversation_id, start=start, end=end
         )
@@ -222,6 +232,7 @@ class LogRepository:
         return with_pins([entry_from(row, pinned=row["pinned"]) for row in rows])
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
+        """Return the tool of each result in `[start, end)` by seq."""
         rows = await self._session.all(
             TOOL_NAMES, conversation_id=conversation_id, start=start, end=end
         )
@@ -235,6 +246,7 @@ class LogRepository:
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
+        """Return the tools of the calls that have no result yet, by call id."""
         rows = await self._session.all(OPEN_CALLS, conversation_id=conversation_id)
         return {
             call_id: name
@@ -244,6 +256,7 @@ class LogRepository:
         }
 
     async def last_used(self, conversation_id: str) -> dict[str, int]:
+        """Return the seq at which each tool was last called, within the newest messages."""
         rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
         found: dict[str, int] = {}
         for row in rows:
@@ -252,20 +265,27 @@ class LogRepository:
         return found
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Promote tools for the current turn, and return all promoted tools of this turn.
+
+        The result is empty for a deleted conversation.
+        """
         row = await self._session.first(PROMOTE, conversation_id=conversation_id, names=list(names))
         return tuple(row["promoted"]) if row is not None else ()
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
+        """Return the running sum of tokens up to and including this seq."""
         row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
         return row["total_tokens"] if row is not None else 0
 
     async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the answer stored for an idempotency key."""
         row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
     async def store_answer(
         self, conversation_id: str, key: str, request_hash: str, answer: str
     ) -> None:
+        """Store an answer for 24 hours."""
         await self._session.run(
             ADD_ANSWER,
             conversation_id=conversation_id,
@@ -275,6 +295,7 @@ class LogRepository:
         )
 
     async def claim_key(self, conversation_id: str, key: str, request_hash: str) -> bool:
+        """Claim an idempotency key for 24 hours; False when it is claimed already."""
         claimed = await self._session.run(
             CLAIM_KEY, conversation_id=conversation_id, key=key, request_hash=request_hash
         )

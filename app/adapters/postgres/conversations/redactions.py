@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.common import json_text
 from app.domain.conversations.log.redaction import NewRedaction, Redaction
 from app.domain.conversations.log.tombstones import REDACTED_SUMMARY, Tombstone
@@ -184,15 +185,13 @@ FIND = Statement(
 _EPOCHS_PER_READ = 100
 
 
-class RedactionRepository:
+class RedactionRepository(Repository):
     """Deletes the content of messages."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def copies(
         self, conversation_id: str, seq: int, message_id: str, limit: int
     ) -> list[str]:
+        """Return conversations in which this message, or its copy by a fork, is not redacted."""
         rows = await self._session.all(
             COPIES,
             conversation_id=UUID(conversation_id),
@@ -203,10 +202,15 @@ class RedactionRepository:
         return [str(row["conversation_id"]) for row in rows]
 
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:
+        """Return the record of a redaction, or None."""
         row = await self._session.first(FIND, conversation_id=conversation_id, seq=seq)
         return Redaction(*row.values()) if row is not None else None
 
     async def replace(self, conversation_id: str, seq: int, tombstone: Tombstone) -> bool:
+        """Lock the conversation, and replace a message in its log and its search index.
+
+        False for a message that is redacted already, and for a deleted conversation.
+        """
         key = {"conversation_id": conversation_id, "seq": seq}
         if await self._session.first(LOCK, conversation_id=conversation_id) is None:
             return False
@@ -223,10 +227,15 @@ class RedactionRepository:
         return replaced == 1
 
     async def remove_blobs(self, conversation_id: str, seq: int) -> list[str]:
+        """Delete the blobs that only this message refers to; return the keys of their objects."""
         rows = await self._session.all(REMOVE_BLOBS, conversation_id=conversation_id, seq=seq)
         return [row["object_key"] for row in rows if row["object_key"] is not None]
 
     async def drop_summaries(self, conversation_id: str, seq: int) -> bool:
+        """Delete the summaries that used a message, and begin a new version of the view.
+
+        Returns whether the shown summary was one of them: the whole window is shown then.
+        """
         key = {"conversation_id": conversation_id, "seq": seq}
         rows = await self._session.all(DROP_SUMMARIES, **key)
         await self._session.run(DROP_SNAPSHOT_SUMMARIES, **key)
@@ -238,6 +247,7 @@ class RedactionRepository:
         return shown is not None and shown["loses_summary"]
 
     async def drop_epoch_texts(self, conversation_id: str) -> None:
+        """Delete the summaries from the starts of all epochs."""
         lane, epoch = "", 0
         while True:
             rows = await self._session.all(
@@ -266,6 +276,7 @@ class RedactionRepository:
             lane, epoch = rows[-1]["lane"], rows[-1]["epoch"]
 
     async def record(self, conversation_id: str, new: NewRedaction) -> None:
+        """Store the record of a redaction."""
         await self._session.run(
             RECORD,
             conversation_id=conversation_id,

@@ -19,8 +19,8 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session
 from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import stored_message_from
 from app.adapters.postgres.conversations.log_statements import named_calls
 from app.adapters.postgres.conversations.search_statements import (
@@ -48,15 +48,16 @@ _LARGEST_GROUP = 32
 _KEY = "%"  # the placeholder of a block's key in a query for all blocks
 
 
-class SearchRepository:
+class SearchRepository(Repository):
     """Indexes the words of one conversation's messages, and searches them."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, max_bytes: int
     ) -> list[SearchedMessage]:
+        """Return the next messages to index, up to a seq and a limit.
+
+        The list ends with the message at which the total size of bodies reaches `max_bytes`.
+        """
         rows = await self._session.all(
             UNINDEXED,
             conversation_id=conversation_id,
@@ -67,6 +68,10 @@ class SearchRepository:
         return [searched_from(row) for row in rows]
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
+        """Index messages that are not indexed yet by their lexemes.
+
+        It does nothing for a deleted conversation. Call it in a transaction.
+        """
         keys = {block: _key(conversation_id, block) for block in {seq // BLOCK for seq in words}}
         joined = [
             " ".join([keys[seq // BLOCK] + lexeme for lexeme in lexemes])
@@ -87,6 +92,7 @@ class SearchRepository:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive, by their words alone."""
         rows = await self._session.all(
             FIND[order],
             conversation_id=conversation_id,
@@ -106,6 +112,10 @@ class SearchRepository:
         before_seq: int,
         limit: int,
     ) -> list[Postings]:
+        """Return for each group of words the newest `limit` messages that have all of them.
+
+        A message has a word if it has any of its terms. Both seqs are exclusive.
+        """
         keys = _grouped_keys(conversation_id, after_seq, before_seq, "desc")
         rows = await self._session.all(
             POSTINGS,
@@ -120,6 +130,7 @@ class SearchRepository:
     async def matching_words(
         self, conversation_id: str, seqs: Sequence[int], words: Sequence[Sequence[Term]]
     ) -> dict[int, list[int]]:
+        """Return the numbers of the words, from 0 on, that each of these messages has."""
         if not words:
             return {}
         rows = await self._session.all(
@@ -134,6 +145,10 @@ class SearchRepository:
     async def by_seqs(
         self, conversation_id: str, seqs: Sequence[int], max_bytes: int, max_body_bytes: int
     ) -> list[SearchedMessage]:
+        """Return messages by their seqs, in log order; those with a larger body are left out.
+
+        The list ends with the message at which the total size of bodies reaches `max_bytes`.
+        """
         rows = await self._session.all(
             BY_SEQS,
             conversation_id=conversation_id,
@@ -144,12 +159,14 @@ class SearchRepository:
         return [searched_from(row) for row in rows]
 
     async def time_of(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of the newest message up to a seq."""
         row = await self._session.first(TIME_OF, conversation_id=conversation_id, seq=seq)
         return row["said_at"] if row is not None else None
 
     async def seqs_between(
         self, conversation_id: str, head_seq: int, start: datetime, end: datetime
     ) -> tuple[int, int]:
+        """Return the first seq of a time and the first seq after it; the end is exclusive."""
         row = await self._session.first(
             SEQS_BETWEEN, conversation_id=conversation_id, head_seq=head_seq, start=start, end=end
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.conversations.agent import Agent
 from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.rolling_window import WindowDefaults
 from app.domain.conversations.settings import SettingsList
 
 KEPT_VERSIONS = 50
@@ -52,21 +53,25 @@ class VersionStatements:
         """)
 
 
-class ConfigurableRepository:
-    """Stores the versions of lists for one kind of resource."""
+Resource = TypeVar("Resource", bound=Agent | Conversation)
+
+
+class ConfigurableRepository(Repository, ABC, Generic[Resource]):
+    """Stores the settings of one kind of resource, and the versions of its lists."""
 
     versions: ClassVar[VersionStatements]
 
-    def __init__(self, session: Session, window_defaults: WindowDefaults) -> None:
-        self._session = session
-        self._window_defaults = window_defaults
+    @abstractmethod
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
 
-    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    async def change(self, tenant_id: str, resource: Resource) -> None:
+        """Store the settings of a resource that exists."""
 
     async def add_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int, body: str
     ) -> None:
+        """Store a version of a list; call it in the transaction that makes it the newest."""
         key = self._key(tenant_id, resource_id)
         await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
         if (through := version - KEPT_VERSIONS) > 0:
@@ -75,6 +80,7 @@ class ConfigurableRepository:
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
     ) -> str | None:
+        """Return a version of a list as it was given, None for an unknown version."""
         key = self._key(tenant_id, resource_id)
         row = await self._session.first(self.versions.find, kind=kind, version=version, **key)
         return row["body"] if row is not None else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED, stored_message_from
 from app.adapters.postgres.conversations.log_statements import (
     STORED_COLUMNS,
@@ -64,15 +65,13 @@ _BY_PLACES = f"""
 BY_PLACES = Statement(bounded_messages(_BY_PLACES, "number", "conversation_id", "number"))
 
 
-class TenantSearchRepository:
+class TenantSearchRepository(Repository):
     """Searches several conversations at once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def progress(
         self, tenant_id: str, conversation_ids: Sequence[str]
     ) -> list[IndexProgress]:
+        """Return how far each of these that the tenant has is indexed, in the given order."""
         rows = await self._session.all(
             PROGRESS, tenant_id=tenant_id, conversation_ids=list(conversation_ids)
         )
@@ -84,6 +83,11 @@ class TenantSearchRepository:
     async def newest(
         self, query: Query, before: Sequence[MessagePlace], limit: int
     ) -> list[MessagePlace]:
+        """Return up to `limit` messages by their words alone.
+
+        The conversations of `before` are searched in their order, each from its newest message
+        before the seq given.
+        """
         rows = await self._session.all(
             NEWEST,
             conversation_ids=[conversation_id for conversation_id, _ in before],
@@ -99,6 +103,7 @@ class TenantSearchRepository:
     async def by_places(
         self, places: Sequence[MessagePlace], bound: Bound = UNBOUNDED
     ) -> Page[tuple[ConversationId, StoredMessage]]:
+        """Return the existing ones of these messages with their conversations, in their order."""
         rows = await self._session.all(
             BY_PLACES,
             conversation_ids=[UUID(conversation_id) for conversation_id, _ in places],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import (
     compaction_from,
 )
@@ -60,15 +61,13 @@ CHAINS = Statement("""
 """)
 
 
-class TranscriptRepository:
+class TranscriptRepository(Repository):
     """Reads messages of several conversations at once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def redacted(
         self, messages: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], datetime]:
+        """Return when the redacted ones of these messages were, by conversation and seq."""
         rows = await self._session.all(
             REDACTED,
             conversation_ids=[conversation_id for conversation_id, _ in messages],
@@ -77,6 +76,7 @@ class TranscriptRepository:
         return {(str(row["conversation_id"]), row["seq"]): row["created_at"] for row in rows}
 
     async def pinned(self, messages: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Return the pinned ones of these messages, by conversation and seq."""
         if not messages:
             return frozenset()
         rows = await self._session.all(
@@ -99,6 +99,10 @@ class TranscriptRepository:
     async def chains(
         self, newest: Mapping[str, str], limit: int
     ) -> Mapping[str, Sequence[Compaction]]:
+        """Return up to `limit` receipts by conversation: one, then those it is based on.
+
+        `newest` is the id of the first receipt, by conversation.
+        """
         rows = await self._session.all(
             CHAINS,
             conversation_ids=list(newest),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import compaction_from, summaries_from
 from app.domain.common import json_text
 from app.domain.common.pages import UNBOUNDED, Bound, Page
@@ -146,12 +147,11 @@ LIST_COMPACTIONS = Statement(
 )
 
 
-class CompactionQueries:
+class CompactionQueries(Repository):
     """The queries of a ContextRepository about compactions."""
 
-    _session: Session
-
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
+        """Store a receipt."""
         values = fields_of(compaction) | {
             "conversation_id": conversation_id,
             "span_start": compaction.hidden_span.start,
@@ -161,6 +161,7 @@ class CompactionQueries:
         await self._session.run(ADD_COMPACTION, **values)
 
     async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
+        """Store the summaries of a receipt whose provider's item had none, and what they cost."""
         tokens = ("input_tokens", "output_tokens", "cached_tokens")
         costs = ("prompt_hash", "calls", *tokens, "cost_usd")
         await self._session.run(
@@ -180,6 +181,10 @@ class CompactionQueries:
         cause: str,
         resume_at_tokens: int = 0,
     ) -> bool:
+        """Change the view if it has this version and hides no new pin; False otherwise.
+
+        Call it in a transaction that holds the lock of the conversation's head.
+        """
         view, hidden = visible.view, visible.view.hidden
         values = fields_of(visible) | {
             "conversation_id": conversation_id,
@@ -197,16 +202,19 @@ class CompactionQueries:
         return changed == 1
 
     async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
+        """Show the whole log again, if the view has this version."""
         await self._session.run(
             HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
         )
 
     async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
+        """Suspend background compaction until the log has this many tokens."""
         await self._session.run(
             SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at_tokens
         )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:
+        """Mark a receipt as undone."""
         await self._session.run(
             MARK_UNDONE, conversation_id=conversation_id, compaction_id=compaction_id
         )
@@ -214,6 +222,7 @@ class CompactionQueries:
     async def compactions(
         self, conversation_id: str, limit: int, before: str | None, bound: Bound = UNBOUNDED
     ) -> Page[Compaction]:
+        """Return receipts, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
             LIST_COMPACTIONS,
             conversation_id=conversation_id,
@@ -223,12 +232,14 @@ class CompactionQueries:
         return page_of(rows, compaction_from)
 
     async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
+        """Return a receipt, or None."""
         row = await self._session.first(
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )
         return compaction_from(row) if row is not None else None
 
     async def newest_summaries(self, conversation_id: str, through: str) -> list[Summary]:
+        """Return what the newest compaction made that made summaries, up to this receipt."""
         row = await self._session.first(
             NEWEST_SUMMARIES, conversation_id=conversation_id, through=through
         )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
 from app.adapters.postgres.common.rows import (
-    SettingsCache,
     epoch_from,
     log_rows_from,
 )
@@ -100,10 +99,6 @@ FIND_EPOCH = Statement(
 class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
-    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
-        self._session = session
-        self._settings_cache = settings_cache
-
     async def read_build_input(
         self,
         tenant_id: str,
@@ -115,6 +110,11 @@ class ContextRepository(CompactionQueries, PinQueries):
         cached_start: str | None,
         cached_through: int,
     ) -> BuildInput | None:
+        """Return all a build needs, None for an unknown conversation.
+
+        The start of an epoch and the rows up to a seq that the caller has in its payload cache are
+        not read again, nor is the active summary, which that start contains.
+        """
         model = settings.model
         cached = self._settings_cache.get(tenant_id, conversation_id, model)
         row = await self._session.first(
@@ -156,6 +156,11 @@ class ContextRepository(CompactionQueries, PinQueries):
         results_cleared_through: int = 0,
         uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
+        """Return the messages in `[start, end)` as a build or a summariser reads them.
+
+        Results up to `results_cleared_through` have no text, except the seqs in
+        `uncleared_results`.
+        """
         row = await self._session.first(
             ROWS,
             conversation_id=conversation_id,
@@ -185,6 +190,11 @@ class ContextRepository(CompactionQueries, PinQueries):
     async def add_epoch(
         self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
     ) -> bool:
+        """Store an epoch.
+
+        False when another build stored it first, the conversation is gone, or a message was
+        redacted since.
+        """
         top_start, hidden = _bounds(view)
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
@@ -203,6 +213,7 @@ class ContextRepository(CompactionQueries, PinQueries):
     async def set_unstored_tokens(
         self, conversation_id: str, view_version: int, tokens: int
     ) -> None:
+        """Store what the newest payload has beyond the state, while the view is the same."""
         await self._session.run(
             SET_UNSTORED,
             conversation_id=conversation_id,
@@ -211,19 +222,23 @@ class ContextRepository(CompactionQueries, PinQueries):
         )
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:
+        """Return an epoch by its id, or None."""
         row = await self._session.first(
             FIND_EPOCH, conversation_id=conversation_id, epoch_id=epoch_id
         )
         return epoch_from(row, "e_", None) if row is not None else None
 
     async def newest_tools(self, conversation_id: str) -> str | None:
+        """Return the tools of the newest epoch as JSON, None before any build."""
         row = await self._session.first(NEWEST_TOOLS, conversation_id=conversation_id)
         return row["body"] if row is not None else None
 
     async def add_text(self, conversation_id: str, hash: str, body: str) -> None:
+        """Store a text under its hash, unless it is stored already."""
         await self._session.run(ADD_TEXT, conversation_id=conversation_id, hash=hash, body=body)
 
     async def texts(self, conversation_id: str, hashes: Sequence[str]) -> Mapping[str, str]:
+        """Return the stored texts among these, by their hashes."""
         rows = await self._session.all(TEXTS, conversation_id=conversation_id, hashes=hashes)
         return {row["hash"]: row["body"] for row in rows}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import entry_from
 from app.domain.conversations.turns import Entry
 
@@ -67,30 +68,33 @@ SHOW_PINNED = Statement(
 )
 
 
-class PinQueries:
+class PinQueries(Repository):
     """The queries of a ContextRepository about pins."""
 
-    _session: Session
-
     async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
+        """Return the entries of the call group, or of the turn, that contains a seq."""
         rows = await self._session.all(
             TURN if whole_turn else GROUP, conversation_id=conversation_id, seq=seq
         )
         return list(map(entry_from, rows))
 
     async def pinned(self, conversation_id: str) -> list[Entry]:
+        """Return the entries of all pinned messages."""
         rows = await self._session.all(PINNED, conversation_id=conversation_id)
         return [entry_from(row, pinned=True) for row in rows]
 
     async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
+        """Pin messages; pinned ones stay pinned."""
         await self._session.run(PIN, conversation_id=conversation_id, seqs=seqs)
 
     async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
+        """Unpin messages, and return how many were pinned."""
         return await self._session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
 
     async def show_pinned(
         self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
     ) -> None:
+        """Show hidden or cleared messages again, which adds this many messages and tokens."""
         await self._session.run(
             SHOW_PINNED,
             conversation_id=conversation_id,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of, placeholders
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import epoch_from
 from app.domain.common.messages import FormatName
 from app.domain.common.pages import Page
@@ -165,13 +166,11 @@ _FIND_CALIBRATION = """
 FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
 
 
-class UsageRepository:
+class UsageRepository(Repository):
     """Statements for reported usage and for the calibration of models."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
+        """Store a report; False for a deleted conversation."""
         values = fields_of(report) | fields_of(report.usage)
         regions = [*fields_of(report.regions).values()] if report.regions is not None else None
         values |= {"conversation_id": conversation_id, "usage": report.usage_json}
@@ -180,28 +179,33 @@ class UsageRepository:
         return added == 1
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
+        """Return the newest report, or None."""
         row = await self._session.first(NEWEST_REPORT, conversation_id=conversation_id)
         return _report_from(row) if row is not None else None
 
     async def page(self, conversation_id: str, limit: int, before: str | None) -> Page[UsageReport]:
+        """Return reports, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
             LIST_REPORTS, conversation_id=conversation_id, before=before, limit=limit + 1
         )
         return Page(map(_report_from, rows[:limit]), has_more=len(rows) > limit)
 
     async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[PastEpoch]:
+        """Return epochs, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
             LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
         )
         return Page(map(_past_epoch_from, rows[:limit]), has_more=len(rows) > limit)
 
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
+        """Return the newest epoch of a payload stream, None before any build."""
         row = await self._session.first(
             NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
         )
         return epoch_from(row, "", None) if row is not None else None
 
     async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
+        """Return the newest epoch in one of these formats, or None."""
         row = await self._session.first(
             LAST_EPOCH, conversation_id=conversation_id, formats=list(formats)
         )
@@ -210,6 +214,7 @@ class UsageRepository:
     async def has_reasoning(
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
     ) -> bool:
+        """Whether a message of these spans, after one seq and up to another, has reasoning."""
         row = await self._session.first(
             HAS_REASONING,
             conversation_id=conversation_id,
@@ -222,6 +227,7 @@ class UsageRepository:
     async def calibrate(
         self, tenant_id: str, model: str, counter: str, lesson: Lesson
     ) -> Calibration:
+        """Add what a report says to the model's sums as `Tally` does, atomically."""
         values = {
             "tenant_id": tenant_id,
             "model": model,
@@ -242,6 +248,7 @@ class UsageRepository:
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str
     ) -> Calibration | None:
+        """Return the calibration of a model, or None."""
         row = await self._session.first(
             FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
         )

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.inserts import fields_of
+from app.adapters.postgres.common.repository import Repository
 from app.domain.common.pages import Page
 from app.domain.models.usage_totals import (
     CallTotals,
@@ -117,15 +118,13 @@ READS_OF_CONVERSATION = {group_by: _read("conversation_usage", group_by) for gro
 READS_OF_TENANT = {group_by: _read("tenant_usage", group_by) for group_by in GroupBy}
 
 
-class UsageTotalRepository:
+class UsageTotalRepository(Repository):
     """Statements for the totals of usage and cost."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add_to_conversation(
         self, conversation_id: str, entries: Sequence[UsageEntry]
     ) -> None:
+        """Add to the totals of today; nothing is added for a deleted conversation."""
         await self._session.run(
             ADD_TO_CONVERSATION, conversation_id=conversation_id, **_arrays(entries)
         )
@@ -133,6 +132,10 @@ class UsageTotalRepository:
     async def add_to_tenant(
         self, tenant_id: str, agent_id: str | None, entries: Sequence[UsageEntry]
     ) -> None:
+        """Add to the totals of today, of the tenant and of the agent, if there is one.
+
+        Call it last in a transaction: all reports of the tenant wait for the end of that.
+        """
         agent_ids = [WHOLE_TENANT] if agent_id is None else [WHOLE_TENANT, agent_id]
         await self._session.run(
             ADD_TO_TENANT, tenant_id=tenant_id, agent_ids=agent_ids, **_arrays(entries)
@@ -141,6 +144,7 @@ class UsageTotalRepository:
     async def of_conversation(
         self, conversation_id: str, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the totals of all matching rows, and a page of their groups."""
         statement = READS_OF_CONVERSATION[query.group_by]
         rows = await self._session.all(
             statement, conversation_id=conversation_id, **_parameters(query)
@@ -150,6 +154,7 @@ class UsageTotalRepository:
     async def of_tenant(
         self, tenant_id: str, agent_id: str | None, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
+        """Return the same of one agent, without an agent id of the whole tenant."""
         statement = READS_OF_TENANT[query.group_by]
         rows = await self._session.all(
             statement,

@@ -15,8 +15,9 @@ from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED, plain
 from app.domain.common import json_text
 from app.domain.common.pages import Bound, Page
@@ -258,13 +259,11 @@ LOCK = Statement(
 )
 
 
-class ExportRepository:
+class ExportRepository(Repository):
     """Reads the records of a conversation, and stores those of an import."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
+        """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
         row = await self._session.first(
             SETTINGS, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
         )
@@ -278,6 +277,7 @@ class ExportRepository:
         after: Mapping[str, Any] | None,
         bound: Bound,
     ) -> Page[Mapping[str, Any]]:
+        """Return the records of a kind after one of them, those with a seq up to the head."""
         columns = COLUMNS[kind]
         start = after or {name: _LOWEST[columns[name]] for name in KEYS[kind]}
         is_bounded = kind in _LARGE
@@ -297,14 +297,17 @@ class ExportRepository:
         return Page(list(map(record, rows[:PAGE_ROWS])), has_more=len(rows) > PAGE_ROWS)
 
     async def begin(self, conversation_id: str) -> bool:
+        """Create a conversation that is imported, which no tenant sees; False for a used id."""
         return await self._session.run(BEGIN, conversation_id=UUID(conversation_id)) == 1
 
     async def renew(self, conversation_id: str) -> bool:
+        """Note that an import continues, and lock it; False if it was removed."""
         return await self._session.run(RENEW, conversation_id=UUID(conversation_id)) == 1
 
     async def add(
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
     ) -> bool:
+        """Store records of an import; False if a message id is used twice."""
         written = {name: [row.get(name) for row in records] for name in _WRITTEN}
         is_message = kind is RecordKind.MESSAGE
         rows = [
@@ -330,6 +333,7 @@ class ExportRepository:
         settings: Mapping[str, Any],
         state: Mapping[str, Any],
     ) -> bool:
+        """Give an imported conversation to its tenant; False if the import was removed."""
         parameters = {name: settings[name] for name in PUBLISH.names if name in settings}
         is_published = await self._session.run(
             PUBLISH,
@@ -343,9 +347,11 @@ class ExportRepository:
         return is_published == 1
 
     async def stale(self, before: datetime, limit: int) -> list[str]:
+        """Return imports that have not continued since a time."""
         rows = await self._session.all(STALE, before=before, limit=limit)
         return [str(row["conversation_id"]) for row in rows]
 
     async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
+        """Lock an import against continuing; False if it has continued since a time."""
         row = await self._session.first(LOCK, conversation_id=UUID(conversation_id), before=before)
         return row is not None

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.conversations.redactions import REDACTION_LOCK
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
@@ -205,11 +206,8 @@ SET_HEAD = Statement(
 )
 
 
-class ForkRepository:
+class ForkRepository(Repository):
     """Statements that copy a conversation into another one."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(
         self,
@@ -219,6 +217,11 @@ class ForkRepository:
         metadata: str | None,
         own_id: str | None = None,
     ) -> bool:
+        """Create a conversation with an empty log and the settings of the source.
+
+        `metadata` replaces the metadata of the source. Returns False for a used key; raises
+        NotFound for an unknown source.
+        """
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
@@ -232,10 +235,15 @@ class ForkRepository:
         return bool(row["is_added"])
 
     async def refs(self, source_id: str, through_seq: int) -> list[str]:
+        """Return the ids of the blobs that messages up to a seq refer to."""
         rows = await self._session.all(REFS, source_id=UUID(source_id), through_seq=through_seq)
         return [row["blob_id"] for row in rows]
 
     async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
+        """Copy blobs with their chunks, under the object keys of the copies.
+
+        Returns False if one of them has changed.
+        """
         row = await self._session.first(
             COPY_BLOBS,
             source_id=UUID(source_id),
@@ -250,6 +258,7 @@ class ForkRepository:
     async def copy_pins_and_compactions(
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
+        """Copy pins and uses of blobs up to a seq, and a compaction with those before it."""
         keys = {"source_id": UUID(source_id), "fork_id": UUID(fork_id)}
         for statement in COPY_MARKS.values():
             await self._session.run(statement, **keys, through_seq=through_seq)
@@ -264,6 +273,7 @@ class ForkRepository:
     async def copy_messages(
         self, source_id: str, fork_id: str, after_seq: int, through_seq: int
     ) -> int:
+        """Copy the messages after one seq and up to another; return their number."""
         return await self._session.run(
             COPY_MESSAGES,
             source_id=UUID(source_id),
@@ -273,12 +283,21 @@ class ForkRepository:
         )
 
     async def lock_source(self, source_id: str) -> int | None:
+        """Wait for redactions in the source and hold up new ones, without locking its rows.
+
+        Returns the view version of the last one, None for a deleted source.
+        """
         key = {"conversation_id": UUID(source_id)}
         await self._session.first(LOCK_REDACTIONS, **key)
         row = await self._session.first(REDACTED_VERSION, **key)
         return row["redacted_version"] if row is not None else None
 
     async def set_head(self, fork_id: str, state: ConversationState) -> None:
+        """Set the head of a copied log, without its window and its view.
+
+        Turns, tokens and the newest time are those of the last message of the log. Tools stay
+        promoted if the log has the turn that promoted them.
+        """
         await self._session.run(
             SET_HEAD,
             fork_id=UUID(fork_id),

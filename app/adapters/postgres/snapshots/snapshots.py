@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.paging import bounded, lengths, limits, page_of
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.common.rows import NOT_EXPIRED
 from app.adapters.postgres.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
 from app.domain.common import json_text
@@ -211,15 +212,16 @@ REMOVE = Statement(
 )
 
 
-class SnapshotRepository:
+class SnapshotRepository(Repository):
     """Statements on snapshots."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock_conversations(
         self, tenant_id: str, conversation_ids: Sequence[str]
     ) -> dict[str, int]:
+        """Lock conversations against deletion and redaction in this transaction.
+
+        Returns those that exist, each with the view version of its last redaction.
+        """
         versions = {}
         for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
             row = await self._session.first(
@@ -230,6 +232,7 @@ class SnapshotRepository:
         return versions
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of a message in the active window, None if there is no such message."""
         row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)
         return row["first_at"] if row is not None else None
 
@@ -240,6 +243,7 @@ class SnapshotRepository:
         parts: Sequence[SnapshotPart] = (),
         messages: Sequence[ImportedMessage] = (),
     ) -> bool:
+        """Store a snapshot; return False for a used id."""
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
@@ -254,6 +258,7 @@ class SnapshotRepository:
         return row is not None
 
     async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
+        """Return a snapshot without its messages, or None."""
         row = await self._session.first(FIND, tenant_id=tenant_id, session_id=session_id)
         return _snapshot_from(row) if row is not None else None
 
@@ -267,6 +272,10 @@ class SnapshotRepository:
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
+        """Return a page, newest first, after the time and id in `before`.
+
+        Logs have the messages of a conversation by its key, imports by its public id.
+        """
         statement = LIST if agent_id is None else LIST_OF_AGENT
         if conversation_id is not None:
             statement = LIST_OF_CONVERSATION
@@ -284,6 +293,7 @@ class SnapshotRepository:
         return page_of(rows, _snapshot_from)
 
     async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+        """Return the parts of a snapshot, the oldest conversation first."""
         rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
         return [
             SnapshotPart(str(row["conversation_id"]), row["public_id"], _spans(row["spans"]))
@@ -299,6 +309,10 @@ class SnapshotRepository:
         source_id: str | None = None,
         bound: Bound = UNBOUNDED,
     ) -> Page[tuple[int, str]]:
+        """Return positions and entries of an import after a position.
+
+        A `source_id` selects the entries of one source conversation.
+        """
         rows = await self._session.all(
             MESSAGES,
             tenant_id=tenant_id,
@@ -310,16 +324,19 @@ class SnapshotRepository:
         return page_of(rows, lambda row: (row["position"], row["body"]))
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+        """Delete a snapshot; return the rows deleted by table."""
         row = await self._session.first(REMOVE, tenant_id=tenant_id, session_id=session_id)
         return dict(row or {})
 
     async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seqs of those messages that the log has, by id."""
         rows = await self._session.all(
             SEQS_OF, conversation_id=UUID(conversation_id), ids=list(ids)
         )
         return {row["message_id"]: row["seq"] for row in rows}
 
     async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the ids of all calls in spans of a log."""
         rows = await self._session.all(
             CALLS_IN,
             conversation_id=UUID(conversation_id),

@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.api_keys import ApiKey
 
 ADD = Statement(
@@ -58,33 +59,37 @@ SET_LAST_USED = Statement(
 )
 
 
-class ApiKeyRepository:
+class ApiKeyRepository(Repository):
     """Stores API keys."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def add(self, key: ApiKey) -> None:
+        """Store a new key."""
         await self._session.run(ADD, **asdict(key))
 
     async def find(self, key_id: str) -> ApiKey | None:
+        """Return a key, revoked or not."""
         row = await self._session.first(FIND, key_id=key_id)
         return _key_from(row) if row is not None else None
 
     async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
+        """Return the keys of a tenant, or all."""
         return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:
+        """Return whether any key exists, revoked or not."""
         return await self._session.first(EXISTS) is not None
 
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
+        """Set the time of revocation unless it is set; returns the key, None if unknown."""
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
         return _key_from(row) if row is not None else None
 
     async def expire(self, key_id: str, at: datetime | None) -> None:
+        """Let a key expire at this time, unless it expires before."""
         await self._session.run(EXPIRE, key_id=key_id, at=at)
 
     async def set_last_used(self, used: Mapping[str, datetime]) -> None:
+        """Set the times of the last uses by key, unless a later one is stored."""
         await self._session.run(SET_LAST_USED, key_ids=list(used), times=list(used.values()))
 
 

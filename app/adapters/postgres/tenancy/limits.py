@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.limits import TenantLimits
 
 SET = Statement(
@@ -36,23 +37,24 @@ ADD_SUMMARIZER_CALL = Statement(
 )
 
 
-class LimitRepository:
+class LimitRepository(Repository):
     """Stores the limits of tenants and the calls of their summarisers."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def set(self, tenant_id: str, limits: TenantLimits) -> None:
+        """Store limits for a tenant, which is added if it does not exist."""
         await self._session.run(SET, tenant_id=tenant_id, **asdict(limits))
 
     async def find(self, tenant_id: str) -> TenantLimits | None:
+        """Return the stored limits of a tenant, None for an unknown tenant."""
         row = await self._session.first(FIND, tenant_id=tenant_id)
         return _limits_from(row) if row is not None else None
 
     async def all(self) -> Mapping[str, TenantLimits]:
+        """Return the stored limits by tenant."""
         return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST)}
 
     async def add_summarizer_call(self, tenant_id: str, hour: datetime) -> int:
+        """Count a call of the summariser; returns the calls of this hour."""
         row = await self._session.first(ADD_SUMMARIZER_CALL, tenant_id=tenant_id, hour=hour)
         assert row is not None
         return int(row["summarizer_calls"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 from app.domain.tenancy.retention import RetainedKind
 
 _AGES = {
@@ -106,13 +107,11 @@ LOCK_EXPIRED = Statement(
 )
 
 
-class RetentionRepository:
+class RetentionRepository(Repository):
     """Deletes rows by age."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def delete(self, kind: RetainedKind, before: datetime, limit: int) -> int:
+        """Delete up to `limit` rows from before a time; returns the number deleted."""
         row = await self._session.first(TRY_LOCK, kind=kind)
         if row is None or not row["is_locked"]:
             return 0
@@ -121,20 +120,28 @@ class RetentionRepository:
     async def list_conversations(
         self, after: str, before: datetime, limit: int
     ) -> list[tuple[str, str, bool]]:
+        """Return tenant and id of the next conversations, and whether each is idle since a time.
+
+        A conversation is idle without appends, changes, compactions and other work, and outside
+        every snapshot.
+        """
         rows = await self._session.all(
             LIST_CONVERSATIONS, after=UUID(after), before=before, limit=limit
         )
         return [(row["tenant_id"], str(row["conversation_id"]), row["is_idle"]) for row in rows]
 
     async def list_expired(self, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of conversations whose expiry has passed, the oldest first."""
         rows = await self._session.all(LIST_EXPIRED, limit=limit)
         return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
 
     async def lock_expired(self, conversation_id: str) -> bool:
+        """Lock a conversation until the transaction ends; False unless its expiry has passed."""
         row = await self._session.first(LOCK_EXPIRED, conversation_id=UUID(conversation_id))
         return row is not None
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
+        """Return whether a conversation is idle since a time; call it with a lock on it."""
         row = await self._session.first(
             IS_IDLE, conversation_id=UUID(conversation_id), before=before
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 
 _TENANT = "tenant_id = CAST(:tenant_id AS text)"
 SOME_CONVERSATIONS = Statement(
@@ -40,18 +41,18 @@ DELETE = {
 }
 
 
-class TenantDataRepository:
+class TenantDataRepository(Repository):
     """Deletes what a tenant has."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def conversations(self, tenant_id: str, limit: int) -> list[str]:
+        """Return ids of some conversations."""
         rows = await self._session.all(SOME_CONVERSATIONS, tenant_id=tenant_id, limit=limit)
         return [str(row["conversation_id"]) for row in rows]
 
     async def revoke_keys(self, tenant_id: str) -> int:
+        """Revoke the keys of a tenant; return their number, with those revoked before."""
         return await self._session.run(REVOKE_KEYS, tenant_id=tenant_id)
 
     async def delete(self, table: str, tenant_id: str, limit: int) -> int:
+        """Delete some of a tenant's rows of a table; return their number."""
         return await self._session.run(DELETE[table], tenant_id=tenant_id, limit=limit)

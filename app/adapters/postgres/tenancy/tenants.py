@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from app.adapters.postgres.common.connections import Session, Statement
+from app.adapters.postgres.common.connections import Statement
+from app.adapters.postgres.common.repository import Repository
 
 ADD = Statement(
     """
@@ -71,29 +72,31 @@ REMOVE_MODEL = Statement(
 )
 
 
-class TenantRepository:
+class TenantRepository(Repository):
     """Stores tenants, their model entries and their creation keys."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def add(self, tenant_id: str) -> None:
+        """Add a tenant with default limits, unless it exists."""
         await self._session.run(ADD, tenant_id=tenant_id)
 
     async def set_disabled(self, tenant_id: str, at: datetime | None) -> bool:
+        """Set since when the keys of a tenant are refused, None for no more; False if unknown."""
         return await self._session.first(DISABLE, tenant_id=tenant_id, at=at) is not None
 
     async def list_disabled(self) -> frozenset[str]:
+        """Return the disabled tenants."""
         rows = await self._session.all(LIST_DISABLED)
         return frozenset(row["tenant_id"] for row in rows)
 
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the resource id stored for an idempotency key."""
         row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
         return (row["request_hash"], row["resource_id"]) if row is not None else None
 
     async def add_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
+        """Store a key for 24 hours; False when an equal request stored it first."""
         stored = await self._session.run(
             ADD_CREATION,
             tenant_id=tenant_id,
@@ -104,15 +107,19 @@ class TenantRepository:
         return stored == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
+        """Add or replace the tenant's entry for a model."""
         await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own entry for a model, or None."""
         row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
         return row["entry"] if row is not None else None
 
     async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
+        """Return the tenant's own entries, by model name."""
         rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
         return [(row["model"], row["entry"]) for row in rows]
 
     async def remove_model(self, tenant_id: str, model: str) -> bool:
+        """Delete the tenant's own entry; False when there was none."""
         return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1

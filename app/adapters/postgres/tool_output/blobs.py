@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.adapters.postgres.common.connections import Session
+from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.tool_output import statements as sql
 from app.domain.common.errors import NotFound
 from app.domain.common.messages import sendable
@@ -17,17 +17,16 @@ from app.domain.tool_output.blobs import Blob, StoredChunk
 _CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
 
 
-class BlobRepository:
-    """Fulfils `app.services.ports.BlobRepository`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+class BlobRepository(Repository):
+    """Queries and statements on the blobs of one conversation."""
 
     async def find(self, conversation_id: str, ref: str) -> Blob | None:
+        """Return a blob, collected or not; None for an unknown ref."""
         found = await self.find_all(conversation_id, [ref])
         return found[0] if found else None
 
     async def find_all(self, conversation_id: str, refs: Sequence[str]) -> list[Blob]:
+        """Return the blobs that exist, collected or not."""
         sendable_refs = [ref for ref in refs if sendable(ref) is ref]
         rows = await self._session.all(
             sql.FIND, conversation_id=UUID(conversation_id), refs=sendable_refs
@@ -35,12 +34,14 @@ class BlobRepository:
         return [_blob_from(row) for row in rows]
 
     async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
+        """Return blobs that were not collected, newest first, after the one with id `before`."""
         rows = await self._session.all(
             sql.PAGE, conversation_id=UUID(conversation_id), limit=limit, before=_sendable(before)
         )
         return [_blob_from(row) for row in rows]
 
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
+        """Record an upload with this content id; False if there is no such conversation."""
         begun = await self._session.run(
             sql.BEGIN_UPLOAD,
             tenant_id=tenant_id,
@@ -52,6 +53,7 @@ class BlobRepository:
     async def add_chunks(
         self, conversation_id: str, content_id: str, chunks: Sequence[StoredChunk]
     ) -> None:
+        """Store more chunks of an unfinished upload; none if it was dropped."""
         await self._session.run(
             sql.ADD_CHUNKS,
             conversation_id=UUID(conversation_id),
@@ -60,6 +62,11 @@ class BlobRepository:
         )
 
     async def end_upload(self, conversation_id: str, blob: Blob) -> str:
+        """Finish an upload, and return the content id of the blob's bytes.
+
+        The upload's chunks are dropped if the blob was stored before. Raises NotFound if the
+        conversation was deleted, or the upload was dropped meanwhile.
+        """
         row = await self._session.first(
             sql.END_UPLOAD,
             conversation_id=UUID(conversation_id),
@@ -75,17 +82,20 @@ class BlobRepository:
         return str(row["content_id"])
 
     async def drop_upload(self, conversation_id: str, content_id: str) -> None:
+        """Delete an unfinished upload and its chunks."""
         upload = {"conversation_id": UUID(conversation_id), "content_id": UUID(content_id)}
         if await self._session.first(sql.DROP_UPLOAD, **upload) is not None:
             # The first statement does not see chunks added while it waited for the upload's lock.
             await self._session.run(sql.DROP_CHUNKS, **upload)
 
     async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
+        """Mark blobs as referred to by messages; the conversation must be locked."""
         await self._session.run(sql.ATTACH, conversation_id=UUID(conversation_id), refs=list(refs))
 
     async def chunks(
         self, conversation_id: str, content_id: str, first: int, count: int
     ) -> list[StoredChunk]:
+        """Return up to `count` chunks from number `first` on, in order."""
         rows = await self._session.all(
             sql.CHUNKS,
             conversation_id=UUID(conversation_id),
@@ -98,6 +108,11 @@ class BlobRepository:
     async def chunk_before_line(
         self, conversation_id: str, content_id: str, line: int
     ) -> tuple[int, int] | None:
+        """Return the number of the chunk in which a line begins, and the newlines before it.
+
+        It is the last chunk with fewer than `line` newlines before it; `line`, which counts from 0,
+        is at least 1. None if there are no chunks.
+        """
         row = await self._session.first(
             sql.CHUNK_BEFORE_LINE,
             conversation_id=UUID(conversation_id),
@@ -109,6 +124,12 @@ class BlobRepository:
     async def collectable(
         self, conversation_id: str, uploaded_before: datetime | None, *, compacted: bool
     ) -> list[Blob]:
+        """Return the blobs to collect, the oldest first.
+
+        These are blobs without a message, uploaded before `uploaded_before` if it is set. With
+        `compacted`, also blobs whose messages are all hidden by the active compaction and are in no
+        snapshot.
+        """
         rows = await self._session.all(
             sql.COLLECTABLE,
             conversation_id=UUID(conversation_id),
@@ -118,22 +139,32 @@ class BlobRepository:
         return [_blob_from(row) for row in rows]
 
     async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
+        """Delete the bytes of blobs but not their rows; the lock of `collectable` must be held."""
         await self._session.run(sql.COLLECT, conversation_id=UUID(conversation_id), refs=list(refs))
 
     async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and conversation ids that a scheduled collection has to visit.
+
+        They have unattached or unfinished uploads from before that time, the oldest first, or a
+        compaction since the last collection. Call it again after collecting, because many uploads
+        of one conversation can fill the limit.
+        """
         rows = await self._session.all(sql.LIST_DUE, uploaded_before=uploaded_before, limit=limit)
         return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
 
     async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
+        """Return the content ids of unfinished uploads that began before that time."""
         rows = await self._session.all(
             sql.STALE_UPLOADS, conversation_id=UUID(conversation_id), begun_before=begun_before
         )
         return [str(row["content_id"]) for row in rows]
 
     async def mark_swept(self, conversation_id: str) -> None:
+        """Record that a collection has visited the conversation since its last compaction."""
         await self._session.run(sql.SWEPT, conversation_id=UUID(conversation_id))
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
+        """Whether a blob that is not collected or an unfinished upload has this id."""
         row = await self._session.first(
             sql.HOLDS_CONTENT, conversation_id=UUID(conversation_id), content_id=UUID(content_id)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from app.domain.common.messages import FormatName
 from app.domain.models.limits import ModelInfo
@@ -70,3 +70,14 @@ class Completion:
             return None
         cached = (self.cache_write_tokens, self.cached_tokens)
         return info.cost(self.uncached_tokens, self.output_tokens, *cached)
+
+
+class Gateway(Protocol):
+    """Calls language models."""
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer.
+
+        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
+        """
+        ...

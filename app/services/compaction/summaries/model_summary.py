@@ -34,7 +34,7 @@ from app.domain.compaction.summaries.checklist import (
     split_kept,
     with_kept,
 )
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.domain.compaction.summaries.model_calls import Completion, Gateway, ModelCall
 from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash, summary_messages
 from app.domain.compaction.summaries.secret_masking import (
     SecretPatterns,
@@ -48,7 +48,7 @@ from app.domain.compaction.summaries.transcript_text import PartGroup
 from app.domain.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
 from app.services.compaction.summaries.chunking import Chunk, TextGroup, take_chunk
 from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.services.ports import Gateway, Models, Tokenizer
+from app.services.ports import Models, Tokenizer
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0

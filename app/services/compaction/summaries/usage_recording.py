@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from app.adapters.postgres.database import Database, Repositories
 from app.domain.common.errors import ServiceUnavailable
 from app.services.compaction.summaries.run import SummariserRun
-from app.services.ports import Database, Repositories
 
 _log = logging.getLogger("app.usage")
 

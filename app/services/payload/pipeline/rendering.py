@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from app.adapters.postgres.database import Repositories
 from app.domain.common.messages import FormatName
 from app.domain.common.policy import DynamicPosition
 from app.domain.compaction.views import lasting_agent_tools
@@ -19,7 +20,6 @@ from app.domain.tool_output.preview import COMPACT_CONTEXT
 from app.services.common.concurrency import in_thread_if
 from app.services.payload.payload_cache import LONG_BYTES, CachedPayload
 from app.services.payload.pipeline.state import BuildDependencies, BuildState
-from app.services.ports import Repositories
 
 _THREAD_BYTES = 200_000
 """Rows with more text than this are rendered in a thread, off the event loop."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from app.adapters.postgres.database import Database
 from app.domain.common import json_text
 from app.domain.common.messages import FormatName, Role
 from app.domain.common.policy import DynamicPosition, StrategyName
@@ -56,7 +57,7 @@ from app.services.compaction.summariser import Summariser
 from app.services.conversations.active_windows import ActiveWindows
 from app.services.conversations.statuses import Statuses
 from app.services.payload.payload_cache import CachedPayload, PayloadCache
-from app.services.ports import Database, Observer
+from app.services.ports import Observer
 from app.services.prompt.settings_resolver import SettingsResolver
 
 

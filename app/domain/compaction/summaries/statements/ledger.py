@@ -94,7 +94,8 @@ class StatementLedger:
                 if not is_output(text):
                     self._add_user_text(without_noise(text))
             else:
-                for statement in classify_assistant(text):
+                is_own = message.role is Role.ASSISTANT
+                for statement in classify_assistant(text) if is_own else classify_user(text):
                     self.add(statement)
 
     def _add_user_text(self, text: str) -> None:
