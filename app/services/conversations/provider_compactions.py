@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
@@ -31,15 +31,13 @@ from app.services.conversations.active_windows import ActiveWindows, view_state_
 from app.services.prompt.settings_resolver import SettingsResolver
 
 
+@dataclass(eq=False, repr=False)
 class ProviderCompactions:
     """Applies the compaction items of appended messages."""
 
-    def __init__(
-        self, resolver: SettingsResolver, active: ActiveWindows, new_id: Callable[[], str]
-    ) -> None:
-        self._resolver = resolver
-        self._active = active
-        self._new_id = new_id
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
 
     async def apply(
         self,

@@ -359,7 +359,7 @@ def summaries_from(made: str) -> tuple[Summary, ...]:
 
 
 def compaction_from(row: Any) -> Compaction:
-    """Return a receipt; receipts of the first version have fewer columns."""
+    """Return a receipt; one that a redaction has emptied has no view."""
     parent = row["parent_id"]
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
@@ -371,8 +371,8 @@ def compaction_from(row: Any) -> Compaction:
         parent_id=str(parent) if parent else None,
         trigger=row["trigger"],
         strategy=row["strategy"],
-        policy_strategy=row["policy_strategy"] or row["strategy"],
-        strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
+        policy_strategy=row["policy_strategy"],
+        strategies_run=tuple(row["strategies_run"]),
         hidden_span=span,
         view=view,
         made=summaries_from(row["made"]),
