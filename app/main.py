@@ -42,7 +42,7 @@ from app.api.payload import (
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
-from app.composition import Parts, app_version, compose, new_id, utc_now
+from app.composition import Parts, app_version, new_id, utc_now
 from app.domain.common.json_structure import StructureLimits
 from app.environment import SettingsError
 from app.heap import return_freed_memory
@@ -146,7 +146,7 @@ def create_app(
 
     `with_worker` also runs background jobs in this process. `now` is the clock of active windows.
     """
-    parts = compose(settings, now)
+    parts = Parts(settings, now)
     worker = worker_of(settings, parts) if with_worker else None
 
     mcp = McpEndpoint(
