@@ -147,20 +147,8 @@ def _receipt(
         hidden_span=view.hidden or Span(item.seq, item.seq),
         view=view,
         made=readable,
-        summary_tokens=0,
-        hidden_tokens=0,
-        hidden_messages=0,
-        before_tokens=0,
-        after_tokens=0,
         before_msg_count=state.shown_messages + len(before.summary_texts()),
-        after_msg_count=0,
         model=model or None,
-        prompt_hash=None,
-        calls=0,
-        input_tokens=0,
-        output_tokens=0,
-        cost_usd=None,
-        duration_ms=0,
     )
 
 
