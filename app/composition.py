@@ -116,12 +116,7 @@ class Parts:
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
         self.uploads = BlobUploads(
-            database,
-            resolver,
-            self.blob_store,
-            outputs,
-            new_id,
-            max_blob_bytes=settings.max_blob_bytes,
+            database, resolver, self.blob_store, outputs, new_id, settings.max_blob_bytes
         )
         self.blob_collector = BlobCollector(
             database,

@@ -267,8 +267,8 @@ def _services(settings: Settings, parts: Parts) -> Services:
         events=EventService(
             database,
             utc_now,
-            poll_seconds=settings.events_poll_seconds,
-            slots=Slots(
+            settings.events_poll_seconds,
+            Slots(
                 "streams",
                 "event streams",
                 settings.events_max_streams,
@@ -283,8 +283,8 @@ def _services(settings: Settings, parts: Parts) -> Services:
             new_id,
             utc_now,
             exports.check_settings,
-            max_body_bytes=settings.max_body_bytes,
-            max_blob_bytes=settings.max_blob_bytes,
+            settings.max_body_bytes,
+            settings.max_blob_bytes,
         ),
         forks=ForkService(database, resolver, parts.active, parts.blob_store, new_id),
         registry=parts.models,

@@ -366,7 +366,7 @@ def compaction_from(row: Any) -> Compaction:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    read = {
+    read: dict[str, Any] = {
         "compaction_id": str(row["compaction_id"]),
         "parent_id": str(parent) if parent else None,
         "strategies_run": tuple(row["strategies_run"]),
