@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -64,36 +63,105 @@ BLOB_STORE_SECONDS = 10.0
 _log = logging.getLogger("app.composition")
 
 
-@dataclass(frozen=True, slots=True)
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)
+
+
 class Parts:
     """The services and adapters of one process; nothing is connected before `opened`."""
 
-    telemetry: Telemetry
-    store: Store
-    database: Database
-    leases: Leases
-    tokenizer: TiktokenTokenizer
-    registry: ModelRegistry
-    models: RegistryService
-    gateway: LiteLLMGateway
-    resolver: SettingsResolver
-    summariser: Summariser
-    active: ActiveWindows
-    build_replay: BuildReplayService
-    compaction: CompactionService
-    background: BackgroundCompactions
-    blob_store: BlobStore
-    outputs: StoredResults
-    blobs: BlobReader
-    uploads: BlobUploads
-    blob_collector: BlobCollector
-    search: SearchService
-    conversations: ConversationService
-    retention: RetentionService
-    keys: KeyService
-    limits: LimitService
-    missing_keys: Mapping[str, str]
-    """The summarizers without a key, and the variables that it is missing in."""
+    def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
+        """Make them for these settings; `now` is the clock of active windows."""
+        self.telemetry = telemetry = Telemetry(
+            app_version(), settings.metrics_token, _tracing(settings)
+        )
+        self.store = store = store_of(settings, telemetry.database_failed)
+        telemetry.watch(store.pool_state, Backlog(store).waiting)
+        self.database = database = Database(
+            store, window_defaults_from(settings.rolling_window_seconds)
+        )
+        self.keys = keys_of(settings, database, refused=telemetry.key_refused)
+        self.limits = limits_of(settings, database)
+        self.tokenizer, self.registry = TiktokenTokenizer(), ModelRegistry()
+        self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
+        self.missing_keys = {
+            model: variable
+            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
+            if model is not None and (variable := self.gateway.missing_key(model)) is not None
+        }
+        """The summarizers without a key, and the variables that it is missing in."""
+        self.resolver = resolver = SettingsResolver(
+            self.registry, self.tokenizer, settings.policy, settings.default_model
+        )
+        self.models = RegistryService(database, self.registry)
+        measured = MeasuredGateway(self.gateway, telemetry)
+        quota = SummariserQuota(measured, database, self.limits.of, utc_now)
+        access = ModelAccess(
+            CircuitBreaker(quota),  # a call that it stops is not counted
+            self.registry,
+            self.tokenizer,
+            _summariser_settings(settings),
+            find_entry=self.models.find_entry,
+            takes_payload=self.gateway.takes_payload,
+        )
+        self.summariser = Summariser(access)
+        self.leases = Leases(database, new_id)
+        self.active = ActiveWindows(database, resolver, now)
+        self.blob_store: BlobStore = RowStore()
+        if settings.blob_store_url is not None:
+            self.blob_store = ObjectStore(
+                settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS
+            )
+        self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
+        self.blobs = BlobReader(database, resolver, outputs)
+        self.uploads = BlobUploads(
+            database, resolver, self.blob_store, outputs, new_id, settings.max_blob_bytes
+        )
+        self.blob_collector = BlobCollector(
+            database,
+            resolver,
+            self.blob_store,
+            outputs,
+            utc_now,
+            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
+        )
+        self.search = SearchService(database, resolver)
+        self.conversations = ConversationService(
+            database,
+            resolver,
+            settings.policy,
+            new_id,
+            now,
+            outputs.delete_conversation_objects,
+            self.summariser.check_model,
+        )
+        retention = Retention(
+            _days(settings.retention_conversation_days),
+            _days(settings.retention_event_days),
+            _days(settings.retention_job_days),
+        )
+        self.retention = RetentionService(
+            database,
+            retention,
+            self.conversations.remove_idle,
+            self.conversations.remove_expired,
+            utc_now,
+            StaleImports(database, utc_now).remove_all,
+        )
+        self.build_replay = BuildReplayService(database, resolver)
+        runner = CompactionRunner(
+            database,
+            resolver,
+            self.summariser,
+            self.active,
+            new_id,
+            now_ms,
+            self.build_replay.get,
+            telemetry,
+        )
+        self.compaction = CompactionService(runner, self.leases)
+        self.background = BackgroundCompactions(runner)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -123,112 +191,6 @@ class Parts:
         """Load what the first request would wait for."""
         preload_fast()
         self.registry.find("")
-
-
-def utc_now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
-
-
-def compose(settings: Settings, now: Callable[[], datetime] = utc_now) -> Parts:
-    """Return the services and adapters for these settings; `now` is the clock of active windows."""
-    telemetry = Telemetry(app_version(), settings.metrics_token, _tracing(settings))
-    store = store_of(settings, telemetry.database_failed)
-    telemetry.watch(store.pool_state, Backlog(store).waiting)
-    database = Database(store, window_defaults_from(settings.rolling_window_seconds))
-    limits = limits_of(settings, database)
-    tokenizer, registry = TiktokenTokenizer(), ModelRegistry()
-    gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-    resolver = SettingsResolver(registry, tokenizer, settings.policy, settings.default_model)
-    measured = MeasuredGateway(gateway, telemetry)
-    # The circuit breaker is outside of the quota: a call that it stops is not counted.
-    guarded = CircuitBreaker(SummariserQuota(measured, database, limits.of, utc_now))
-    models = RegistryService(database, registry)
-    access = ModelAccess(
-        guarded,
-        registry,
-        tokenizer,
-        _summariser_settings(settings),
-        find_entry=models.find_entry,
-        takes_payload=gateway.takes_payload,
-    )
-    summariser = Summariser(access)
-    leases = Leases(database, new_id)
-    active = ActiveWindows(database, resolver, now)
-    blob_store: BlobStore = RowStore()
-    if settings.blob_store_url is not None:
-        blob_store = ObjectStore(settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS)
-    outputs = StoredResults(database, blob_store, new_id)
-    conversations = ConversationService(
-        database,
-        resolver,
-        settings.policy,
-        new_id,
-        now,
-        outputs.delete_conversation_objects,
-        summariser.check_model,
-    )
-    retention = Retention(
-        _days(settings.retention_conversation_days),
-        _days(settings.retention_event_days),
-        _days(settings.retention_job_days),
-    )
-    build_replay = BuildReplayService(database, resolver)
-    runner = CompactionRunner(
-        database, resolver, summariser, active, new_id, now_ms, build_replay.get, telemetry
-    )
-    return Parts(
-        telemetry=telemetry,
-        store=store,
-        database=database,
-        leases=leases,
-        tokenizer=tokenizer,
-        registry=registry,
-        models=models,
-        gateway=gateway,
-        resolver=resolver,
-        summariser=summariser,
-        active=active,
-        build_replay=build_replay,
-        compaction=CompactionService(runner, leases),
-        background=BackgroundCompactions(runner),
-        blob_store=blob_store,
-        outputs=outputs,
-        blobs=BlobReader(database, resolver, outputs),
-        uploads=BlobUploads(
-            database,
-            resolver,
-            blob_store,
-            outputs,
-            new_id,
-            max_blob_bytes=settings.max_blob_bytes,
-        ),
-        blob_collector=BlobCollector(
-            database,
-            resolver,
-            blob_store,
-            outputs,
-            utc_now,
-            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
-        ),
-        search=SearchService(database, resolver),
-        conversations=conversations,
-        retention=RetentionService(
-            database,
-            retention,
-            conversations.remove_idle,
-            conversations.remove_expired,
-            utc_now,
-            StaleImports(database, utc_now).remove_all,
-        ),
-        keys=keys_of(settings, database, refused=telemetry.key_refused),
-        limits=limits,
-        missing_keys={
-            model: variable
-            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
-            if model is not None and (variable := gateway.missing_key(model)) is not None
-        },
-    )
 
 
 def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:

@@ -47,11 +47,11 @@ COLUMNS = (
 _LONGEST_NAME = 24
 
 
-class Unreachable(Exception):
+class Unreachable(click.ClickException):
     """The service does not answer; the message says what to do."""
 
 
-class Unauthorized(Exception):
+class Unauthorized(click.ClickException):
     """The service requires an API key or rejects it; the message does not contain the key."""
 
 
@@ -124,23 +124,18 @@ class Client:
             ) from exc
         seconds = perf_counter() - started
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            raise self._unauthorized()
+            wish = "requires an API key: give one with --key, or in CONTEXT_API_KEY."
+            if self._has_key:
+                wish = (
+                    "rejects the API key of --key or CONTEXT_API_KEY: it is unknown, revoked or"
+                    " expired."
+                )
+            raise Unauthorized(f"The service at {self.url} {wish}")
         return Answer(response.status_code, _json(response.content), seconds)
 
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
-
-    def _unauthorized(self) -> Unauthorized:
-        if not self._has_key:
-            return Unauthorized(
-                f"The service at {self.url} requires an API key: give one with --key, or in"
-                " CONTEXT_API_KEY."
-            )
-        return Unauthorized(
-            f"The service at {self.url} rejects the API key of --key or CONTEXT_API_KEY: it is"
-            " unknown, revoked or expired."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +175,9 @@ def run(traces: Path | None, url: str, key: str | None) -> str:
     key = (key or "").strip()  # a variable read from a file often ends in a newline
     conversations = read_traces(traces or SAMPLES)
     window = TRACE_WINDOW if traces else SAMPLE_WINDOW
-    try:
-        with closing(Client(url, key or None)) as client:
-            outcomes = _replay_all(client, conversations, window)
-            page = f"{client.url}/inspector"
-    except (Unreachable, Unauthorized) as exc:
-        raise click.ClickException(str(exc)) from exc
+    with closing(Client(url, key or None)) as client:
+        outcomes = _replay_all(client, conversations, window)
+        page = f"{client.url}/inspector"
     for line in report(outcomes, window, url, has_key=bool(key)):
         click.echo(line)
     refused = sum(len(outcome.refused) for outcome in outcomes)
@@ -328,18 +320,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 def _totals(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     total = Outcome(f"{len(outcomes)} conversations")
+    total.largest_payload_tokens = max(outcome.largest_payload_tokens for outcome in outcomes)
     for outcome in outcomes:
-        total.messages += outcome.messages
-        total.tokens += outcome.tokens
-        total.largest_payload_tokens = max(
-            total.largest_payload_tokens, outcome.largest_payload_tokens
-        )
-        total.compactions += outcome.compactions
-        total.appends += outcome.appends
-        total.steps += outcome.steps
-    row = list(_row(total))
-    row[6] = ""
-    return tuple(row)
+        for name in ("messages", "tokens", "compactions", "appends", "steps"):
+            setattr(total, name, getattr(total, name) + getattr(outcome, name))
+    return (*_row(total)[:6], "", *_row(total)[7:])
 
 
 def _milliseconds(seconds: Iterable[float]) -> str:

@@ -42,7 +42,7 @@ from app.api.payload import (
 from app.api.prompt import tools
 from app.api.snapshots import exports, forks, snapshots
 from app.api.tool_output import blob_reading, blobs
-from app.composition import Parts, app_version, compose, new_id, utc_now
+from app.composition import Parts, app_version, new_id, utc_now
 from app.domain.common.json_structure import StructureLimits
 from app.environment import SettingsError
 from app.heap import return_freed_memory
@@ -146,7 +146,7 @@ def create_app(
 
     `with_worker` also runs background jobs in this process. `now` is the clock of active windows.
     """
-    parts = compose(settings, now)
+    parts = Parts(settings, now)
     worker = worker_of(settings, parts) if with_worker else None
 
     mcp = McpEndpoint(
@@ -267,8 +267,8 @@ def _services(settings: Settings, parts: Parts) -> Services:
         events=EventService(
             database,
             utc_now,
-            poll_seconds=settings.events_poll_seconds,
-            slots=Slots(
+            settings.events_poll_seconds,
+            Slots(
                 "streams",
                 "event streams",
                 settings.events_max_streams,
@@ -283,8 +283,8 @@ def _services(settings: Settings, parts: Parts) -> Services:
             new_id,
             utc_now,
             exports.check_settings,
-            max_body_bytes=settings.max_body_bytes,
-            max_blob_bytes=settings.max_blob_bytes,
+            settings.max_body_bytes,
+            settings.max_blob_bytes,
         ),
         forks=ForkService(database, resolver, parts.active, parts.blob_store, new_id),
         registry=parts.models,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from app.composition import compose
+from app.composition import Parts
 from app.keys import by_account
 from app.services.conversations.tenant_deletion import TenantDeletion
 from app.settings import Settings
@@ -14,7 +14,7 @@ _log = logging.getLogger("app.audit")
 
 async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
     """Delete a tenant and return the numbers of rows by table."""
-    parts = compose(settings)
+    parts = Parts(settings)
     await parts.store.open()
     _log.info("tenant_deletion_begun", extra={"data": by_account(tenant_id=tenant_id)})
     try:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from app import logs
 from app.adapters.postgres.compaction.jobs import listening
 from app.adapters.postgres.database import Database
-from app.composition import Parts, compose
+from app.composition import Parts
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.job import Claim
@@ -304,7 +304,7 @@ async def work(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    parts = compose(settings)
+    parts = Parts(settings)
     async with parts.opened(), worker_of(settings, parts).running(GRACE_SECONDS):
         with _metrics_of(settings, parts):
             await stopped.wait()

@@ -21,7 +21,7 @@ from time import perf_counter
 import uvloop
 
 from app.adapters.postgres.migrate import migrate
-from app.composition import Parts, compose, new_id
+from app.composition import Parts, new_id
 from app.domain.conversations.settings import StoredSettings
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
@@ -55,7 +55,7 @@ async def _measure(url: str, quick: bool) -> Section:
     known = recorded()
     made_ones = [made(seed) for seed in (QUICK_SEEDS if quick else SEEDS)]
     section = Section("recall", "natural questions over long dialogues of two people")
-    parts = compose(Settings(database_url=url))
+    parts = Parts(Settings(database_url=url))
     async with parts.opened():
         rows, reported = [], [0.0]
         for named in (True, False):

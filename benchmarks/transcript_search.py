@@ -20,7 +20,7 @@ import asyncpg
 import uvloop
 
 from app.adapters.postgres.migrate import migrate
-from app.composition import Parts, compose, new_id
+from app.composition import Parts, new_id
 from app.domain.conversations.settings import StoredSettings
 from app.services.conversations.batches import Append
 from app.services.conversations.log import LogService
@@ -70,7 +70,7 @@ def measure(quick: bool) -> Section:
 async def _measure(url: str, quick: bool) -> Section:
     count, rounds = (QUICK_MESSAGES, QUICK_ROUNDS) if quick else (MESSAGES, ROUNDS)
     section = Section("transcript_search", f"full-text search over {count:,} messages")
-    parts = compose(Settings(database_url=url))
+    parts = Parts(Settings(database_url=url))
     async with parts.opened():
         log = _log(parts)
         other, searched = await _conversation(parts), await _conversation(parts)

@@ -22,7 +22,7 @@ from app.adapters.postgres.common.connections import Store
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import running
 from app.adapters.postgres.migrate import migrate
-from app.composition import compose, new_id
+from app.composition import Parts, new_id
 from app.domain.common import json_text
 from app.domain.common.errors import ServiceUnavailable
 from app.domain.conversations.job import Job
@@ -241,7 +241,7 @@ async def test_a_worker_deletes_expired_rows(
     conversation_id = await place.conversation()
     for table, column in (("conversations", "updated_at"), ("events", "created_at")):
         await execute(place.url, f"UPDATE {table} SET {column} = now() - interval '2 days'")
-    parts = compose(given)
+    parts = Parts(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
             await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
@@ -259,7 +259,7 @@ async def test_a_worker_deletes_expired_rows(
 async def test_the_settings_worker_collects_uploads(place: Place) -> None:
     """An upload that no message refers to is gone once its time is over."""
     given = Settings(database_url=place.url, blob_gc_seconds=0.05, blob_upload_ttl_seconds=0.05)
-    parts = compose(given)
+    parts = Parts(given)
     conversation_id = await place.conversation()
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -155,10 +155,7 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
 @on_database
 def disable_tenant(tenant: str) -> None:
     """Refuse all keys of TENANT until `enable`; its data stays. Takes effect in 10 s."""
-    from app.keys import set_disabled
-
-    run_migrated(existing_settings(), partial(set_disabled, tenant, True))
-    click.echo(f"Disabled tenant {tenant}.")
+    _set_disabled(tenant, True)
 
 
 @tenants.command("enable")
@@ -166,10 +163,14 @@ def disable_tenant(tenant: str) -> None:
 @on_database
 def enable_tenant(tenant: str) -> None:
     """Accept the keys of TENANT again. Takes effect in 10 s."""
+    _set_disabled(tenant, False)
+
+
+def _set_disabled(tenant: str, disabled: bool) -> None:
     from app.keys import set_disabled
 
-    run_migrated(existing_settings(), partial(set_disabled, tenant, False))
-    click.echo(f"Enabled tenant {tenant}.")
+    run_migrated(existing_settings(), partial(set_disabled, tenant, disabled))
+    click.echo(f"{'Disabled' if disabled else 'Enabled'} tenant {tenant}.")
 
 
 @tenants.command("delete")

@@ -3,7 +3,8 @@
 1. `RESPONSE_IDS` names the ids in a response. It is linked to every operation whose path has one of
    them and no unknown parameter.
 2. `FURTHER_LINKS` has links with other parameters than the ids of a path.
-3. A link has the name of its target operation.
+3. A list that was set is read again with its version.
+4. A link has the name of its target operation.
 """
 
 from __future__ import annotations
@@ -53,24 +54,6 @@ FURTHER_LINKS: Mapping[tuple[str, str], Mapping[str, Mapping[str, str]]] = {
         "append_messages": _SAME_CONVERSATION,
         "get_state": _SAME_CONVERSATION,
     },
-    ("set_agent_sections", "200"): {
-        "get_agent_sections": {
-            "agent_id": f"{_REQUEST_PATH}agent_id",
-            "version": f"{_RESPONSE_BODY}version",
-        },
-    },
-    ("set_agent_tools", "200"): {
-        "get_agent_tools": {
-            "agent_id": f"{_REQUEST_PATH}agent_id",
-            "version": f"{_RESPONSE_BODY}version",
-        },
-    },
-    ("set_conversation_sections", "200"): {
-        "get_conversation_sections": _SAME_CONVERSATION | {"version": f"{_RESPONSE_BODY}version"},
-    },
-    ("set_conversation_tools", "200"): {
-        "get_conversation_tools": _SAME_CONVERSATION | {"version": f"{_RESPONSE_BODY}version"},
-    },
 }
 """Links with parameters, by operation and status, then by target operation."""
 
@@ -101,6 +84,9 @@ def _links(
             yield target, _link(target, {key: expressions[key] for key in sorted(needed)})
     for target, parameters in FURTHER_LINKS.get((name, status), {}).items():
         yield target, _link(target, dict(parameters))
+    if status == "200" and name.startswith("set_") and name.endswith(("_sections", "_tools")):
+        target = f"get_{name.removeprefix('set_')}"
+        yield target, _link(target, expressions | {"version": f"{_RESPONSE_BODY}version"})
 
 
 def _link(target: str, parameters: dict[str, str]) -> dict[str, Any]:

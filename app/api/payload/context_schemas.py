@@ -110,23 +110,6 @@ _BUILT: dict[str, Any] = {
 }
 
 
-_EARLIER: dict[str, Any] = {
-    name: _BUILT[name]
-    for name in (
-        "format",
-        "payload",
-        "betas",
-        "build_id",
-        "epoch",
-        "through_seq",
-        "stable_items",
-        "prefix_hash",
-        "breakpoints",
-        "tail",
-    )
-} | {"item_seqs": [1]}
-
-
 _PREVIEWED: dict[str, Any] = {
     name: _BUILT[name]
     for name in (
@@ -388,7 +371,9 @@ class BuildPayload(ResponseSchema):
 class EarlierBuild(BuildPayload):
     """The payload of an earlier build, byte for byte."""
 
-    model_config = examples(_EARLIER)
+    model_config = examples(
+        {name: _BUILT[name] for name in BuildPayload.model_fields} | {"item_seqs": [1]}
+    )
 
     item_seqs: list[int | None] = Field(
         description="The newest message in each item of the payload; null for the system prompt,"

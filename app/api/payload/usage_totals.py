@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.http import cursors
 from app.api.http.bodies import Json
@@ -34,29 +34,36 @@ _USD_DIGITS = 12
 """Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
 
 
-@router.get(
-    "/v1/conversations/{conversation_id}/usage",
-    summary="Read a conversation's usage and cost",
-    response_model=UsageTotalsAnswer,
-)
-async def get_conversation_usage(
-    request: Request,
-    conversation_id: ConversationPath,
+async def _request(
     first: FirstDay = None,
     last: LastDay = None,
     group_by: Groups = GroupBy.DAY_AND_MODEL,
     model: OnlyModel = None,
     limit: Limit = 50,
     cursor: Cursor = None,
+) -> UsageTotalsRequest:
+    after = cursors.decode_usage(cursor, group_by) if cursor else None
+    return UsageTotalsRequest(first, last, group_by, model, limit, after)  # type: ignore[arg-type]  # dates by now
+
+
+_Wanted = Annotated[UsageTotalsRequest, Depends(_request)]
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/usage",
+    summary="Read a conversation's usage and cost",
+    response_model=UsageTotalsAnswer,
+)
+async def get_conversation_usage(
+    request: Request, conversation_id: ConversationPath, wanted: _Wanted
 ) -> Response:
     """Return tokens and cost of the calls that were reported, and what compactions cost and saved.
 
     A call is of the day on which it was reported, and is priced with the prices of that time. A
     fork begins without usage.
     """
-    totals_request = _request(first, last, group_by, model, limit, cursor)
     totals = await services(request).usage_totals.of_conversation(
-        tenant_of(request), conversation_id, totals_request
+        tenant_of(request), conversation_id, wanted
     )
     return Json(_answer(totals))
 
@@ -66,32 +73,13 @@ async def get_conversation_usage(
     summary="Read your usage and cost",
     response_model=UsageTotalsAnswer,
 )
-async def get_usage(
-    request: Request,
-    agent_id: OnlyAgent = None,
-    first: FirstDay = None,
-    last: LastDay = None,
-    group_by: Groups = GroupBy.DAY_AND_MODEL,
-    model: OnlyModel = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Response:
+async def get_usage(request: Request, wanted: _Wanted, agent_id: OnlyAgent = None) -> Response:
     """Return the usage of all conversations of the tenant or of an agent, deleted ones included.
 
     Summaries of snapshots and of `POST /v1/context/compress` are part of the tenant's.
     """
-    totals_request = _request(first, last, group_by, model, limit, cursor)
-    totals = await services(request).usage_totals.of_tenant(
-        tenant_of(request), agent_id, totals_request
-    )
+    totals = await services(request).usage_totals.of_tenant(tenant_of(request), agent_id, wanted)
     return Json(_answer(totals))
-
-
-def _request(
-    first: Any, last: Any, group_by: GroupBy, model: str | None, limit: int, cursor: str | None
-) -> UsageTotalsRequest:
-    after = cursors.decode_usage(cursor, group_by) if cursor else None
-    return UsageTotalsRequest(first, last, group_by, model, limit, after)
 
 
 def _answer(totals: UsageTotals) -> dict[str, Any]:

@@ -51,6 +51,11 @@ _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 
+_STORED = (
+    *("timestamp", "description", "summary", "message_count", "window_start", "window_end"),
+    "agent_id",
+)
+
 SessionPath = Annotated[
     str,
     Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
@@ -131,13 +136,7 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     await require_small_messages(request, body.messages)
     file = snapshots.Snapshot(
         session_id=body.session_id.lower(),
-        timestamp=body.timestamp,
-        description=body.description,
-        summary=body.summary,
-        message_count=body.message_count,
-        window_start=body.window_start,
-        window_end=body.window_end,
-        agent_id=body.agent_id,
+        **{name: getattr(body, name) for name in _STORED},
         conversation_ids=tuple(body.conversation_ids),
         models=tuple(
             snapshots.SnapshotModel(item.conversation_id, item.model) for item in body.models

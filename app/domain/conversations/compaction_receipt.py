@@ -51,21 +51,21 @@ class Compaction:
     strategies_run: tuple[str, ...]
     hidden_span: Span
     view: View
-    made: tuple[Summary, ...]
-    summary_tokens: int
-    hidden_tokens: int
-    hidden_messages: int
-    before_tokens: int
-    after_tokens: int
-    before_msg_count: int
-    after_msg_count: int
-    model: str | None
-    prompt_hash: str | None
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float | None
-    duration_ms: int
+    made: tuple[Summary, ...] = ()
+    summary_tokens: int = 0
+    hidden_tokens: int = 0
+    hidden_messages: int = 0
+    before_tokens: int = 0
+    after_tokens: int = 0
+    before_msg_count: int = 0
+    after_msg_count: int = 0
+    model: str | None = None
+    prompt_hash: str | None = None
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    duration_ms: int = 0
     degraded: tuple[str, ...] = ()
     summary_input: str | None = None
     cached_tokens: int = 0

@@ -72,8 +72,7 @@ class UsageReport:
     """A stored report: the usage object as it was sent, and the values read from it.
 
     `epoch` is that of its payload stream, None before any build. `estimated_tokens` is the count of
-    the payload before the factor, None where that is unknown. `regions` are its parts; reports of
-    earlier versions have none.
+    the payload before the factor, None where that is unknown. `regions` are its parts, None alike.
     """
 
     report_id: str

@@ -33,15 +33,13 @@ class Receipt:
     status: str
 
 
+@dataclass(eq=False, repr=False)
 class ReceiptService:
     """Reads receipts, and undoes the newest compaction."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, active: ActiveWindows
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._active = active
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
 
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""

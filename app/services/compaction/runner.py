@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.adapters.postgres.database import Database
@@ -72,28 +72,23 @@ _CHANGED = "The context changed while it was being compacted; try again"
 _log = logging.getLogger("app.compaction")
 
 
+@dataclass(eq=False, repr=False)
 class CompactionRunner:
     """Runs compactions; the caller holds the lease of the conversation."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        summariser: Summariser,
-        active: ActiveWindows,
-        new_id: Callable[[], str],
-        now_ms: Callable[[], float],
-        read_build: ReadBuild,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
-        self.inputs = CompactionInputs(database, resolver, active)
-        self.summariser = summariser
-        self.database = database
-        self._payloads = SentPayloads(database, read_build)
-        self._executor = PlanExecutor(database, summariser, self._payloads)
-        self._new_id = new_id
-        self._now_ms = now_ms
-        self._observer = observer
+    database: Database
+    _resolver: SettingsResolver
+    summariser: Summariser
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
+    _now_ms: Callable[[], float]
+    _read_build: ReadBuild
+    _observer: Observer = UNOBSERVED
+
+    def __post_init__(self) -> None:
+        self.inputs = CompactionInputs(self.database, self._resolver, self._active)
+        self._payloads = SentPayloads(self.database, self._read_build)
+        self._executor = PlanExecutor(self.database, self.summariser, self._payloads)
 
     async def checked_input(
         self, tenant_id: str, conversation_id: str, request: CompactRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from app.domain.common import json_text
 from app.domain.common.policy import StrategyName, SummaryInput
@@ -15,7 +15,7 @@ from app.domain.compaction.planning import (
     summary_limit,
 )
 from app.domain.compaction.plans import CompactionPlan, NoCompaction, tokens_hidden_by
-from app.domain.compaction.results import CompactResult
+from app.domain.compaction.results import CompactResult, unchanged
 from app.domain.compaction.strategies.tree_summary import next_merge
 from app.domain.compaction.summaries.model_calls import EXTRACTIVE
 from app.domain.compaction.summary_budget import summary_floor
@@ -208,17 +208,8 @@ def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -
     """Return the result of a compaction that changed nothing."""
     tokens = run.source.tokens_in(run.source.view)
     messages = run.source.messages_in(run.source.view)
-    return CompactResult(
-        compacted=False,
-        reason=reason,
-        compaction_id=None,
-        before_tokens=tokens,
-        after_tokens=tokens,
-        before_msg_count=messages,
-        after_msg_count=messages,
-        strategies_run=steps,
-        degraded=tuple(over_target(run, run.source.view)),
-    )
+    degraded = tuple(over_target(run, run.source.view))
+    return replace(unchanged(reason, tokens, messages), strategies_run=steps, degraded=degraded)
 
 
 def over_target(run: CompactionRun, view: View) -> Iterator[str]:

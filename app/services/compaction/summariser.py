@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from app.adapters.postgres.database import Database
 from app.domain.common.errors import ValidationError
@@ -55,7 +56,7 @@ class Summariser:
 
     def __init__(self, access: ModelAccess) -> None:
         settings = access.settings
-        self._access = access
+        self.access = access
         configured = (settings.model, *settings.fallback_models, *settings.allowed_models)
         self._allowed = frozenset(model for model in configured if model)
 
@@ -73,14 +74,14 @@ class Summariser:
             if model is not None:
                 self.check_model(model, pointer)
                 return model
-        if self._access.settings.model is not None:
-            return self._access.settings.model
+        if self.access.settings.model is not None:
+            return self.access.settings.model
         return conversation_model if conversation_model in self._allowed else None
 
     def noting(self, max_bytes: int) -> tuple[Summariser, CallNotes]:
         """Return a summariser that notes its calls instead of making them, and the notes."""
-        notes = CallNotes(self._access.tokenizer, max_bytes)
-        return Summariser(replace(self._access, gateway=notes)), notes
+        notes = CallNotes(self.access.tokenizer, max_bytes)
+        return Summariser(replace(self.access, gateway=notes)), notes
 
     def check_model(self, model: str, pointer: str) -> None:
         """Raise ValidationError at this pointer for a model that is not allowed."""
@@ -97,12 +98,12 @@ class Summariser:
         """Return why a model may not be sent a payload of this format, None where it may."""
         if model not in self._allowed:
             return PrefixProblem.MODEL_NOT_ALLOWED
-        takes = await self._access.takes_payload(model, format)
+        takes = await self.access.takes_payload(model, format)
         return None if takes else PrefixProblem.FORMAT
 
     def start_run(self, tenant_id: str) -> SummariserRun:
         """Return the run of a new compaction; its deadline begins now."""
-        return SummariserRun(tenant_id, self._access.now() + self._access.settings.deadline_seconds)
+        return SummariserRun(tenant_id, self.access.now() + self.access.settings.deadline_seconds)
 
     async def summarise(
         self,
@@ -149,11 +150,11 @@ class Summariser:
                 retained,
                 request.wants_retain,
                 max_tokens,
-                self._access.tokenizer.count,
+                self.access.tokenizer.count,
                 opens=opens,
             )
         summary = ModelSummary(
-            self._access,
+            self.access,
             await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end),
             request,
             model,
@@ -166,39 +167,6 @@ class Summariser:
             ledger=ledger,
             closing=closing,
             kept_tokens=kept_tokens,
-        )
-        return await summary.make()
-
-    async def summarise_payload(
-        self,
-        payload: SentPayload,
-        messages: Sequence[Message],
-        previous: str | None,
-        request: SummaryRequest,
-        max_tokens: int,
-        run: SummariserRun,
-        *,
-        verbatim_indices: frozenset[int] = frozenset(),
-        retained: str | None = None,
-        ledger: StatementLedger | None = None,
-        closing: Closing = NO_CLOSING,
-    ) -> SummaryResult:
-        """Return a summary of `previous` and the messages, which the payload shows, by its model.
-
-        The other arguments are those of `summarise`, which raises alike. [summary.prefix]
-        """
-        summary = PayloadSummary(
-            self._access,
-            await asyncio.to_thread(_groups_of, messages, verbatim_indices, True),
-            request,
-            payload.model,
-            max_tokens,
-            run,
-            previous,
-            retained,
-            ledger=ledger,
-            closing=closing,
-            payload=payload,
         )
         return await summary.make()
 
@@ -218,7 +186,7 @@ class Summariser:
         plain = replace(request, retain_prompt=None, retain_directives=())
         ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
         summary = ModelSummary(
-            self._access,
+            self.access,
             summary_groups(own_texts),
             plain,
             model,
@@ -260,18 +228,21 @@ async def summarise_payload(
     for page in _pages(spans):
         rows += await _rows(database, conversation_id, page)
     verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
-    return await summariser.summarise_payload(
-        payload,
-        [_message_of(row, scope.view) for row in rows],
-        previous,
+    messages = [_message_of(row, scope.view) for row in rows]
+    summary = PayloadSummary(
+        summariser.access,
+        await asyncio.to_thread(_groups_of, messages, verbatim, True),
         request,
+        payload.model,
         max_tokens,
         run,
-        verbatim_indices=verbatim,
-        retained=retained,
+        previous,
+        retained,
         ledger=read.ledger,
         closing=scope.closing,
+        payload=payload,
     )
+    return await summary.make()
 
 
 async def summarise_paged(
@@ -314,6 +285,16 @@ async def summarise_paged(
     read = await _read_ledger(
         database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
     )
+    summarise = partial(
+        summariser.summarise,
+        request=request,
+        model=model,
+        max_tokens=max_tokens,
+        run=run,
+        ledger=read.ledger,
+        closing=scope.closing,
+        kept_tokens=scope.kept_tokens,
+    )
     text, retain, result = previous, retained, None
     pages = _pages(spans)
     last_group: list[LogRow] = []
@@ -328,33 +309,12 @@ async def summarise_paged(
         verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
         if len(verbatim) == len(rows):
             continue
-        result = await summariser.summarise(
-            [_message_of(row, scope.view) for row in rows],
-            text,
-            request,
-            model,
-            max_tokens,
-            run,
-            is_end=is_end,
-            verbatim_indices=verbatim,
-            retained=retain,
-            ledger=read.ledger,
-            closing=scope.closing,
-            kept_tokens=scope.kept_tokens,
+        messages = [_message_of(row, scope.view) for row in rows]
+        result = await summarise(
+            messages, text, is_end=is_end, verbatim_indices=verbatim, retained=retain
         )
         text, retain = result.text, result.retain or retain
-    return result or await summariser.summarise(
-        (),
-        previous,
-        request,
-        model,
-        max_tokens,
-        run,
-        retained=retained,
-        ledger=read.ledger,
-        closing=scope.closing,
-        kept_tokens=scope.kept_tokens,
-    )
+    return result or await summarise((), previous, retained=retained)
 
 
 @dataclass(frozen=True, slots=True)

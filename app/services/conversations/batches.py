@@ -83,15 +83,13 @@ class Batch:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class Batches:
     """Prepares batches."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, outputs: StoredResults
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._outputs = outputs
+    _database: Database
+    _resolver: SettingsResolver
+    _outputs: StoredResults
 
     async def prepare(
         self,

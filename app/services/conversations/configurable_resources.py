@@ -56,29 +56,20 @@ class Configured(Generic[Resource]):
     model: str | None
 
 
+@dataclass(eq=False, repr=False)
 class ConfigurableService(ABC, Generic[Resource]):
     """Creates, reads and changes one kind of resource."""
 
     kind: ClassVar[str]
     """The name of the resource in ids, such as `agent` in `agent_id`."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        service_policy: Mapping[str, Any],
-        new_id: Callable[[], str],
-        now: Callable[[], datetime],
-        delete_objects: DeleteConversationObjects,
-        check_model: CheckModel,
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._service_policy = service_policy
-        self._new_id = new_id
-        self._now = now
-        self._delete_objects = delete_objects
-        self._check_model = check_model
+    _database: Database
+    _resolver: SettingsResolver
+    _service_policy: Mapping[str, Any]
+    _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
+    _delete_objects: DeleteConversationObjects
+    _check_model: CheckModel
 
     async def get(self, tenant_id: str, resource_id: str) -> Configured[Resource]:
         """Return one; raises NotFound."""

@@ -28,23 +28,17 @@ _READS_AT_ONCE = 2
 _log = logging.getLogger("app.services.conversations.events")
 
 
+@dataclass(eq=False, repr=False)
 class EventService:
     """Opens streams and wakes them; `now` is the time of `ready` and `deleted`."""
 
-    def __init__(
-        self,
-        database: Database,
-        now: Callable[[], datetime],
-        *,
-        poll_seconds: float,
-        slots: Slots,
-        page_rows: int = 500,
-    ) -> None:
-        self._database = database
-        self.now = now
-        self._poll_seconds = poll_seconds
-        self._slots = slots
-        self._page_rows = page_rows
+    _database: Database
+    now: Callable[[], datetime]
+    _poll_seconds: float
+    _slots: Slots
+    _page_rows: int = 500
+
+    def __post_init__(self) -> None:
         self._streams: set[EventStream] = set()
         self._watch_task: asyncio.Task[None] | None = None
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)

@@ -76,28 +76,21 @@ class _SettingsChanged(Exception):
         self.conversation = conversation
 
 
+@dataclass(eq=False, repr=False)
 class LogService:
     """Appends batches and reads pages of messages."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        outputs: StoredResults,
-        active: ActiveWindows,
-        new_id: Callable[[], str],
-        max_messages: int,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._outputs = outputs
-        self._batches = Batches(database, resolver, outputs)
-        self._active = active
-        self._provider_compactions = ProviderCompactions(resolver, active, new_id)
-        self._new_id = new_id
-        self._max_messages = max_messages
-        self._observer = observer
+    _database: Database
+    _resolver: SettingsResolver
+    _outputs: StoredResults
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
+    _max_messages: int
+    _observer: Observer = UNOBSERVED
+
+    def __post_init__(self) -> None:
+        self._batches = Batches(self._database, self._resolver, self._outputs)
+        self._provider_compactions = ProviderCompactions(self._resolver, self._active, self._new_id)
 
     async def append(
         self, tenant_id: str, conversation_id: str, request: Append

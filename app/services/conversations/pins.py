@@ -7,6 +7,8 @@ message has effect again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from app.adapters.postgres.database import Database, Repositories
 from app.domain.common import json_text
 from app.domain.common.errors import NotFound, ValidationError
@@ -21,15 +23,13 @@ MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
 
 
+@dataclass(eq=False, repr=False)
 class PinService:
     """Pins and unpins messages, with their call groups or whole turns."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, active: ActiveWindows
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._active = active
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
 
     async def pin(
         self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool

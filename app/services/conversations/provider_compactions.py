@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from app.adapters.postgres.database import Repositories
 from app.domain.common import json_text
@@ -31,15 +31,13 @@ from app.services.conversations.active_windows import ActiveWindows, view_state_
 from app.services.prompt.settings_resolver import SettingsResolver
 
 
+@dataclass(eq=False, repr=False)
 class ProviderCompactions:
     """Applies the compaction items of appended messages."""
 
-    def __init__(
-        self, resolver: SettingsResolver, active: ActiveWindows, new_id: Callable[[], str]
-    ) -> None:
-        self._resolver = resolver
-        self._active = active
-        self._new_id = new_id
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
 
     async def apply(
         self,
@@ -149,20 +147,8 @@ def _receipt(
         hidden_span=view.hidden or Span(item.seq, item.seq),
         view=view,
         made=readable,
-        summary_tokens=0,
-        hidden_tokens=0,
-        hidden_messages=0,
-        before_tokens=0,
-        after_tokens=0,
         before_msg_count=state.shown_messages + len(before.summary_texts()),
-        after_msg_count=0,
         model=model or None,
-        prompt_hash=None,
-        calls=0,
-        input_tokens=0,
-        output_tokens=0,
-        cost_usd=None,
-        duration_ms=0,
     )
 
 

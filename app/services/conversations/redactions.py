@@ -33,15 +33,13 @@ class RedactionResult:
     conversations: int
 
 
+@dataclass(eq=False, repr=False)
 class RedactionService:
     """Redacts messages."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, outputs: StoredResults
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._outputs = outputs
+    _database: Database
+    _resolver: SettingsResolver
+    _outputs: StoredResults
 
     async def redact(
         self,

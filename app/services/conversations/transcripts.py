@@ -81,20 +81,14 @@ class _PagePart:
         return visibilities(self.entries, self.view, self.receipts, restored, self.sliding_window)
 
 
+@dataclass(eq=False, repr=False)
 class TranscriptService:
     """Reads the visibility of messages."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        active: ActiveWindows,
-        outputs: StoredResults,
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._active = active
-        self._outputs = outputs
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _outputs: StoredResults
 
     async def one(self, tenant_id: str, conversation_id: str, message_id: str) -> PageMessage:
         """Return one message of a conversation; raises NotFound."""

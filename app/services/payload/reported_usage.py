@@ -133,22 +133,15 @@ class _Stored:
     payload_count: _PayloadCount
 
 
+@dataclass(eq=False, repr=False)
 class UsageService:
     """Stores reported usage, calibrates its model, and decides whether to compact."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        active: ActiveWindows,
-        new_id: Callable[[], str],
-        cache: PayloadCache,
-    ) -> None:
-        self._cache = cache
-        self._database = database
-        self._resolver = resolver
-        self._active = active
-        self._new_id = new_id
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
+    _cache: PayloadCache
 
     async def report(self, tenant_id: str, conversation_id: str, report: Report) -> ReportResult:
         """Store a report, calibrate its model, and decide whether to compact.

@@ -105,22 +105,15 @@ class TokenCount:
     factor: float
 
 
+@dataclass(eq=False, repr=False)
 class StatelessService:
     """Builds, compresses and counts without a conversation."""
 
-    def __init__(
-        self,
-        summariser: Summariser,
-        resolver: SettingsResolver,
-        models: Models,
-        database: Database,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._database = database
-        self._summariser = summariser
-        self._resolver = resolver
-        self._models = models
-        self._now = now
+    _summariser: Summariser
+    _resolver: SettingsResolver
+    _models: Models
+    _database: Database
+    _now: Callable[[], datetime]
 
     async def needs_compression(self, request: StatelessRequest) -> CompressionCheck:
         """Return whether a summary is needed; raises ValidationError for a bad request."""

@@ -62,20 +62,14 @@ class _ModelError(Exception):
     """An error that the model can correct, with the text for it (rule 2)."""
 
 
+@dataclass(eq=False, repr=False)
 class ToolCallService:
     """Executes one tool call of a model and returns its result as a message."""
 
-    def __init__(
-        self,
-        blobs: BlobReader,
-        tools: ToolSearchService,
-        compaction: CompactionService,
-        messages: SearchService,
-    ) -> None:
-        self._blobs = blobs
-        self._tools = tools
-        self._compaction = compaction
-        self._messages = messages
+    _blobs: BlobReader
+    _tools: ToolSearchService
+    _compaction: CompactionService
+    _messages: SearchService
 
     async def answer(
         self,

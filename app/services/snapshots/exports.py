@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -33,15 +34,13 @@ _AFTER_STATE = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class ExportService:
     """Exports conversations."""
 
-    def __init__(
-        self, database: Database, outputs: StoredResults, now: Callable[[], datetime]
-    ) -> None:
-        self._database = database
-        self._outputs = outputs
-        self._now = now
+    _database: Database
+    _outputs: StoredResults
+    _now: Callable[[], datetime]
 
     async def export(
         self, tenant_id: str, conversation_id: str, bound: Bound = UNBOUNDED

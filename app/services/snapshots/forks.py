@@ -92,22 +92,15 @@ class _SourceChanged(Exception):
     """The source has changed since it was read, or the key was taken (rule 4)."""
 
 
+@dataclass(eq=False, repr=False)
 class ForkService:
     """Creates forks."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        active: ActiveWindows,
-        store: BlobStore,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._active = active
-        self._store = store
-        self._new_id = new_id
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _store: BlobStore
+    _new_id: Callable[[], str]
 
     async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
         """Create a fork; a repeated idempotency key returns the first one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -34,26 +34,19 @@ class _OpenBlob:
         self.stack = AsyncExitStack()
 
 
+@dataclass(eq=False, repr=False)
 class ImportWriter:
     """Writes one import; memory holds a batch of records and a few chunks of one blob."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: BlobStore,
-        new_id: Callable[[], str],
-        now: Callable[[], datetime],
-        tenant_id: str,
-        conversation_id: str,
-        max_blob_bytes: int,
-    ) -> None:
-        self._database = database
-        self._store = store
-        self._new_id = new_id
-        self._now = now
-        self._tenant_id = tenant_id
-        self._conversation_id = conversation_id
-        self._max_blob_bytes = max_blob_bytes
+    _database: Database
+    _store: BlobStore
+    _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
+    _tenant_id: str
+    _conversation_id: str
+    _max_blob_bytes: int
+
+    def __post_init__(self) -> None:
         self._kind: RecordKind | None = None
         self._batch: list[tuple[Line, dict[str, Any]]] = []
         self._chars = 0

@@ -75,30 +75,21 @@ class Imported:
     blobs: int
 
 
+@dataclass(eq=False, repr=False)
 class ImportService:
     """Imports conversations."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        store: BlobStore,
-        new_id: Callable[[], str],
-        now: Callable[[], datetime],
-        check_settings: CheckSettings,
-        *,
-        max_body_bytes: int,
-        max_blob_bytes: int,
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._store = store
-        self._new_id = new_id
-        self._now = now
-        self._stale = StaleImports(database, now)
-        self._check_settings = check_settings
-        self._max_record_bytes = _RECORD_FACTOR * max_body_bytes
-        self._max_blob_bytes = max_blob_bytes
+    _database: Database
+    _resolver: SettingsResolver
+    _store: BlobStore
+    _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
+    _check_settings: CheckSettings
+    _max_body_bytes: int
+    _max_blob_bytes: int
+
+    def __post_init__(self) -> None:
+        self._stale = StaleImports(self._database, self._now)
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
         """Import an export; a repeated idempotency key returns the first import, and waits for it.
@@ -176,7 +167,7 @@ class ImportService:
         pieces: AsyncIterator[bytes],
         new: NewImport,
     ) -> Imported:
-        reader = ExportReader(self._max_record_bytes)
+        reader = ExportReader(_RECORD_FACTOR * self._max_body_bytes)
         checker = ImportChecker(self._resolver.counter)
         body = hashlib.sha256()
         has_settings = False

@@ -98,26 +98,17 @@ class _Copy:
     possible_ids: tuple[str, ...]
 
 
+@dataclass(eq=False, repr=False)
 class RestoreService:
     """Restores the messages of snapshots into active windows."""
 
-    def __init__(
-        self,
-        database: Database,
-        outputs: StoredResults,
-        active: ActiveWindows,
-        log: LogService,
-        conversations: ConversationService,
-        default_model: str | None,
-        max_messages: int,
-    ) -> None:
-        self._database = database
-        self._outputs = outputs
-        self._active = active
-        self._log = log
-        self._conversations = conversations
-        self._default_model = default_model
-        self._max_messages = max_messages
+    _database: Database
+    _outputs: StoredResults
+    _active: ActiveWindows
+    _log: LogService
+    _conversations: ConversationService
+    _default_model: str | None
+    _max_messages: int
 
     async def restore(
         self,

@@ -46,26 +46,17 @@ class Restored:
     conversations: list[RestoredConversation]
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotService:
     """Saves, reads, imports, restores and deletes snapshots."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        summaries: SnapshotSummaries,
-        restores: RestoreService,
-        outputs: StoredResults,
-        active: ActiveWindows,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._summaries = summaries
-        self._restores = restores
-        self._outputs = outputs
-        self._active = active
-        self._new_id = new_id
+    _database: Database
+    _resolver: SettingsResolver
+    _summaries: SnapshotSummaries
+    _restores: RestoreService
+    _outputs: StoredResults
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
 
     # --- saving ---------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from app.adapters.postgres.database import Database
@@ -30,24 +31,16 @@ RemoveImports = Callable[[], Awaitable[int]]
 _log = logging.getLogger("app.retention")
 
 
+@dataclass(eq=False, repr=False)
 class RetentionService:
     """Deletes rows and conversations that reached their age."""
 
-    def __init__(
-        self,
-        database: Database,
-        retention: Retention,
-        remove_idle: RemoveIdle,
-        remove_expired: RemoveExpired,
-        now: Callable[[], datetime],
-        remove_imports: RemoveImports | None = None,
-    ) -> None:
-        self._database = database
-        self._retention = retention
-        self._remove_idle = remove_idle
-        self._remove_expired = remove_expired
-        self._now = now
-        self._remove_imports = remove_imports
+    _database: Database
+    _retention: Retention
+    _remove_idle: RemoveIdle
+    _remove_expired: RemoveExpired
+    _now: Callable[[], datetime]
+    _remove_imports: RemoveImports | None = None
 
     async def delete_expired(self) -> Mapping[str, int]:
         """Delete everything that reached its age; returns the number deleted by kind.

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -21,20 +22,14 @@ SPEND_GUARD = "spend_guard"
 _HOUR = timedelta(hours=1)
 
 
+@dataclass(eq=False, repr=False)
 class SummariserQuota:
     """A gateway that counts the calls of each tenant and refuses those beyond the limit."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        database: Database,
-        limits_of: Callable[[str], Awaitable[TenantLimits]],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._gateway = gateway
-        self._database = database
-        self._limits_of = limits_of
-        self._now = now
+    _gateway: Gateway
+    _database: Database
+    _limits_of: Callable[[str], Awaitable[TenantLimits]]
+    _now: Callable[[], datetime]
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable when refused or failed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.adapters.postgres.database import Database
 from app.domain.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
@@ -23,25 +23,16 @@ _DROP_TIMEOUT_SECONDS = 5
 _log = logging.getLogger("app.blobs")
 
 
+@dataclass(eq=False, repr=False)
 class BlobUploads:
     """Stores uploads as blobs."""
 
-    def __init__(
-        self,
-        database: Database,
-        resolver: SettingsResolver,
-        store: BlobStore,
-        outputs: StoredResults,
-        new_id: Callable[[], str],
-        *,
-        max_blob_bytes: int,
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self._store = store
-        self._outputs = outputs
-        self._new_id = new_id
-        self._max_blob_bytes = max_blob_bytes
+    _database: Database
+    _resolver: SettingsResolver
+    _store: BlobStore
+    _outputs: StoredResults
+    _new_id: Callable[[], str]
+    _max_blob_bytes: int
 
     async def upload(
         self,

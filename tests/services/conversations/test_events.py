@@ -58,9 +58,9 @@ def events_of(
     return EventService(
         database,
         lambda: NOW,
-        poll_seconds=0.01,
-        slots=slots,
-        page_rows=page_rows,
+        0.01,
+        slots,
+        page_rows,
     )
 
 

@@ -45,8 +45,8 @@ def imports_of(harness: Harness) -> ImportService:
         new_id,
         harness.clock.utc,
         check_settings,
-        max_body_bytes=2**20,
-        max_blob_bytes=2**20,
+        2**20,
+        2**20,
     )
 
 

@@ -194,7 +194,7 @@ class Process:
             self.store,
             self.outputs,
             new_id,
-            max_blob_bytes=max_blob_bytes,
+            max_blob_bytes,
         )
         self.collector = BlobCollector(
             self.database,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -359,44 +359,24 @@ def summaries_from(made: str) -> tuple[Summary, ...]:
 
 
 def compaction_from(row: Any) -> Compaction:
-    """Return a receipt; receipts of the first version have fewer columns."""
+    """Return a receipt; one that a redaction has emptied has no view."""
     parent = row["parent_id"]
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    return Compaction(
-        compaction_id=str(row["compaction_id"]),
-        parent_id=str(parent) if parent else None,
-        trigger=row["trigger"],
-        strategy=row["strategy"],
-        policy_strategy=row["policy_strategy"] or row["strategy"],
-        strategies_run=tuple(row["strategies_run"]) or (row["strategy"],),
-        hidden_span=span,
-        view=view,
-        made=summaries_from(row["made"]),
-        summary_tokens=row["summary_tokens"],
-        hidden_tokens=row["hidden_tokens"],
-        hidden_messages=row["hidden_messages"],
-        before_tokens=row["before_tokens"],
-        after_tokens=row["after_tokens"],
-        before_msg_count=row["before_msg_count"],
-        after_msg_count=row["after_msg_count"],
-        model=row["model"],
-        prompt_hash=row["prompt_hash"],
-        calls=row["calls"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cost_usd=row["cost_usd"],
-        duration_ms=row["duration_ms"],
-        degraded=tuple(row["degraded"]),
-        summary_input=row["summary_input"],
-        cached_tokens=row["cached_tokens"],
-        target_tokens=row["target_tokens"],
-        created_at=row["created_at"],
-        undone_at=row["undone_at"],
-    )
+    read: dict[str, Any] = {
+        "compaction_id": str(row["compaction_id"]),
+        "parent_id": str(parent) if parent else None,
+        "strategies_run": tuple(row["strategies_run"]),
+        "hidden_span": span,
+        "view": view,
+        "made": summaries_from(row["made"]),
+        "degraded": tuple(row["degraded"]),
+    }
+    names = {field.name for field in fields(Compaction)} - read.keys()
+    return Compaction(**read, **{name: row[name] for name in names})
 
 
 def plain(value: Any) -> Any:

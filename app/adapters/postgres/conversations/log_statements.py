@@ -172,7 +172,7 @@ CLAIM_KEY = Statement("""
 
 
 def named_calls(ids: str | None, names: str | None) -> dict[str, str]:
-    """Return the tools that a message calls by call id; an earlier version stored no names."""
+    """Return the tools that a message calls by call id."""
     if ids is None or names is None:
         return {}
     return dict(zip(json_text.loads(ids), json_text.loads(names), strict=True))

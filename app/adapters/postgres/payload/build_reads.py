@@ -86,7 +86,7 @@ READ = Statement(
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN bounds.is_cached THEN NULL ELSE k.view END AS view,
             k.created_at AS compacted_at,
-            coalesce(nullif(k.policy_strategy, ''), k.strategy) AS compaction_strategy,
+            k.policy_strategy AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin
                 WHERE pin.conversation_id = CAST(:conversation_id AS uuid)

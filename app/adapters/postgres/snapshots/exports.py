@@ -110,7 +110,7 @@ COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
     },
 }
 """The columns of a record with their types, by kind."""
-_ADDED = {
+COMPUTED = {
     RecordKind.MESSAGE: {
         "tokens": "integer",
         "reasoning_tokens": "integer",
@@ -188,7 +188,7 @@ RENEW = Statement(
 
 
 def _add(kind: RecordKind) -> Statement:
-    columns = {**COLUMNS[kind], **_ADDED.get(kind, {})}
+    columns = {**COLUMNS[kind], **COMPUTED.get(kind, {})}
     written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
     plain = {name: type for name, type in columns.items() if name not in written}
     typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())

@@ -14,8 +14,10 @@ from uuid import UUID
 from app.adapters.postgres.common.connections import Statement
 from app.adapters.postgres.common.repository import Repository
 from app.adapters.postgres.conversations.redactions import REDACTION_LOCK
+from app.adapters.postgres.snapshots.exports import COLUMNS, COMPUTED
 from app.domain.common.errors import NotFound
 from app.domain.conversations.conversation import ConversationState
+from app.domain.snapshots.exports import RecordKind
 from app.domain.tool_output.blobs import Blob
 
 COPIED = {
@@ -23,27 +25,13 @@ COPIED = {
         *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
         *("sections_version", "tools_version", "rolling_window_seconds", "expires_at"),
     ),
-    "conversation_versions": ("kind", "version", "body", "created_at"),
-    "messages": (
-        *("seq", "message_id", "turn", "role", "format", "tokens", "reasoning_tokens"),
-        *("total_tokens", "call_ids", "call_names", "has_media", "joins", "body", "fragment"),
-        *("timestamp", "created_at", "output", "at", "late_at"),
-    ),
-    "pins": ("seq", "created_at"),
-    "redactions": ("seq", "message_id", "reason", "key_id", "created_at"),
-    "compactions": (
-        *("compaction_id", "parent_id", "trigger", "strategy", "span_start", "span_end"),
-        *("summary", "summary_tokens", "before_tokens", "after_tokens", "before_msg_count"),
-        *("after_msg_count", "model", "prompt_hash", "cost_usd", "duration_ms"),
-        *("policy_strategy", "strategies_run", "view", "made", "hidden_tokens"),
-        *("hidden_messages", "calls", "input_tokens", "output_tokens", "degraded", "created_at"),
-        *("summary_input", "cached_tokens", "target_tokens"),
-    ),
-    "blobs": (
-        *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),
-        *("tool_name", "tool_call_id", "attached", "collected_at", "created_at"),
-    ),
-    "blob_uses": ("blob_id", "seq"),
+    "conversation_versions": (*COLUMNS[RecordKind.VERSION],),
+    "messages": (*COLUMNS[RecordKind.MESSAGE], *COMPUTED[RecordKind.MESSAGE]),
+    "pins": (*COLUMNS[RecordKind.PIN],),
+    "redactions": (*COLUMNS[RecordKind.REDACTION],),
+    "compactions": (*(COLUMNS[RecordKind.COMPACTION].keys() - {"undone_at"}), "target_tokens"),
+    "blobs": (*(COLUMNS[RecordKind.BLOB].keys() - {"object_key"}), "created_at"),
+    "blob_uses": (*COLUMNS[RecordKind.BLOB_USE],),
     "blob_chunks": (
         *("content_id", "number", "start", "newlines", "size", "data"),
         *("object_start", "object_size"),
