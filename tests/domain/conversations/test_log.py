@@ -101,6 +101,7 @@ def test_a_batch_is_stored_as_its_messages_one_by_one_are(given_: list[list[Draf
         whole = batch_shape(batch, calls, head_seq)
         assert whole is not None
         assert (whole.after(calls, head_seq), list(whole.drafts)) == (after, drafts)
+        assert list(whole.after(calls, head_seq).open) == list(after.open)
         calls, head_seq = after, head_seq + len(batch)
 
 

@@ -463,7 +463,7 @@ def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
     c = ("c", "[media follows]")
     media: list[Any] = ["text", "fileData"]
     assert told[1:] == [
-        (0, [("a", NO_RESULT), ("b", NO_RESULT), ("c", NO_RESULT)]),
+        (1, [("a", NO_RESULT), ("b", NO_RESULT), ("c", NO_RESULT)]),
         (1, [("a", NO_RESULT), ("b", NO_RESULT), c, *media]),
         (1, [("a", "done"), ("b", NO_RESULT), c, *media]),
         (2, [("a", "done"), ("b", "done"), c, *media]),

@@ -129,6 +129,7 @@ def batch_shape(
         if not joins:
             start, provider = index, ()
         provider = (*(id for id in provider if id not in draft.resolves), *draft.provider_calls)
+        waiting = {id: at for id, at in waiting.items() if id not in draft.call_ids}
         waiting |= dict.fromkeys(draft.call_ids, index)
         called += draft.call_ids
         is_answering = draft.role is Role.ASSISTANT and any(at >= start for at in waiting.values())

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.domain.common.messages import NO_RESULT
+from app.domain.conversations.log.row import LogRow
 from app.domain.models.tokens import MESSAGE_OVERHEAD
 from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
 from app.domain.payload.payload_items import BreakpointPosition
@@ -72,6 +73,12 @@ class MergingAssembler(Assembler):
             self._blocks_since_fixed += 1
             if block.cacheable:
                 self._add_breakpoint()
+
+    def _add_message(self, row: LogRow) -> None:
+        super()._add_message(row)
+        if self._answer and self._role == USER:  # the answer comes next
+            self._close_item()
+            self._role = ""
 
     def _add_breakpoint(self) -> None:
         """Record the position behind the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
