@@ -110,7 +110,7 @@ async def test_equal_settings_keep_the_epoch(client: httpx.AsyncClient) -> None:
     assert await build(client, path) == (["hello"], None)
 
 
-LONG = "and more words than a summary of the same has, " * 5
+LONG = "and more words than a summary of the same has, " * 40
 
 
 async def test_the_clear_of_the_new_agent_counts(client: httpx.AsyncClient, clock: Clock) -> None:
