@@ -311,7 +311,10 @@ class Assembler(ABC):
         """Whether a row has nothing for this payload: a compaction, another format's settings."""
         if row.format is not self.format and _CONFIGURATION in row.text:
             return openai_responses.is_configuration(row.message())
-        return _may_have_compaction(row) and self._without_compactions(row) is None
+        if not _may_have_compaction(row):
+            return False
+        rest = self._without_compactions(row)
+        return rest is None or all(isinstance(part, Reasoning) for part in rest.parts)
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""

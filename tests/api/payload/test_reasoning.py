@@ -95,7 +95,7 @@ def signed_step(call_id: str, text: str | None, field: dict[str, Any]) -> dict[s
     return {"role": "assistant", "content": text, "tool_calls": [call(call_id, **field)]}
 
 
-REDACTED = {"type": "redacted_thinking", "data": "c2VhbGVk" * 20}
+REDACTED = {"type": "redacted_thinking", "data": "EroB/v7+" * 20}
 CLAUDE_LITELLM = (
     step(
         "c1",

@@ -76,11 +76,12 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             requested_window(state.attempt.settings),
             state.input.pins,
         )
-        reasoning_after, accepted = last_view.reasoning_after, last_view.reasoning_of
+        reasoning_after = last_view.reasoning_after
         if not has_left and state.reasoning_floor <= reasoning_after:
             if reason is None:
                 return EpochChoice(last_epoch, last_start, None, kept_tools)
-            start = _with_reasoning_limit(new_start, reasoning_after, accepted)
+            start = _with_reasoning_limit(new_start, reasoning_after, last_view.reasoning_of)
+            start = replace(start, view=replace(start.view, late_through=last_view.late_through))
             if is_same_prefix(reason, last_start, start):
                 return EpochChoice(last_epoch, start, reason, kept_tools)
         reason = reason or REASONING_DROPPED
