@@ -33,6 +33,7 @@ _DATA = frozenset(
         "tool_response",
     )
 )
+_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,127}", re.ASCII)
 _SIGNING = re.compile(r"(models/)?gemini-([3-9]|\d\d)")
 _CAPITAL = re.compile(r"[A-Z]")
 
@@ -83,6 +84,9 @@ def _judge_config(config: dict[str, Any], findings: Findings) -> None:
                 findings.found += check_model(tool, types.Tool, f"{place}[{index}]")
                 declared = snake_keys(tool).get("function_declarations")
                 names += [item.get("name") for item in objects(declared)]
+            for name in names:
+                if not _NAME.fullmatch(str(name)):
+                    findings.error("tool-name", place, repr(name))
             for name in repeated(names):
                 findings.error("tool-defined-twice", place, repr(name))
 
@@ -112,6 +116,9 @@ def _judge_calls(contents: list[dict[str, Any]], findings: Findings) -> None:
         before = contents[index - 1] if index else {}
         after = contents[index + 1] if index + 1 < len(contents) else {}
         calls, answers = data_of(content, "function_call"), data_of(content, "function_response")
+        for call in calls:
+            if not _NAME.fullmatch(str(call.get("name"))):
+                findings.error("tool-name", place, repr(call.get("name")))
         if calls:
             if content.get("role") != "model":
                 findings.error("call-role", place, "only the model calls functions")

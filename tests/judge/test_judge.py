@@ -510,6 +510,7 @@ GEMINI: list[tuple[str, Change]] = [
     ("result-name", put("contents", 6, "parts", 0, gemini_result("g1", "grep"))),
     ("result-id", put("contents", 6, "parts", [gemini_result("g2"), gemini_result("g1")])),
     ("call-id-reused", put("contents", 5, "parts", 1, gemini_call("g1"))),
+    ("tool-name", put("contents", 5, "parts", 1, "function_call", "name", "7zip")),
     ("no-signature", drop("contents", 5, "parts", 0, "thought_signature")),
     ("tool-defined-twice", double("config", "tools", 0)),
 ]
@@ -835,10 +836,12 @@ FINDINGS: dict[str, str] = {
     "openai-responses.compaction-items": "compaction-tail",
     "openai-responses.compaction-trigger": "trigger-not-last",
     "openai-responses.one-state": "two-histories instructions-missing",
+    "openai-responses.own-items": "sdk-type",
     "openai-responses.items-kept": "assistant-part sdk-type",
     "openai-responses.tool-search": "orphan-search search-unanswered no-namespace",
     "openai-responses.breakpoints": "cache-breakpoints cached-instructions sdk-type",
     "openai-responses.append-only": "item-extended",
+    "gemini.names": "tool-name",
     "gemini.responses-follow": "call-unanswered orphan-result result-name result-id call-place"
     " call-role response-role",
     "gemini.thought-signatures": "no-signature",
@@ -853,6 +856,7 @@ UNSEEN = {
     "neutral.summary-ranges": "Which messages a summary stands for is not visible in a payload.",
     "neutral.untrusted-role": "Which texts are untrusted is not visible in a payload.",
     "anthropic.thinking-never-returns": "What an earlier build left out is not visible.",
+    "openai-chat.reasoning-demanded": "Whether a model thinks is not visible in a payload.",
     "litellm.images-not-fetched": "How images are counted is not visible in a payload.",
 }
 """The rules that no payload can show to be broken, with the reason."""
