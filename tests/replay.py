@@ -58,6 +58,8 @@ MODELS = {
     FormatName.GEMINI: ("gemini-2.5-pro", "gemini-2.5-flash", "gemini-3.5-flash"),
 }
 """One for each window, so that each has its own lane; all are wider than the widest replayed."""
+FIRST_FACTORS = {FormatName.ANTHROPIC: 1.2, FormatName.GEMINI: 1.12}
+"""What counts of these models are multiplied by before any report [decision 0002]."""
 TOLERANCE = 0.005
 MIN_COUNTED = 0.99
 """The least share of a payload's own texts that `tokens_used` may be."""
@@ -210,7 +212,7 @@ class Judge:
         self._promises.clear()
 
     def judge(self, build: Build, tally: Tally) -> int:
-        """Add to `tally` what is wrong with a build, and return its tokens from scratch."""
+        """Add to `tally` what is wrong with a build, and return its tokens before any factor."""
         items = build.items
         before = self._judge_prefix(build, items, tally)
         _judge_rules(build, before, tally)
@@ -611,6 +613,9 @@ def _judge_rules(build: Build, before: _Promise | None, tally: Tally) -> None:
 def _judge_count(build: Build, counted: int, tally: Tally) -> None:
     """What is said to be used is what is there, and inside the window."""
     answer, effective = build.answer, build.effective_window
+    factor = FIRST_FACTORS.get(build.format)
+    slack = 0 if factor is None else 5  # each part is rounded up
+    counted = round(counted * (factor or 1))
     used, budget = answer["tokens_used"], answer["budget"]
     parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
     if budget["used_tokens"] != used or sum(budget[part] for part in parts) != used:
@@ -620,7 +625,7 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
     difference = abs(used - counted) / counted
     if max(used, counted) > effective:
         tally.over_window.append(f"{build.place}: {used} tokens, {counted} from scratch")
-    if difference > TOLERANCE:
+    if difference > TOLERANCE and abs(used - counted) > slack:
         tally.miscounted.append(f"{build.place}: {used} tokens, {counted} from scratch")
     tally.largest_miscount = max(tally.largest_miscount, difference)
     tally.largest_share = max(tally.largest_share, used / effective)

@@ -313,7 +313,7 @@ async def test_an_agents_status_is_all_that_looks_further(
     """With an agent, a build asks what its other conversations do, and nothing else."""
     answer = await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     assert answer.status_code == 201, answer.text
-    path = await new_conversation(recorded, agent_id="a")
+    path = await new_conversation(recorded, agent_id="a", policy={"status_preamble": "auto"})
     ran.clear()
     await live(recorded, path)
     names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
