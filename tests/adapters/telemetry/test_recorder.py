@@ -118,7 +118,7 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
         again = (await client.post(f"{path}/compact", json={})).json()
         assert not again["compacted"]
         fake_llm.always(status(401))
-        await append(client, path, *talk(24))
+        await append(client, path, *talk(24, "word " * 60))
         assert (await client.post(f"{path}/compact", json={})).status_code == 503
         found = await metrics_of(client)
         late = (await client.get(f"{path}/messages?limit=24&order=desc")).json()["data"]
@@ -252,14 +252,14 @@ async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM
             create_app(summarised.model_copy(update={"otlp_endpoint": address}))
         ) as client:
             path = await new_conversation(client, model="gpt-4o", policy=SMALL)
-            await append(client, path, *talk(24))
+            await append(client, path, *talk(24, "word " * 60))
             parent = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
             made = await client.post(f"{path}/compact?wait=true", json={}, headers=parent)
             assert made.json()["compacted"]
             await client.get("/healthz")
             await client.get(f"/nowhere/{trace_id}?a=b")
             fake_llm.always(status(401))
-            await append(client, path, *talk(24))
+            await append(client, path, *talk(24, "word " * 60))
             await client.post(f"{path}/compact", json={})
     assert collector.paths == {"/v1/traces"}
     assert collector.resource["service.name"] == "context-service"
@@ -307,7 +307,7 @@ async def test_the_span_of_a_job(summarised: Settings) -> None:
         settings = summarised.model_copy(update={"otlp_endpoint": address})
         async with started(create_app(settings, with_worker=True)) as client:
             path = await new_conversation(client, model="gpt-4o", policy=SMALL)
-            await append(client, path, *talk(24))
+            await append(client, path, *talk(24, "word " * 60))
             job = (await client.post(f"{path}/compact?wait=false", json={})).json()
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
