@@ -19,7 +19,6 @@ UNUSED = (
     "litellm/proxy/guardrails/guardrail_hooks",
     "litellm/proxy/management_endpoints",
     "litellm/proxy/swagger",
-    "litellm/rust_bridge/_native*",  # another implementation of what its Python does
     "sqlalchemy/testing",
 )
 """Patterns of paths; a test runs the service without these."""
