@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import re
 
-from app.domain.common.base64_media import is_base64, is_web_url, sniffed_type, split_data_url
+from app.domain.common.base64_media import sniffed_type, split_data_url
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, Image
-
-__all__ = [
-    "image_from_url",
-    "is_base64",
-    "is_web_url",
-    "media_type_of",
-    "sniffed_type",
-    "split_data_url",
-    "url_of",
-]
 
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from app.domain.common import base64_media
 from app.domain.common.base64_media import strict_base64
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import File, FormatName, Image, Opaque, Part, Text, ToolCall
@@ -31,9 +32,9 @@ def file_at(file: Fields, format: FormatName) -> File:
     has_url = format is FormatName.OPENAI_RESPONSES
     name = file.optional_text("filename")
     if file_data := file.optional_text("file_data"):
-        if inline_media.is_web_url(file_data):
+        if base64_media.is_web_url(file_data):
             return File(url=file_data.strip(), name=name, format=format)
-        media_type, data = inline_media.split_data_url(file_data) or (None, file_data)
+        media_type, data = base64_media.split_data_url(file_data) or (None, file_data)
         return File(media_type=media_type, data=data, name=name)
     if has_url and (url := file.optional_text("file_url")):
         return File(url=url, name=name)

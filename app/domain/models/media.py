@@ -26,8 +26,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from app.domain.common.base64_media import is_base64, sniffed_type, split_data_url
 from app.domain.common.messages import File, Image
-from app.domain.formats.inline_media import is_base64, media_type_of, sniffed_type, split_data_url
+from app.domain.formats.inline_media import media_type_of
 
 CountText = Callable[[str], int]
 

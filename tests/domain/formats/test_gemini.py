@@ -14,6 +14,7 @@ from google.genai.types import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.common.base64_media import is_base64
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
     EMPTY_RESULT,
@@ -31,7 +32,6 @@ from app.domain.common.messages import (
     sendable_json,
 )
 from app.domain.formats import adapting, gemini, json_fields
-from app.domain.formats.inline_media import is_base64
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import GEMINI
 

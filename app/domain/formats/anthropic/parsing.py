@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.domain.common import base64_media
 from app.domain.common.messages import (
     File,
     FormatName,
@@ -214,7 +215,7 @@ def _parse_document(block: Fields) -> File | Opaque:
             file = File(media_type=media_type, text=source.text("data"), name=name)
         case "url":
             url = source.filled_text("url")
-            inline = inline_media.split_data_url(url)
+            inline = base64_media.split_data_url(url)
             file = File(*inline, name=name) if inline else File(url=url, name=name)
         case "file":
             file = File(file_id=source.filled_text("file_id"), name=name, format=_FORMAT)

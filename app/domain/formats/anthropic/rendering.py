@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, assert_never
 
+from app.domain.common import base64_media
 from app.domain.common.messages import (
     File,
     FormatName,
@@ -73,7 +74,7 @@ def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
 
 def _adapt_image(image: Image) -> Image | Text:
     if image.data is None:
-        return image if inline_media.is_web_url(image.url) else labels.label_for(image)
+        return image if base64_media.is_web_url(image.url) else labels.label_for(image)
     declared = inline_media.media_type_of(image)
     media_type = "image/jpeg" if declared == "image/jpg" else declared
     if media_type not in _IMAGE_TYPES:
@@ -86,7 +87,7 @@ def _adapt_file(file: File) -> File | Text:
         return _adapt_file_data(file, file.data)
     has_text = file.text is not None and bool(file.text.strip())
     is_uploaded = file.file_id is not None and file.format is _FORMAT
-    is_sendable = has_text or is_uploaded or inline_media.is_web_url(file.url)
+    is_sendable = has_text or is_uploaded or base64_media.is_web_url(file.url)
     return file if is_sendable else labels.label_for(file)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from app.domain.common import base64_media
 from app.domain.common.errors import ValidationError
 from app.domain.common.messages import (
     File,
@@ -19,7 +20,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.formats import inline_media, json_fields, tool_calls
+from app.domain.formats import json_fields, tool_calls
 from app.domain.formats.gemini.fields import (
     RESULT_KEY,
     is_own_file,
@@ -171,7 +172,7 @@ def _has_signature(part: Fields) -> bool:
     """Check a part's signature, which must be base64; return whether there is one."""
     key = key_in(part.raw, "thoughtSignature")
     signature = part.optional_text(key)
-    if signature and not inline_media.is_base64(signature):
+    if signature and not base64_media.is_base64(signature):
         raise part.error(key, "must be base64")
     return bool(signature)
 
@@ -196,7 +197,7 @@ def _parse_uri(media: Fields) -> Image | File:
     uri = media.filled_text(key_in(media.raw, "fileUri"))
     media_type = media.optional_text(key_in(media.raw, "mimeType"))
     name = media.optional_text(key_in(media.raw, "displayName"))
-    if not inline_media.is_web_url(uri) or is_own_file(uri):
+    if not base64_media.is_web_url(uri) or is_own_file(uri):
         return File(media_type, file_id=uri, name=name, format=_FORMAT)
     if (media_type or "").lower().startswith("image/"):
         return Image(media_type, url=uri)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, assert_never
 
+from app.domain.common import base64_media
 from app.domain.common.messages import (
     File,
     FormatName,
@@ -125,7 +126,7 @@ def _adapt_image(image: Image) -> Image | Text:
         suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
         declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
     media_type = "image/jpeg" if declared == "image/jpg" else declared
-    is_sendable = image.data is not None or inline_media.is_web_url(image.url)
+    is_sendable = image.data is not None or base64_media.is_web_url(image.url)
     if media_type not in _IMAGE_TYPES or not is_sendable:
         return labels.label_for(image)
     return image if media_type == image.media_type else replace(image, media_type=media_type)
@@ -143,7 +144,7 @@ def _adapt_file(file: File) -> File | Image | Text:
         return document
     if file.file_id is not None and file.format is _FORMAT:
         return file
-    if not inline_media.is_web_url(file.url) or is_own_file(file.url or ""):
+    if not base64_media.is_web_url(file.url) or is_own_file(file.url or ""):
         return labels.label_for(file)
     if (media_type or "").startswith("image/"):
         return _adapt_image(Image(media_type, url=file.url))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.domain.common import base64_media
 from app.domain.common.messages import (
     FormatName,
     Image,
@@ -110,7 +111,7 @@ def _parse_generated_images(raw: Mapping[str, Any]) -> Iterable[Part]:
         image = item.get("image_url") if isinstance(item, Mapping) else None
         url = image.get("url") if isinstance(image, Mapping) else image
         if isinstance(url, str) and url:
-            media_type, data = inline_media.split_data_url(url) or (None, None)
+            media_type, data = base64_media.split_data_url(url) or (None, None)
             yield Image(url=url) if data is None else Image(media_type=media_type, data=data)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.domain.common import base64_media
 from app.domain.common.messages import FormatName, Message, Part, Reasoning, Role, Text, ToolCall
-from app.domain.formats import inline_media
 from app.domain.formats.json_fields import text_in
 from app.domain.formats.openai_chat.reasoning_fields import (
     PART_TYPES,
@@ -76,7 +76,7 @@ def _signed(parts: list[Part], message: Message) -> list[Part]:
     signed: list[Part] = []
     last_text = max((i for i, p in enumerate(parts) if isinstance(p, Text)), default=-1)
     for index, part in enumerate(parts):
-        if isinstance(part, ToolCall) and inline_media.is_base64(of_calls.get(part.id, "=")):
+        if isinstance(part, ToolCall) and base64_media.is_base64(of_calls.get(part.id, "=")):
             call = {"id": part.id, "name": part.name, "args": {}}
             block = {"functionCall": call, "thoughtSignature": of_calls[part.id]}
             signed.append(replace(part, block=block, format=FormatName.GEMINI))
@@ -103,5 +103,5 @@ def _gemini_signatures(message: Message) -> tuple[dict[str, str], str]:
             of_calls.setdefault(detail_id if detail_id in ids else ids[0], data)
         else:
             of_text = of_text or data
-    is_separate = of_text not in of_calls.values() and inline_media.is_base64(of_text)
+    is_separate = of_text not in of_calls.values() and base64_media.is_base64(of_text)
     return of_calls, of_text if is_separate else ""

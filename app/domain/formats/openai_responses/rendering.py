@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from app.domain.common import json_text
+from app.domain.common import base64_media, json_text
 from app.domain.common.messages import (
     OPENAI_FORMATS,
     File,
@@ -142,7 +142,7 @@ def _adapt_file(file: File) -> File | Text:
         return content
     if file.file_id is not None and file.format in OPENAI_FORMATS:
         return replace(file, name=None) if file.name else file  # an uploaded file has its own name
-    return file if inline_media.is_web_url(file.url) else labels.label_for(file)
+    return file if base64_media.is_web_url(file.url) else labels.label_for(file)
 
 
 def _without_id(part: Part) -> Part:
