@@ -382,7 +382,9 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
                     if state.compaction_id is not None:
                         await harness.undo(cid)
                 case _:
-                    await built(harness, cid)
+                    # Copies have no epochs, and in a tool loop a stream with one takes no new
+                    # tools: what is compared later is a first build on both sides.
+                    await harness.build(cid, RequestSettings(CHAT, "gpt-4o-mini"))
         except ContextError:
             pass
 
