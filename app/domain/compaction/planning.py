@@ -268,16 +268,17 @@ class _Planner:
     ) -> NoCompaction | CompactionPlan:
         """Plan again with old results cleared, where what the strategy preserves is too much.
 
-        That is where an asked target is missed, where the plan frees too little, and where it
-        leaves so much that a compaction is due again.
+        That is where an asked target is missed, and where a compaction is due and the plan frees
+        too little or leaves so much that it is due again.
         """
         budget, gain = self._budget, self._gain(plan)
         if self._is_asked:
             is_new = isinstance(plan, CompactionPlan) and plan.summarises
             goal = replace(budget, summary=self._reserve) if is_new else budget.without_new_summary
         else:
-            is_due = self._current_tokens - gain >= self._due_tokens
-            if not is_due and (self._options.forced or gain >= self._min_gain):
+            is_due_again = self._current_tokens - gain >= self._due_tokens
+            is_enough = self._options.forced or gain >= self._min_gain
+            if self._current_tokens < self._due_tokens or (is_enough and not is_due_again):
                 return plan
             target = max(budget.target, math.floor(self._due_tokens - self._min_gain))
             target = min(target, math.floor(self._current_tokens - self._min_gain))

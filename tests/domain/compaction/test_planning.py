@@ -807,7 +807,11 @@ def minimum_shown(talk: Talk) -> set[int]:
     )
     tail = [item for item in shown if covered is None or item.seq >= covered.end]
     state = [item for item in shown if covered is not None and item.seq < covered.start]
-    starts = [index for index, item in enumerate(tail) if index == 0 or item.role is U]
+    starts = [
+        index
+        for index, item in enumerate(tail)
+        if index == 0 or (item.role is U and not item.joins)
+    ]
     last_group = tail[group_boundary_before(tail, len(tail) - 1) :]
     match policy.strategy:
         case StrategyName.SANDWICH:

@@ -96,7 +96,7 @@ def test_the_result_fits_or_there_is_none(
 ) -> None:
     """None only where the newest user message and the pins exceed the capacity."""
     fitted = truncate(history, results_cleared_through, budget)
-    newest = next((item for item in reversed(history) if item.role is U), None)
+    newest = next((item for item in reversed(history) if item.role is U and not item.joins), None)
     if fitted is None:
         pinned = pinned_seqs(history)
         minimum = sum(item.tokens for item in history if item is newest or item.seq in pinned)
@@ -117,7 +117,7 @@ def test_spans_show_an_end_of_the_history_and_the_pins(
         return
     kept, pinned = kept_of(history, fitted), pinned_seqs(history)
     assert {item.seq for item in kept} >= pinned
-    newest = next((item for item in reversed(history) if item.role is U), None)
+    newest = next((item for item in reversed(history) if item.role is U and not item.joins), None)
     loose = [item for item in history if item.seq not in pinned]
     assert newest is None or newest in kept
     loose = [item for item in loose if item is not newest]
