@@ -14,48 +14,48 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.models.circuit_breaker import CircuitBreaker
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer, preload_fast
-from app.adapters.postgres.common.connections import Pooler, Store, Timeouts
-from app.adapters.postgres.compaction.backlog import Backlog
-from app.adapters.postgres.database import FREQUENT, Database
-from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
-from app.domain.conversations.rolling_window import window_defaults_from
-from app.domain.tenancy.limits import TenantLimits
-from app.domain.tenancy.retention import Retention
-from app.services.compaction.background import BackgroundCompactions
-from app.services.compaction.compaction import CompactionService
-from app.services.compaction.leases import Leases
-from app.services.compaction.runner import CompactionRunner
-from app.services.compaction.summaries.model_summary import ModelAccess
-from app.services.compaction.summaries.run import SummariserSettings
-from app.services.compaction.summariser import Summariser
-from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.conversations import ConversationService
-from app.services.conversations.search import SearchService
-from app.services.models.registry import RegistryService
-from app.services.payload.build_replay import BuildReplayService
-from app.services.ports import BlobStore
-from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.snapshots.imports import StaleImports
-from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.limits import LimitService
-from app.services.tenancy.retention import RetentionService
-from app.services.tenancy.summariser_quota import SummariserQuota
-from app.services.tool_output.collection import BlobCollector
-from app.services.tool_output.reading import BlobReader
-from app.services.tool_output.stored_results import StoredResults
-from app.services.tool_output.uploads import BlobUploads
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.common.errors import ServiceUnavailable
+from app.compaction.background import BackgroundCompactions
+from app.compaction.runner import CompactionRunner
+from app.compaction.service import CompactionService
+from app.compaction.summaries.model_summary import ModelAccess
+from app.compaction.summaries.run import SummariserSettings
+from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.compaction.summariser import Summariser
+from app.context.build_replay import BuildReplayService
+from app.context.models.service import RegistryService
+from app.conversations.messages.stored_results import StoredResults
+from app.conversations.ports import BlobStore
+from app.conversations.search.service import SearchService
+from app.conversations.service import ConversationService
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.windows.rolling_window import window_defaults_from
+from app.conversations.windows.service import ActiveWindows
+from app.database.connections import Pooler, Store, Timeouts
+from app.models.circuit_breaker import CircuitBreaker
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.registry import ModelRegistry
+from app.models.tokenizer import TiktokenTokenizer, preload_fast
+from app.operation.recorder import MeasuredGateway, Telemetry
+from app.repositories import FREQUENT, Database
 from app.settings import Settings
+from app.snapshots.imports_service import StaleImports
+from app.tenancy.api_keys_service import KeyService
+from app.tenancy.limits_service import LimitService
+from app.tenancy.retention_periods import Retention
+from app.tenancy.retention_service import RetentionService
+from app.tenancy.summariser_quota import SummariserQuota
+from app.tenancy.tenant_limits import TenantLimits
+from app.tool_output.collection import BlobCollector
+from app.tool_output.reading import BlobReader
+from app.tool_output.uploads import BlobUploads
+from app.work.backlog import Backlog
+from app.work.leases import Leases
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
-    from app.adapters.telemetry.tracing import Tracing
+    from app.operation.tracing import Tracing
 
 BLOB_STORE_SECONDS = 10.0
 """The timeout of a request to an object store, and so of an append that waits for one."""
@@ -212,7 +212,7 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
 
 def _is_full(settings: Settings) -> bool:
     """Return whether the disk of the private database is full; False for a configured database."""
-    from app.adapters.postgres.embedded import is_embedded_url, is_full
+    from app.database.embedded import is_embedded_url, is_full
 
     return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
@@ -260,7 +260,7 @@ def app_version() -> str:
 def _tracing(settings: Settings) -> Tracing | None:
     if settings.otlp_endpoint is None:
         return None
-    from app.adapters.telemetry.tracing import Tracing
+    from app.operation.tracing import Tracing
 
     return Tracing(settings.otlp_endpoint, app_version())
 

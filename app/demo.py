@@ -23,7 +23,7 @@ from typing import Any
 import click
 import httpx
 
-from app.domain.common import json_text
+from app.common import json_text
 
 SAMPLES = Path(__file__).with_name("samples.jsonl")
 MODEL = "gpt-4o-mini"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from app.domain.common.policy import merge
+from app.policy.policy import merge
 
 PREFIX = "CONTEXT_"
 POLICY_VARIABLE = "CONTEXT_POLICY"
@@ -54,7 +54,7 @@ def policy_from_env(environ: Mapping[str, str], defaults: Mapping[str, Any]) -> 
     """Return the policy leaves that the environment sets, nested as in JSON .
 
     Single variables override the object in `CONTEXT_POLICY`. Raises SettingsError for text that
-    cannot be parsed; `app.domain.common.policy.effective` checks the values.
+    cannot be parsed; `app.policy.policy.effective` checks the values.
     """
     try:
         given: Any = json.loads(environ.get(POLICY_VARIABLE, "").strip() or "{}")

@@ -10,71 +10,73 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from app import logs
-from app.adapters.postgres.readiness import Readiness
-from app.adapters.tool_ranking.ranking import Bm25Ranking
-from app.api.compaction import compactions, jobs, strategies
-from app.api.conversations import (
-    agents,
-    conversations,
-    events,
-    messages,
-    single_messages,
-)
-from app.api.conversations import search as message_search
-from app.api.http import errors
-from app.api.http.application import Application
-from app.api.http.dependencies import Services
-from app.api.http.heavy_requests import large_slots
-from app.api.mcp.endpoint import McpEndpoint
-from app.api.middleware.authentication import AuthenticationMiddleware
-from app.api.middleware.request_logging import RequestLoggingMiddleware
-from app.api.models import models, tokens
-from app.api.openapi.description import DESCRIPTION, TAGS, describe
-from app.api.operation import caller, health, pages
-from app.api.payload import (
-    call_history,
-    context,
-    reported_usage,
-    stateless,
-    usage_totals,
-)
-from app.api.prompt import tools
-from app.api.snapshots import exports, forks, snapshots
-from app.api.tool_output import blob_reading, blobs
+from app.common import logs
+from app.common.json_structure import StructureLimits
+from app.common.limiter import Slots
+from app.compaction import jobs_routes as jobs
+from app.compaction import routes as compactions
+from app.compaction import strategies_routes as strategies
+from app.compaction.background import JobService
+from app.compaction.receipts import ReceiptService
 from app.composition import Parts, app_version, new_id, utc_now
-from app.domain.common.json_structure import StructureLimits
+from app.context import routes as context
+from app.context import stateless_routes as stateless
+from app.context.call_history import routes as call_history
+from app.context.call_history.service import CallHistoryService
+from app.context.models import routes as models
+from app.context.models import tokens_routes as tokens
+from app.context.payload_cache import PayloadCache
+from app.context.pipeline.state import BuildDependencies
+from app.context.service import ContextService
+from app.context.stateless_service import StatelessService
+from app.context.steps import StepService
+from app.context.tool_calls import ToolCallService
+from app.context.usage import routes as reported_usage
+from app.context.usage import totals_routes as usage_totals
+from app.context.usage.service import UsageService
+from app.context.usage.totals_service import UsageTotalService
+from app.conversations import routes as conversations
+from app.conversations.agents import routes as agents
+from app.conversations.agents.service import AgentService
+from app.conversations.events import routes as events
+from app.conversations.events.service import EventService
+from app.conversations.keys import ConversationKeys
+from app.conversations.messages import routes as messages
+from app.conversations.messages import single_routes as single_messages
+from app.conversations.messages.pins import PinService
+from app.conversations.messages.redactions import RedactionService
+from app.conversations.messages.service import LogService
+from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.search import routes as message_search
+from app.conversations.search.tenant_service import TenantSearchService
+from app.conversations.statuses import Statuses
+from app.database.readiness import Readiness
 from app.environment import SettingsError
 from app.heap import return_freed_memory
-from app.services.common.limiter import Slots
-from app.services.compaction.background import JobService
-from app.services.compaction.receipts import ReceiptService
-from app.services.conversations.agents import AgentService
-from app.services.conversations.events import EventService
-from app.services.conversations.log import LogService
-from app.services.conversations.own_ids import ConversationKeys
-from app.services.conversations.pins import PinService
-from app.services.conversations.redactions import RedactionService
-from app.services.conversations.statuses import Statuses
-from app.services.conversations.tenant_search import TenantSearchService
-from app.services.conversations.transcripts import TranscriptService
-from app.services.payload.call_history import CallHistoryService
-from app.services.payload.context import ContextService
-from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.state import BuildDependencies
-from app.services.payload.reported_usage import UsageService
-from app.services.payload.stateless import StatelessService
-from app.services.payload.steps import StepService
-from app.services.payload.tool_calls import ToolCallService
-from app.services.payload.usage_totals import UsageTotalService
-from app.services.prompt.tool_search import ToolSearchService
-from app.services.snapshots.exports import ExportService
-from app.services.snapshots.forks import ForkService
-from app.services.snapshots.imports import ImportService
-from app.services.snapshots.restores import RestoreService
-from app.services.snapshots.snapshot_summaries import SnapshotSummaries
-from app.services.snapshots.snapshots import SnapshotService
+from app.http import errors
+from app.http.application import Application
+from app.http.authentication import AuthenticationMiddleware
+from app.http.dependencies import Services
+from app.http.heavy_requests import large_slots
+from app.http.request_logging import RequestLoggingMiddleware
+from app.mcp_server.endpoint import McpEndpoint
+from app.openapi.description import DESCRIPTION, TAGS, describe
+from app.operation import caller, health, pages
 from app.settings import Settings, read_settings
+from app.snapshots import exports_routes as exports
+from app.snapshots import forks_routes as forks
+from app.snapshots import routes as snapshots
+from app.snapshots.exports_service import ExportService
+from app.snapshots.forks_service import ForkService
+from app.snapshots.imports_service import ImportService
+from app.snapshots.restores import RestoreService
+from app.snapshots.service import SnapshotService
+from app.snapshots.snapshot_summaries import SnapshotSummaries
+from app.tool_output import reading_routes as blob_reading
+from app.tool_output import routes as blobs
+from app.tool_output import tools_routes as tools
+from app.tool_output.ranking.bm25 import Bm25Ranking
+from app.tool_output.tool_search import ToolSearchService
 from app.worker import worker_of
 
 # The two hot paths come first: routes are matched in this order.

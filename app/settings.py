@@ -26,8 +26,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.policy import DEFAULT_POLICY, effective
+from app.common.errors import ValidationError
 from app.environment import (
     POLICY_VARIABLE,
     PREFIX,
@@ -38,6 +37,7 @@ from app.environment import (
     split,
     variable,
 )
+from app.policy.policy import DEFAULT_POLICY, effective
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
@@ -53,7 +53,7 @@ def _decode(value: object) -> object:
 
 
 def _compiles(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    from app.domain.compaction.summaries.secret_masking import compile_patterns
+    from app.compaction.summaries.secret_masking import compile_patterns
 
     compile_patterns(patterns)
     return patterns
@@ -429,7 +429,7 @@ class Settings(
         usable = (self.summarizer_model, *self.summarizer_fallback_models)
         if model in (None, *usable, *self.summarizer_allowed_models):
             return
-        from app.domain.compaction.summaries.model_calls import EXTRACTIVE
+        from app.models.model_calls import EXTRACTIVE
 
         if model != EXTRACTIVE:
             raise ValueError(

@@ -20,15 +20,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
-from app import logs
-from app.adapters.postgres.compaction.jobs import listening
-from app.adapters.postgres.database import Database
+from app.common import json_text, logs
+from app.common.errors import ServiceUnavailable
 from app.composition import Parts
-from app.domain.common import json_text
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.conversations.job import Claim
-from app.services.compaction.leases import Leases
+from app.repositories import Database
 from app.settings import Settings
+from app.work.job import Claim
+from app.work.leases import Leases
+from app.work.repository import listening
 
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
@@ -314,6 +313,6 @@ def _metrics_of(settings: Settings, parts: Parts) -> AbstractContextManager[obje
     """Serve `/metrics` if the settings have a port for it."""
     if settings.metrics_port is None:
         return nullcontext()
-    from app.adapters.telemetry.metrics_server import serving_metrics
+    from app.operation.metrics_server import serving_metrics
 
     return serving_metrics(parts.telemetry, settings.host, settings.metrics_port)

@@ -21,10 +21,10 @@ from typing import Any
 
 import orjson
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.domain.common.messages import FormatName
-from app.domain.formats import parse_tool
-from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.formats import parse_tool
+from app.formats.message import FormatName
+from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from benchmarks.connection import Connection, UnexpectedAnswer
 from benchmarks.figures import Section
 from benchmarks.processes import service

@@ -30,7 +30,7 @@ import click
 import orjson
 
 from app.demo import Client, Trace
-from app.domain.common.messages import FormatName
+from app.formats.message import FormatName
 from benchmarks.connection import Connection, UnexpectedAnswer
 from benchmarks.figures import Section
 from benchmarks.processes import model_server, service, summarised_by

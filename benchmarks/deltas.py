@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from app.domain.common.messages import FormatName
+from app.formats.message import FormatName
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import Section, kib, ms, p50, p95, times
 from benchmarks.stage import MODEL, report

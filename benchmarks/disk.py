@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 import uvloop
 
-from app.adapters.postgres.embedded_cluster import programs
+from app.database.embedded_cluster import programs
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, times
 from benchmarks.log_copies import copying, settle

@@ -30,7 +30,7 @@ from statistics import median
 import asyncpg
 import psutil
 
-from app.adapters.postgres.embedded import running
+from app.database.embedded import running
 from app.demo import Answer, Client, Trace, Unreachable
 from benchmarks.figures import Section, counts
 from benchmarks.processes import Served as ModelServer

@@ -24,10 +24,10 @@ import asyncpg
 import orjson
 import uvloop
 
-from app.domain.tenancy.api_keys import DEFAULT_TENANT
-from app.domain.tenancy.limits import TenantLimits
-from app.keys import create, set_limits
+from app.cli.api_keys import create, set_limits
 from app.settings import Settings
+from app.tenancy.api_keys import DEFAULT_TENANT
+from app.tenancy.tenant_limits import TenantLimits
 from benchmarks import floors
 from benchmarks.append import Load, Round
 from benchmarks.connection import Connection

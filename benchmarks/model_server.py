@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import TiktokenTokenizer
 from tests.fake_llm import completion_body, unpaired
 
 SHARE = 0.1

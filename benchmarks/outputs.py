@@ -38,9 +38,9 @@ from urllib.parse import urlencode
 import orjson
 import zstandard
 
-from app.adapters.blobs.chunks import ZSTD_LEVEL
-from app.domain.tool_output.blobs import CHUNK_BYTES
-from app.domain.tool_output.grep import Grep
+from app.blobs.blobs import CHUNK_BYTES
+from app.blobs.chunks import ZSTD_LEVEL
+from app.tool_output.grep import Grep
 from benchmarks.connection import TIMEOUT_SECONDS, Connection, UnexpectedAnswer, request
 from benchmarks.figures import Section, ms, p50, p95, times
 from benchmarks.processes import PostgresProcesses, Served, service

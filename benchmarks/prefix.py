@@ -23,12 +23,12 @@ from typing import Any
 
 import orjson
 
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
 from app.demo import Client, Trace
-from app.domain.common.messages import FormatName, Image
-from app.domain.models.limits import ModelInfo
-from app.domain.models.media import image_tokens
+from app.formats.message import FormatName, Image
+from app.models.limits import ModelInfo
+from app.models.media import image_tokens
+from app.models.registry import ModelRegistry
+from app.models.tokenizer import TiktokenTokenizer
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section
 from benchmarks.processes import service

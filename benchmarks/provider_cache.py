@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from app.domain.models.limits import ModelInfo
-from app.domain.payload.reported_usage import TokenUsage
+from app.models.limits import ModelInfo
+from app.models.usage_objects import TokenUsage
 
 IMPLICIT_MINIMUM = 1_024
 IMPLICIT_STEP = 128

@@ -20,11 +20,11 @@ from time import perf_counter
 
 import uvloop
 
-from app.adapters.postgres.migrate import migrate
 from app.composition import Parts, new_id
-from app.domain.conversations.settings import StoredSettings
-from app.services.conversations.batches import Append
-from app.services.conversations.log import LogService
+from app.conversations.messages.batches import Append
+from app.conversations.messages.service import LogService
+from app.conversations.settings import StoredSettings
+from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded
 from benchmarks.figures import Section, ms, p50, p95

@@ -24,9 +24,9 @@ from uuid import UUID, uuid4
 
 import orjson
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import make_drafts
+from app.conversations.messages.draft import make_drafts
+from app.formats.message import FormatName
+from app.models.tokenizer import TiktokenTokenizer
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import SAMPLE_HEADS, Samples, Section, kib, p50, times
 from benchmarks.floors import FloorA

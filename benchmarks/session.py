@@ -25,9 +25,9 @@ from uuid import UUID, uuid4
 import orjson
 import uvloop
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import make_drafts
+from app.conversations.messages.draft import make_drafts
+from app.formats.message import FormatName
+from app.models.tokenizer import TiktokenTokenizer
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.deltas import add_deltas, measure_deltas
 from benchmarks.figures import Section, kib, ms, p50, p95, percentile, times

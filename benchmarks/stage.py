@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from app.adapters.postgres.embedded import running
+from app.database.embedded import running
 from benchmarks import floors
 from benchmarks.connection import Connection
 from benchmarks.processes import PostgresProcesses, Served, floor_b, service

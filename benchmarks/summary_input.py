@@ -25,9 +25,9 @@ from typing import Any
 
 import click
 
-from app.adapters.models.registry import ModelRegistry
 from app.demo import Client, Trace
-from app.domain.models.limits import ModelInfo
+from app.models.limits import ModelInfo
+from app.models.registry import ModelRegistry
 from benchmarks.figures import Section
 from benchmarks.processes import service
 from benchmarks.recorded import Conversation, budget_of, recorded, without_end

@@ -24,9 +24,9 @@ from typing import Any
 
 import orjson
 
-from app.adapters.tool_ranking.ranking import Bm25Ranking
-from app.domain.formats import ToolDefinition
-from app.domain.prompt.tool_deferral import MAX_TOOL_MATCHES
+from app.formats import ToolDefinition
+from app.prompt.tool_deferral import MAX_TOOL_MATCHES
+from app.tool_output.ranking.bm25 import Bm25Ranking
 from benchmarks.figures import Section
 from benchmarks.tool_queries import Query
 

@@ -23,12 +23,12 @@ from typing import Any
 import orjson
 import psutil
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.tool_ranking.ranking import Bm25Ranking
-from app.domain.common.policy import Policy
-from app.domain.formats import ToolDefinition, parse_tool
-from app.domain.models.tokens import estimate_tool_defs_tokens
-from app.domain.prompt.tool_deferral import ToolLimits, plan_deferral
+from app.formats import ToolDefinition, parse_tool
+from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokens import estimate_tool_defs_tokens
+from app.policy.policy import Policy
+from app.prompt.tool_deferral import ToolLimits, plan_deferral
+from app.tool_output.ranking.bm25 import Bm25Ranking
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service

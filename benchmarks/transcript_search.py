@@ -19,11 +19,11 @@ from typing import Any
 import asyncpg
 import uvloop
 
-from app.adapters.postgres.migrate import migrate
 from app.composition import Parts, new_id
-from app.domain.conversations.settings import StoredSettings
-from app.services.conversations.batches import Append
-from app.services.conversations.log import LogService
+from app.conversations.messages.batches import Append
+from app.conversations.messages.service import LogService
+from app.conversations.settings import StoredSettings
+from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.figures import Section, ms, p50, p95, times
 from benchmarks.stage import MODEL, database, report

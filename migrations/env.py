@@ -1,6 +1,6 @@
 """Where Alembic meets the database: the service's own connection, or one from the environment.
 
-The service passes a connection (`app.adapters.postgres.migrate`). On Alembic's command line the
+The service passes a connection (`app.database.migrate`). On Alembic's command line the
 database is `CONTEXT_DIRECT_DATABASE_URL`, else `CONTEXT_DATABASE_URL`. Either way one process
 migrates at a time, and no statement waits or runs for long.
 """
@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.migrate import TIMEOUTS, migration_lock
-from app.adapters.postgres.tables import metadata
+from app.database.migrate import TIMEOUTS, migration_lock
+from app.database.tables import metadata
 
 
 def run(connection: Connection) -> None:

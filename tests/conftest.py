@@ -38,12 +38,12 @@ import uvicorn
 from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
-from app.adapters.postgres.common.connections import Pooler, Store
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.embedded import DATABASE, running
-from app.adapters.postgres.migrate import migrate
-from app.logs import OURS, JsonLines, LineHandler
+from app.common.logs import OURS, JsonLines, LineHandler
+from app.database.connections import Pooler, Store
+from app.database.embedded import DATABASE, running
+from app.database.migrate import migrate
 from app.main import create_app
+from app.repositories import Database
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
 from tests.patience import PATIENCE_SECONDS

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.adapters.postgres.common.connections import PoolState
-from app.adapters.postgres.compaction.backlog import Waiting
-from app.adapters.telemetry.recorder import Telemetry
+from app.database.connections import PoolState
+from app.operation.recorder import Telemetry
+from app.work.backlog import Waiting
 
 
 @dataclass(frozen=True)

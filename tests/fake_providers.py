@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.tool_output.preview import AGENT_TOOL_NAMES, GREP
+from app.blobs.preview import AGENT_TOOL_NAMES, GREP
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
 from tests.judge import refusals
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.logs import JsonLines
+from app.common.logs import JsonLines
 
 
 class Lines(logging.Handler):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.postgres.embedded_cluster import DATABASE, Cluster, account_for
-from app.adapters.postgres.embedded_upgrade import programs_of
+from app.database.embedded_cluster import DATABASE, Cluster, account_for
+from app.database.embedded_upgrade import programs_of
 
 VERSIONS = [version for version in ("14", "15", "16", "17") if programs_of(version) is not None]
 other_version = pytest.mark.skipif(not VERSIONS, reason="no other PostgreSQL is installed here")

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from app.adapters.postgres.common.connections import Statement
+from app.database.connections import Statement
 
 
 async def plan_of(database_url: str, statement: Statement) -> str:

@@ -31,18 +31,18 @@ from typing import Any, Protocol
 
 import orjson
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
+from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Answer, Client, Trace, Unreachable
-from app.domain.common.messages import File, FormatName, Image, Text
-from app.domain.conversations.view import SUMMARY_PREFIX
-from app.domain.formats import FORMATS, parse_tool
-from app.domain.models.tokens import (
+from app.formats import FORMATS, parse_tool
+from app.formats.message import File, FormatName, Image, Text
+from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokens import (
     MESSAGE_OVERHEAD,
     count_payload_messages,
     count_system,
     estimate_tool_defs_tokens,
 )
-from app.domain.payload.assembler import WINDOW_NOTE
+from app.payload.assembler import WINDOW_NOTE
 from tests.commands import Launch, Process, environment, free_port, launched
 from tests.judge import Facts, judge
 from tests.patience import PATIENCE_SECONDS

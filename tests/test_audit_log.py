@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from app import keys, tenant_deletion
-from app.domain.common.errors import Conflict, NotFound
-from app.domain.tenancy.limits import TenantLimits
+from app.cli import api_keys as keys
+from app.cli import tenant_deletion
+from app.common.errors import Conflict, NotFound
 from app.main import create_app
 from app.settings import Settings
+from app.tenancy.tenant_limits import TenantLimits
 from tests.api.talk import append, new_conversation, user
 from tests.conftest import started
 

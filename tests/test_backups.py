@@ -21,12 +21,12 @@ import asyncpg
 import httpx
 import pytest
 
-from app.adapters.postgres import dumps
-from app.adapters.postgres.dumps import dump
-from app.adapters.postgres.embedded import DATABASE, running
-from app.adapters.postgres.embedded_cluster import programs
-from app.adapters.postgres.embedded_upgrade import Upgrade
-from app.adapters.postgres.migrate import is_current, migrate
+from app.database import dumps
+from app.database.dumps import dump
+from app.database.embedded import DATABASE, running
+from app.database.embedded_cluster import programs
+from app.database.embedded_upgrade import Upgrade
+from app.database.migrate import is_current, migrate
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.test_links import Caller, act

@@ -14,11 +14,11 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.adapters.models.registry import ModelRegistry
+from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Trace
-from app.domain.common.policy import effective
-from app.domain.conversations.view import SUMMARY_PREFIX
-from app.domain.payload.reported_usage import TokenUsage
+from app.models.registry import ModelRegistry
+from app.models.usage_objects import TokenUsage
+from app.policy.policy import effective
 from benchmarks.log_copies import copy_conversations, copying, extend
 from benchmarks.loop_stalls import loop_stalls
 from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of

@@ -25,10 +25,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from app.adapters.postgres.embedded import running
 from app.cli import cli
 from app.cli.database import location
 from app.cli.serve import is_loopback
+from app.database.embedded import running
 from app.settings import Settings
 from tests.api.talk import talk
 from tests.commands import COMMAND, environment, serving, stop

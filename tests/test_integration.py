@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.common.messages import FormatName
+from app.formats.message import FormatName
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.fake_llm import Behaviour, Request

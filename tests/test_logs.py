@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.logs import JsonLines, request_id
+from app.common.logs import JsonLines, request_id
 from tests.log_calls import FOUND
 
 

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.migrate import migrate
+from app.database.embedded import running
+from app.database.migrate import migrate
 from app.demo import Answer, Client
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from app.domain.formats.json_fields import compact
+from app.formats.json_fields import compact
 from tests.commands import free_port
 from tests.fake_llm import FakeLLM, answer, slow
 from tests.patience import PATIENCE_SECONDS

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.configuration import markdown
-from app.domain.common.policy import DEFAULT_POLICY, effective
 from app.environment import SettingsError, missing, policy_from_env, policy_variables
+from app.policy.policy import DEFAULT_POLICY, effective
 from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.demo import Client, Trace
-from app.domain.common.messages import FormatName
+from app.formats.message import FormatName
 from tests.judge import refusals
 from tests.patience import PATIENCE_SECONDS
 from tests.recorded import (

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from click.testing import CliRunner, Result
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.embedded_cluster import UPGRADED, programs
-from app.adapters.postgres.embedded_upgrade import Upgrade
-from app.adapters.postgres.migrate import migrate
 from app.cli import cli
+from app.database.embedded import running
+from app.database.embedded_cluster import UPGRADED, programs
+from app.database.embedded_upgrade import Upgrade
+from app.database.migrate import migrate
 from tests.other_postgres import VERSIONS, make_cluster, other_programs, other_version
 from tests.test_backups import rows_of
 

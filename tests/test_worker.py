@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.migrate import migrate
+from app.common import json_text
+from app.common.errors import ServiceUnavailable
 from app.composition import Parts, new_id
-from app.domain.common import json_text
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.conversations.job import Job
-from app.domain.conversations.settings import StoredSettings as Layer
-from app.services.compaction.leases import Leases
+from app.conversations.settings import StoredSettings as Layer
+from app.database.connections import Store
+from app.database.embedded import running
+from app.database.migrate import migrate
+from app.repositories import Database
 from app.settings import Settings
+from app.work.job import Job
+from app.work.leases import Leases
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
@@ -405,10 +405,10 @@ async def test_a_worker_outlives_its_database(
 
 PROCESS = """
 import asyncio, sys
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.common.connections import Store
+from app.repositories import Database
+from app.database.connections import Store
 from app.composition import new_id
-from app.services.compaction.leases import Leases
+from app.work.leases import Leases
 from app.worker import Worker
 
 async def work(tenant_id, conversation_id, job_id):

@@ -31,7 +31,7 @@ def backup(file: Path, programs: Path | None) -> None:
     The rows are those of one moment. `-` is stdout. FILE has the hashes of API keys, and everything
     else in the clear: keep it as safe as the database. Objects of an object store are not in it.
     """
-    from app.adapters.postgres.dumps import dump
+    from app.database.dumps import dump
 
     settings = existing_settings()
     with _one_line_errors(), exiting_on_sigterm(), database(settings) as url, _new(file) as opened:
@@ -50,7 +50,7 @@ def restore(file: Path, programs: Path | None) -> None:
 
     All is loaded, or nothing. Then the schema is migrated to that of this version.
     """
-    from app.adapters.postgres.dumps import restore as restore_dump
+    from app.database.dumps import restore as restore_dump
 
     settings = read_settings()
     with _one_line_errors(), exiting_on_sigterm(), _old(file) as opened, database(settings) as url:
@@ -61,9 +61,9 @@ def restore(file: Path, programs: Path | None) -> None:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    from app.adapters.postgres.dumps import DumpError
-    from app.adapters.postgres.embedded import EmbeddedPostgresError
-    from app.adapters.postgres.migrate import MigrationError
+    from app.database.dumps import DumpError
+    from app.database.embedded import EmbeddedPostgresError
+    from app.database.migrate import MigrationError
 
     try:
         yield

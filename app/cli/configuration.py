@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.api.prompt.policy_schemas import PolicyPatch
-from app.domain.common.policy import DEFAULT_POLICY
 from app.environment import policy_variables, variable
+from app.policy.policy import DEFAULT_POLICY
+from app.prompt.policy_schemas import PolicyPatch
 from app.settings import GROUPS, Settings, secret_files
 
 _HEAD = """\

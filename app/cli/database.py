@@ -18,7 +18,7 @@ from app.environment import variable
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from app.adapters.postgres.migrate import MigrationError
+    from app.database.migrate import MigrationError
     from app.settings import Settings
 
 T = TypeVar("T")
@@ -37,13 +37,13 @@ def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
     With `supervised` the private one is restarted when it ends. If it cannot be restarted, the
     process receives SIGTERM and exits with the code of DatabaseLost.
     """
-    from app import logs
+    from app.common import logs
 
     logs.configure(settings.log_level)
     if settings.database_url:
         yield settings.database_url
         return
-    from app.adapters.postgres.embedded import EmbeddedPostgresError, running
+    from app.database.embedded import EmbeddedPostgresError, running
 
     lost_reasons: list[str] = []
 
@@ -68,12 +68,7 @@ def migrated(url: str, *, apart: bool = False) -> bool:
     With `apart` a child process does it: the libraries of migrations would take 30 MB of memory in
     this one for as long as it runs.
     """
-    from app.adapters.postgres.migrate import (
-        DatabaseUnusable,
-        MigrationError,
-        is_current,
-        migrate,
-    )
+    from app.database.migrate import DatabaseUnusable, MigrationError, is_current, migrate
 
     try:
         if is_current(url):
@@ -93,7 +88,7 @@ def _migrate_apart(url: str) -> None:
     """Migrate in a child process and raise its error; a signal to this process ends it."""
     import multiprocessing
 
-    from app.adapters.postgres.migrate import MigrationError
+    from app.database.migrate import MigrationError
 
     context = multiprocessing.get_context("spawn")
     results, sender = context.Pipe(duplex=False)
@@ -113,7 +108,7 @@ def _migrate_apart(url: str) -> None:
 
 def _report_migration(url: str, sender: Connection[MigrationError | None, Any]) -> None:
     """Migrate and send the error, None without one."""
-    from app.adapters.postgres.migrate import MigrationError, migrate
+    from app.database.migrate import MigrationError, migrate
 
     error = None
     try:
@@ -131,8 +126,8 @@ def run_migrated(settings: Settings, work: Callable[[Settings], Coroutine[Any, A
 
 
 def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
-    """Run work of `app.keys` in the database at `url`; its errors become one line."""
-    from app.domain.common.errors import ContextError
+    """Run work of `app.cli.api_keys` in the database at `url`; its errors become one line."""
+    from app.common.errors import ContextError
 
     try:
         return asyncio.run(work(settings.model_copy(update={"database_url": url})))

@@ -61,7 +61,7 @@ def serve() -> None:
         migrated(settings.direct_database_url or url, apart=True)
         warming.join()
         if listener is None:
-            from app.keys import has_keys
+            from app.cli.api_keys import has_keys
 
             if not run_in(settings, url, has_keys):
                 _refuse_public_address(settings)
@@ -114,8 +114,8 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
-    from app import logs
-    from app.api.middleware.connections import BoundedProtocol
+    from app.common import logs
+    from app.http.connections import BoundedProtocol
 
     # The default would trust every client on this machine.
     trusted_proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")

@@ -36,7 +36,7 @@ def create_key(
 
     A line on stderr names the database. A private database is created if it does not exist.
     """
-    from app.keys import create
+    from app.cli.api_keys import create
 
     settings = read_settings()
     exists = has_database(settings)
@@ -67,7 +67,7 @@ def rotate_key(key_id: str, overlap_hours: int, is_json: bool) -> None:
     The new key has the tenant, name, scope and lifetime of KEY_ID, which stays valid for the
     overlap; `keys list` shows both.
     """
-    from app.keys import rotate
+    from app.cli.api_keys import rotate
 
     text, sentence = run_migrated(existing_settings(), partial(rotate, key_id, overlap_hours))
     click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
@@ -87,7 +87,7 @@ def _print_key(text: str, *, is_json: bool) -> None:
 @on_database
 def list_keys(tenant: str | None, is_json: bool) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
-    from app.keys import list_of_keys
+    from app.cli.api_keys import list_of_keys
 
     rows = run_migrated(existing_settings(), partial(list_of_keys, tenant))
     print_rows(rows, KEY_HEADS, is_json=is_json)
@@ -100,7 +100,7 @@ def list_keys(tenant: str | None, is_json: bool) -> None:
 @on_database
 def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
     """Change when KEY_ID expires."""
-    from app.keys import expire
+    from app.cli.api_keys import expire
 
     if never == (in_days is not None):
         raise click.UsageError("Give --in-days or --never.")
@@ -112,7 +112,7 @@ def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
 @on_database
 def revoke_key(key_id: str) -> None:
     """Revoke a key for good; `keys list` shows its KEY_ID. Takes effect within 10 s."""
-    from app.keys import revoke
+    from app.cli.api_keys import revoke
 
     click.echo(run_migrated(existing_settings(), partial(revoke, key_id)))
 
@@ -127,8 +127,8 @@ def tenants() -> None:
 @on_database
 def list_tenants(is_json: bool) -> None:
     """List tenants with their state and the limits that override the settings."""
-    from app.domain.tenancy.limits import TenantLimits
-    from app.keys import list_of_tenants
+    from app.cli.api_keys import list_of_tenants
+    from app.tenancy.tenant_limits import TenantLimits
 
     rows = run_migrated(existing_settings(), list_of_tenants)
     heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
@@ -143,8 +143,8 @@ def list_tenants(is_json: bool) -> None:
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
-    from app.domain.tenancy.limits import TenantLimits
-    from app.keys import set_limits
+    from app.cli.api_keys import set_limits
+    from app.tenancy.tenant_limits import TenantLimits
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")
@@ -167,7 +167,7 @@ def enable_tenant(tenant: str) -> None:
 
 
 def _set_disabled(tenant: str, disabled: bool) -> None:
-    from app.keys import set_disabled
+    from app.cli.api_keys import set_disabled
 
     run_migrated(existing_settings(), partial(set_disabled, tenant, disabled))
     click.echo(f"{'Disabled' if disabled else 'Enabled'} tenant {tenant}.")
@@ -183,7 +183,7 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
 
     The keys stay. Repeat it after an interruption.
     """
-    from app.tenant_deletion import delete
+    from app.cli.tenant_deletion import delete
 
     if not yes:
         raise click.ClickException(

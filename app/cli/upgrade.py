@@ -24,10 +24,10 @@ def upgrade_database(programs: Path | None) -> None:
     Needed once after a release with a new major version, while the service is stopped. All rows are
     copied; the old database stays beside the new one, and may be deleted later.
     """
-    from app.adapters.postgres.dumps import DumpError, dump, restore
-    from app.adapters.postgres.embedded import EmbeddedPostgresError, running
-    from app.adapters.postgres.embedded_upgrade import upgrading
-    from app.adapters.postgres.migrate import MigrationError
+    from app.database.dumps import DumpError, dump, restore
+    from app.database.embedded import EmbeddedPostgresError, running
+    from app.database.embedded_upgrade import upgrading
+    from app.database.migrate import MigrationError
 
     data_dir = read_settings().data_dir.resolve()
     if not (data_dir / "postgres" / "PG_VERSION").exists():

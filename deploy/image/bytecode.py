@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 import app
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import ModelCall
+from app.common.errors import ServiceUnavailable
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.model_calls import ModelCall
 
 MODELS = ("openai/gpt-4o", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-pro")
 MESSAGES = ({"role": "user", "content": "x"},)

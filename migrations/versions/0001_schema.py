@@ -1,4 +1,4 @@
-"""The whole schema, made from `app.adapters.postgres.tables`.
+"""The whole schema, made from `app.database.tables`.
 
 Until the first release it changes with the tables; after it a revision is never changed, and this
 one becomes text.
@@ -9,7 +9,7 @@ Revision ID: 0001
 from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
-from app.adapters.postgres.tables import metadata
+from app.database.tables import metadata
 
 revision = "0001"
 down_revision = None

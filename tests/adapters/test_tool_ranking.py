@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.tool_ranking.ranking import Bm25Ranking
-from app.adapters.tool_ranking.words import words
-from app.domain.formats import ToolDefinition
+from app.formats import ToolDefinition
+from app.tool_output.ranking.bm25 import Bm25Ranking
+from app.tool_output.ranking.words import words
 
 
 def tool(name: str, description: str = "", **properties: Any) -> ToolDefinition:
@@ -135,5 +135,5 @@ async def test_the_least_recently_searched_index_is_evicted() -> None:
 
 def test_the_library_is_imported_when_it_is_needed() -> None:
     """A process that never searches does not load the stemmer."""
-    code = "import sys, app.adapters.tool_ranking.ranking\nassert 'Stemmer' not in sys.modules\n"
+    code = "import sys, app.tool_output.ranking.bm25\nassert 'Stemmer' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)

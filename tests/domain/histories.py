@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log.batch import Calls, batch_shape
-from app.domain.conversations.log.draft import Draft, make_drafts
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import Entry, entry, marked
-from app.domain.formats.tool_calls import own_id
-from app.domain.models.tokens import CountText
+from app.conversations.messages.batch import Calls, batch_shape
+from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.row import LogRow
+from app.conversations.turns import Entry, entry, marked
+from app.formats.message import FormatName, Role
+from app.formats.tool_calls import own_id
+from app.models.tokens import CountText
 from tests.domain.compaction import strategies_messages as given_
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES

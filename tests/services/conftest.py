@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.adapters.postgres.database import Database
+from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase
 
 

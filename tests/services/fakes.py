@@ -14,52 +14,52 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.jobs import JobRepository
-from app.adapters.postgres.conversations.log import LogRepository
-from app.adapters.postgres.database import Database, Repositories
-from app.adapters.postgres.payload.contexts import ContextRepository
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.compaction.results import CompactResult
-from app.domain.compaction.summaries.checklist import split_kept
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.events import Cursor
-from app.domain.formats import parse_tool
-from app.domain.models.limits import ModelInfo
-from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.background import BackgroundCompactions
-from app.services.compaction.compaction import CompactionService
-from app.services.compaction.leases import Leases
-from app.services.compaction.receipts import ReceiptService
-from app.services.compaction.runner import CompactionRunner
-from app.services.compaction.runs import CompactRequest
-from app.services.compaction.summaries.model_summary import ModelAccess
-from app.services.compaction.summaries.run import SummariserSettings
-from app.services.compaction.summariser import Summariser
-from app.services.conversations.active_windows import ActiveWindows
-from app.services.conversations.agents import AgentService, NewAgent
-from app.services.conversations.appended_messages import AppendAnswer
-from app.services.conversations.batches import Append
-from app.services.conversations.conversations import ConversationService, NewConversation
-from app.services.conversations.log import LogService
-from app.services.conversations.own_settings import OwnSettings, Patch
-from app.services.conversations.pins import PinService
-from app.services.conversations.statuses import Statuses
-from app.services.payload.build_replay import BuildReplayService
-from app.services.payload.context import ContextService
-from app.services.payload.payload_cache import PayloadCache
-from app.services.payload.pipeline.state import BuildDependencies
-from app.services.payload.reported_usage import UsageService
-from app.services.prompt.settings_resolver import SettingsResolver
-from app.services.tool_output.stored_results import StoredResults
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.common.errors import ServiceUnavailable
+from app.compaction.background import BackgroundCompactions
+from app.compaction.receipts import ReceiptService
+from app.compaction.runner import CompactionRunner
+from app.compaction.runs import CompactRequest
+from app.compaction.service import CompactionService
+from app.compaction.summaries.checklist import split_kept
+from app.compaction.summaries.model_summary import ModelAccess
+from app.compaction.summaries.run import SummariserSettings
+from app.compaction.summariser import Summariser
+from app.context.build_replay import BuildReplayService
+from app.context.payload_cache import PayloadCache
+from app.context.pipeline.state import BuildDependencies
+from app.context.repository import ContextRepository
+from app.context.service import ContextService
+from app.context.usage.service import UsageService
+from app.conversations.agents.service import AgentService, NewAgent
+from app.conversations.compaction_receipt import Compaction
+from app.conversations.compaction_results import CompactResult
+from app.conversations.conversation import Conversation
+from app.conversations.events.events import Cursor
+from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.batches import Append
+from app.conversations.messages.pins import PinService
+from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.service import LogService
+from app.conversations.messages.stored_results import StoredResults
+from app.conversations.own_settings import OwnSettings, Patch
+from app.conversations.service import ConversationService, NewConversation
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.statuses import Statuses
+from app.conversations.windows.service import ActiveWindows
+from app.database.connections import Store
+from app.formats import parse_tool
+from app.formats.message import FormatName
+from app.models.limits import ModelInfo
+from app.models.model_calls import Completion, ModelCall
+from app.models.registry import ModelRegistry
+from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database, Repositories
+from app.work.leases import Leases
+from app.work.repository import JobRepository
 
 TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC

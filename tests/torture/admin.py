@@ -9,8 +9,8 @@ from threading import Event
 from time import monotonic
 from typing import Any, TypeVar
 
-from app import keys
-from app.domain.common.errors import ServiceUnavailable
+from app.cli import api_keys as keys
+from app.common.errors import ServiceUnavailable
 from app.settings import Settings
 from tests.commands import settings_from
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from app.adapters.postgres.embedded import running
+from app.database.embedded import running
 from tests.database_proxy import DatabaseProxy, ProxyThread
 from tests.replay import Launched, Served
 

@@ -8,6 +8,6 @@ import app.cli
 import app.main
 import app.worker  # noqa: F401
 import tests.torture.forked  # noqa: F401
-from app.adapters.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import LiteLLMGateway
 
 LiteLLMGateway(None, None).load()

@@ -17,8 +17,8 @@ from typing import Any
 
 import asyncpg
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.migrate import migrate
+from app.database.embedded import running
+from app.database.migrate import migrate
 from tests.database_proxy import ProxyThread
 from tests.fake_llm import (
     Behaviour,

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uuid_utils import uuid7
 
-from app.adapters.blobs import object_store
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.tool_output.blobs import CHUNK_BYTES, Chunk, Chunker, StoredChunk
-from app.services.ports import BlobStore
+from app.blobs import object_store
+from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker, StoredChunk
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.common.errors import ServiceUnavailable
+from app.conversations.ports import BlobStore
 
 TENANT = "default"
 CID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -313,7 +313,7 @@ def test_invalid_urls_are_refused(url: str) -> None:
 
 UPLOADING = """
 import asyncio, sys
-from app.adapters.blobs.object_store import PART_BYTES, ObjectStore
+from app.blobs.object_store import PART_BYTES, ObjectStore
 
 async def upload():
     async with ObjectStore(sys.argv[1]).writer(*sys.argv[2:5]) as writer:

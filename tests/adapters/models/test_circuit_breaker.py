@@ -9,12 +9,9 @@ import asyncio
 
 import pytest
 
-from app.adapters.models.circuit_breaker import (
-    PROVIDER_FAILURES,
-    CircuitBreaker,
-)
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.common.errors import ServiceUnavailable
+from app.models.circuit_breaker import PROVIDER_FAILURES, CircuitBreaker
+from app.models.model_calls import Completion, ModelCall
 
 NO_TIME = 1e-9
 ANSWER = Completion("fine", "stop", 1, 1, False)

@@ -10,11 +10,11 @@ from threading import Event
 import pytest
 import pytest_asyncio
 
-from app.adapters.models.bounded_answers import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import ModelCall
-from app.logs import JsonLines
+from app.common.errors import ServiceUnavailable
+from app.common.logs import JsonLines
+from app.models.bounded_answers import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.model_calls import ModelCall
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
 

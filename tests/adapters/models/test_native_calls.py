@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.adapters.models.native_calls import NATIVE_PROVIDERS, with_usage
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall, NativeRequest
+from app.common.errors import ServiceUnavailable
+from app.formats.message import FormatName
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.model_calls import Completion, ModelCall, NativeRequest
+from app.models.native_calls import NATIVE_PROVIDERS, with_usage
 from tests import fake_llm as fake
 from tests.fake_llm import Behaviour
 from tests.fake_providers import FakeProviders

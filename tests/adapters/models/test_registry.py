@@ -13,9 +13,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.adapters.models.registry import ModelRegistry, map_path
-from app.domain.models.families import start_factor
-from app.domain.models.limits import BUILT_IN_WINDOWS, ModelInfo, resolve_context_window
+from app.models.families import start_factor
+from app.models.limits import BUILT_IN_WINDOWS, ModelInfo, resolve_context_window
+from app.models.registry import ModelRegistry, map_path
 
 REGISTRY = ModelRegistry()
 NUMBERS = (
@@ -233,7 +233,7 @@ def test_the_registry_stays_small_and_without_litellm() -> None:
     """The map costs a few megabytes, and LiteLLM is not imported for it."""
     assert map_path() is not None
     code = (
-        "import psutil, sys; from app.adapters.models.registry import ModelRegistry;"
+        "import psutil, sys; from app.models.registry import ModelRegistry;"
         "rss = psutil.Process().memory_info; before = rss().rss; r = ModelRegistry();"
         "assert r._map is None; r.find('gpt-4o');"
         "assert 'litellm' not in sys.modules; sys.exit(rss().rss - before > 20_000_000)"

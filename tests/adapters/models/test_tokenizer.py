@@ -12,14 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.models import tokenizer as tokenizer_module
-from app.adapters.models.tokenizer import (
-    SLICE_CHARS,
-    VOCABULARY,
-    TiktokenTokenizer,
-    needs_reference,
-    slices,
-)
+from app.models import tokenizer as tokenizer_module
+from app.models.tokenizer import SLICE_CHARS, VOCABULARY, TiktokenTokenizer, needs_reference, slices
 
 TOKENIZER = TiktokenTokenizer()
 REFERENCE = TiktokenTokenizer(tokenizer_module.load_reference)
@@ -207,7 +201,7 @@ def test_a_missing_or_damaged_vocabulary_is_never_downloaded(
         "def refuse(*_): raise SystemExit('network')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
         "sys.modules['toktok'] = None\n"
-        "from app.adapters.models.tokenizer import TiktokenTokenizer\n"
+        "from app.models.tokenizer import TiktokenTokenizer\n"
         "t = TiktokenTokenizer(); t.load()\n"
         "sys.exit(0 if (t.count('x' * 40), t.exact) == (10, False) else 'counted')\n"
     )
@@ -222,7 +216,7 @@ def test_importing_the_module_loads_nothing() -> None:
     [operation.lazy-imports]
     """
     code = (
-        "import sys; from app.adapters.models.tokenizer import TiktokenTokenizer as T; t = T();"
+        "import sys; from app.models.tokenizer import TiktokenTokenizer as T; t = T();"
         "early = {'tiktoken', 'toktok'} & {*sys.modules}; t.count('x');"
         "sys.exit(bool(early or {'tiktoken', 'litellm'} & {*sys.modules}))"
     )

@@ -15,15 +15,15 @@ import pytest
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.postgres.common.connections import Statement, Store
-from app.adapters.postgres.database import Database, Repositories
-from app.adapters.postgres.tool_output import statements
-from app.adapters.postgres.tool_output.blobs import append_parameters
-from app.adapters.postgres.tool_output.statements import BLOB_CTES
-from app.domain.common.errors import NotFound
-from app.domain.conversations.settings import StoredSettings
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
+from app.blobs import statements
+from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
+from app.blobs.chunks import RowStore
+from app.blobs.repository import append_parameters
+from app.blobs.statements import BLOB_CTES
+from app.common.errors import NotFound
+from app.conversations.settings import StoredSettings
+from app.database.connections import Statement, Store
+from app.repositories import Database, Repositories
 from tests.conftest import lock_waiters
 from tests.patience import PATIENCE_SECONDS
 

@@ -20,11 +20,11 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres import embedded_cluster
-from app.adapters.postgres.common.connections import Statement, Store, Timeouts
-from app.adapters.postgres.database import FREQUENT
-from app.adapters.postgres.readiness import READY_SECONDS, Readiness
-from app.domain.common.errors import InsufficientStorage, ServiceUnavailable
+from app.common.errors import InsufficientStorage, ServiceUnavailable
+from app.database import embedded_cluster
+from app.database.connections import Statement, Store, Timeouts
+from app.database.readiness import READY_SECONDS, Readiness
+from app.repositories import FREQUENT
 from tests.conftest import Server, execute, in_thread
 from tests.database_proxy import DatabaseProxy, proxied
 

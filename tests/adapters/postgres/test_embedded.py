@@ -18,7 +18,7 @@ import asyncpg
 import psutil
 import pytest
 
-from app.adapters.postgres.embedded import EmbeddedPostgresError, running
+from app.database.embedded import EmbeddedPostgresError, running
 from tests.logged import Lines, lines
 from tests.patience import PATIENCE_SECONDS
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.one_server
 HOLD = """
 import sys
 from pathlib import Path
-from app.adapters.postgres.embedded import running
+from app.database.embedded import running
 with running(Path(sys.argv[1]), print if "supervised" in sys.argv else None) as url:
     print(url, flush=True)
     sys.stdin.read()

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.domain.conversations.events import Cursor
-from app.domain.conversations.settings import StoredSettings
+from app.conversations.events.events import Cursor
+from app.conversations.settings import StoredSettings
+from app.database.connections import Store
+from app.repositories import Database
 from tests.conftest import execute
 
 TENANT = "default"

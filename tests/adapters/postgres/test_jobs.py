@@ -9,10 +9,10 @@ import asyncpg
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.adapters.postgres.compaction.jobs import WAITING, listening
-from app.adapters.postgres.database import Database
-from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import StoredSettings
+from app.conversations.settings import StoredSettings
+from app.repositories import Database
+from app.work.job import Claim
+from app.work.repository import WAITING, listening
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 

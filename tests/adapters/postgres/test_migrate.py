@@ -18,14 +18,8 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from app.adapters.postgres.embedded import running
-from app.adapters.postgres.migrate import (
-    MIGRATIONS,
-    MigrationError,
-    is_current,
-    migrate,
-    newest_revision,
-)
+from app.database.embedded import running
+from app.database.migrate import MIGRATIONS, MigrationError, is_current, migrate, newest_revision
 from tests.commands import environment
 from tests.patience import PATIENCE_SECONDS
 
@@ -123,7 +117,7 @@ def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
     """Several processes may start together; one migrates and the others find it done."""
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(migrate, url, migrations)
-        command = "import sys; from pathlib import Path; from app.adapters.postgres.migrate import"
+        command = "import sys; from pathlib import Path; from app.database.migrate import"
         command += " migrate; migrate(sys.argv[1], Path(sys.argv[2]))"
         others = [
             subprocess.Popen((sys.executable, "-c", command, url, str(migrations)))

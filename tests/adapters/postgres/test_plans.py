@@ -6,29 +6,19 @@ import re
 
 import pytest
 
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.conversations.active_windows import (
-    COUNT_TOKENS,
-    FIND_GAPS,
-    FIND_OLDEST,
-    FIND_START,
-)
-from app.adapters.postgres.conversations.listing import (
+from app.context.build_reads import READ, ROWS
+from app.conversations.listing_filters import FIRST_ID
+from app.conversations.listing_repository import (
     BY_IDS,
     BY_IDS_WITH_USAGE,
     LABELLED,
     PLACES,
     PLACES_OF_AGENT,
 )
-from app.adapters.postgres.conversations.log_statements import (
-    ENTRIES,
-    OPEN_CALLS,
-    PAGE,
-    TOOL_NAMES,
-)
-from app.adapters.postgres.conversations.tenant_search import BY_PLACES, NEWEST
-from app.adapters.postgres.payload.build_reads import READ, ROWS
-from app.domain.conversations.listing import FIRST_ID
+from app.conversations.messages.statements import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
+from app.conversations.search.tenant_repository import BY_PLACES, NEWEST
+from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
+from app.database.connections import Statement
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
 

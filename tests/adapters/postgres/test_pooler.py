@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.common.connections import PLANNING, Pooler, Statement, Store, Timeouts
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.readiness import Readiness
+from app.common.errors import ServiceUnavailable
 from app.composition import new_id
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import StoredSettings as Layer
+from app.conversations.settings import StoredSettings as Layer
+from app.database.connections import PLANNING, Pooler, Statement, Store, Timeouts
+from app.database.readiness import Readiness
 from app.environment import SettingsError
+from app.repositories import Database
+from app.work.job import Claim
 from tests.commands import settings_from
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling

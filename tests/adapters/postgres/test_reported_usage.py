@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.conversations.append_statements import APPENDS
-from app.adapters.postgres.conversations.conversations import FIND_CONVERSATION, LOCK
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.payload.build_reads import READ
-from app.adapters.postgres.payload.reported_usage import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
-from app.domain.conversations.view import WHOLE, Span
-from app.domain.models.calibration import SEALED_PRIOR, Calibration, Lesson, Tally
+from app.context.build_reads import READ
+from app.context.usage.repository import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
+from app.conversations.messages.append_statements import APPENDS
+from app.conversations.repository import FIND_CONVERSATION, LOCK
+from app.conversations.view import WHOLE, Span
+from app.database.connections import Statement
+from app.models.calibration import SEALED_PRIOR, Calibration, Lesson, Tally
+from app.repositories import Database
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import new_id

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.conversations.search import BLOCK
-from app.adapters.postgres.conversations.search_statements import (
+from app.conversations.search.query import query_from
+from app.conversations.search.recall import Postings
+from app.conversations.search.repository import BLOCK
+from app.conversations.search.statements import (
     ADD,
     BY_SEQS,
     FIND,
@@ -22,11 +23,10 @@ from app.adapters.postgres.conversations.search_statements import (
     TIME_OF,
     UNINDEXED,
 )
-from app.adapters.postgres.database import Database
-from app.domain.conversations.search.query import query_from
-from app.domain.conversations.search.recall import Postings
-from app.domain.conversations.search.words import MAX_LEXEMES, Term, lexemes
-from app.domain.conversations.settings import StoredSettings
+from app.conversations.search.words import MAX_LEXEMES, Term, lexemes
+from app.conversations.settings import StoredSettings
+from app.database.connections import Statement
+from app.repositories import Database
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, new_id
 

@@ -21,10 +21,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters import postgres
-from app.adapters.postgres.common.connections import PLANNING, Session, Statement
-from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
-from app.adapters.postgres.tables import metadata
+import app
+from app.database.connections import PLANNING, Session, Statement
+from app.database.conversation_tables import CONVERSATION_TABLES
+from app.database.tables import metadata
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user
@@ -41,8 +41,8 @@ BY_TENANT = {"creations", "tenant_usage"}
 def statements() -> Mapping[str, Statement]:
     """Return every statement on the service's tables, by module and name."""
     found: dict[str, Statement] = {}
-    for module in pkgutil.walk_packages(postgres.__path__, f"{postgres.__name__}."):
-        own = module.name.rpartition(".")[2]
+    for module in pkgutil.walk_packages(app.__path__, "app."):
+        own = module.name.removeprefix("app.")
         for name, held in vars(importlib.import_module(module.name)).items():
             for part, statement in _within(held):
                 known = next((key for key, it in found.items() if it is statement), None)
@@ -166,48 +166,84 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 
 
 SPREAD = {
-    "backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
-    "statements.LIST_DUE": "the collector's sweep, once an hour",
-    "conversations.IDS_OF_AGENT": "deleting an agent with all its conversations",
-    "conversations.OWN_IDS": "a page of a tenant's search, its conversations given as a list",
-    "conversations.STORED_KEYS": "an id is created or not found: the two keys that it may have",
-    "listing.BY_IDS": "a page of a tenant's list, its conversations given as a list",
-    "listing.BY_IDS_WITH_USAGE": "a page of a tenant's list, its conversations given as a list",
-    "listing.LABELLED": "a tenant's list: the conversations with values of metadata",
-    "listing.PLACES": "a tenant's list, a page at a time",
-    "listing.PLACES_OF_AGENT": "an agent's list, a page at a time",
-    "events.NEWEST_OF": "one look for all streams that a process holds",
-    "exports.STALE": "imports that a crash has left, of all tenants, once an hour",
-    "forks.ADD": "a fork: two conversations",
-    "forks.COPY_BLOBS": "a fork: two conversations",
-    "forks.COPY_COMPACTIONS": "a fork: two conversations",
-    "forks.COPY_MARKS": "a fork: two conversations",
-    "forks.COPY_MESSAGES": "a fork: two conversations",
-    "jobs.WAITING": "a worker's claim: the work of all conversations that waits longest",
-    "jobs.FIND_JOB": "a job is asked for by its id alone",
-    "redactions.COPIES": "a message that is redacted, in all forks that have it",
-    "retention.DELETE": "what is old, of all tenants, a batch at a time",
-    "retention.LIST_CONVERSATIONS": "what is old, of all tenants, a batch at a time",
-    "retention.LIST_EXPIRED": "what has expired, of all tenants, a batch at a time",
-    "snapshots.ADD": "a snapshot of an agent has a part for each conversation",
-    "snapshots.FIND": "a snapshot of an agent has a part for each conversation",
-    "snapshots.LIST": "a tenant's list, a page at a time",
-    "snapshots.LIST_OF_AGENT": "an agent's list, a page at a time",
-    "snapshots.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
-    "snapshots.PARTS": "a snapshot of an agent has a part for each conversation",
-    "snapshots.REMOVE": "a snapshot of an agent has a part for each conversation",
-    "snapshot_removal.REMOVE_OF_AGENT": "deleting an agent with all its conversations",
-    "tenant_data.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
-    "tenant_search.BY_PLACES": "a page of a search, its messages given as a list",
-    "tenant_search.NEWEST": "a search in conversations that are given as a list",
-    "tenant_search.PROGRESS": "a search in conversations that are given as a list",
-    "transcripts.CHAINS": "a page of a transcript, its conversations given as a list",
-    "transcripts.REDACTED": "a page of a transcript, its conversations given as a list",
-    "transcripts.PINS": "a page of a transcript, its conversations given as a list",
-    "active_windows.ACTIVITIES": "what an agent's other conversations do, at most once a second",
-    "active_windows.COUNT_TOKENS_OF_SEVERAL": "a page of a tenant's list, given as a list",
-    "active_windows.CLEAR_ALL": "clearing an agent: all its conversations",
-    "active_windows.LOCK_ALL": "clearing an agent: all its conversations",
+    "work.backlog.COUNT_WAITING": "a gauge for operators, counted over all tenants",
+    "blobs.statements.LIST_DUE": "the collector's sweep, once an hour",
+    "conversations.repository.IDS_OF_AGENT": "deleting an agent with all its conversations",
+    "conversations.repository.OWN_IDS": (
+        "a page of a tenant's search, its conversations given as a list"
+    ),
+    "conversations.repository.STORED_KEYS": (
+        "an id is created or not found: the two keys that it may have"
+    ),
+    "conversations.listing_repository.BY_IDS": (
+        "a page of a tenant's list, its conversations given as a list"
+    ),
+    "conversations.listing_repository.BY_IDS_WITH_USAGE": (
+        "a page of a tenant's list, its conversations given as a list"
+    ),
+    "conversations.listing_repository.LABELLED": (
+        "a tenant's list: the conversations with values of metadata"
+    ),
+    "conversations.listing_repository.PLACES": "a tenant's list, a page at a time",
+    "conversations.listing_repository.PLACES_OF_AGENT": "an agent's list, a page at a time",
+    "conversations.events.repository.NEWEST_OF": "one look for all streams that a process holds",
+    "snapshots.exports_repository.STALE": (
+        "imports that a crash has left, of all tenants, once an hour"
+    ),
+    "snapshots.forks_repository.ADD": "a fork: two conversations",
+    "snapshots.forks_repository.COPY_BLOBS": "a fork: two conversations",
+    "snapshots.forks_repository.COPY_COMPACTIONS": "a fork: two conversations",
+    "snapshots.forks_repository.COPY_MARKS": "a fork: two conversations",
+    "snapshots.forks_repository.COPY_MESSAGES": "a fork: two conversations",
+    "work.repository.WAITING": "a worker's claim: the work of all conversations that waits longest",
+    "work.repository.FIND_JOB": "a job is asked for by its id alone",
+    "conversations.messages.redactions_repository.COPIES": (
+        "a message that is redacted, in all forks that have it"
+    ),
+    "tenancy.retention_repository.DELETE": "what is old, of all tenants, a batch at a time",
+    "tenancy.retention_repository.LIST_CONVERSATIONS": (
+        "what is old, of all tenants, a batch at a time"
+    ),
+    "tenancy.retention_repository.LIST_EXPIRED": (
+        "what has expired, of all tenants, a batch at a time"
+    ),
+    "snapshots.repository.ADD": "a snapshot of an agent has a part for each conversation",
+    "snapshots.repository.FIND": "a snapshot of an agent has a part for each conversation",
+    "snapshots.repository.LIST": "a tenant's list, a page at a time",
+    "snapshots.repository.LIST_OF_AGENT": "an agent's list, a page at a time",
+    "snapshots.repository.LIST_OF_CONVERSATION": "its snapshots, and the other parts of each",
+    "snapshots.repository.PARTS": "a snapshot of an agent has a part for each conversation",
+    "snapshots.repository.REMOVE": "a snapshot of an agent has a part for each conversation",
+    "conversations.snapshot_removal.REMOVE_OF_AGENT": (
+        "deleting an agent with all its conversations"
+    ),
+    "tenancy.data_repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
+    "conversations.search.tenant_repository.BY_PLACES": (
+        "a page of a search, its messages given as a list"
+    ),
+    "conversations.search.tenant_repository.NEWEST": (
+        "a search in conversations that are given as a list"
+    ),
+    "conversations.search.tenant_repository.PROGRESS": (
+        "a search in conversations that are given as a list"
+    ),
+    "conversations.messages.transcripts_repository.CHAINS": (
+        "a page of a transcript, its conversations given as a list"
+    ),
+    "conversations.messages.transcripts_repository.REDACTED": (
+        "a page of a transcript, its conversations given as a list"
+    ),
+    "conversations.messages.transcripts_repository.PINS": (
+        "a page of a transcript, its conversations given as a list"
+    ),
+    "conversations.windows.repository.ACTIVITIES": (
+        "what an agent's other conversations do, at most once a second"
+    ),
+    "conversations.windows.repository.COUNT_TOKENS_OF_SEVERAL": (
+        "a page of a tenant's list, given as a list"
+    ),
+    "conversations.windows.repository.CLEAR_ALL": "clearing an agent: all its conversations",
+    "conversations.windows.repository.LOCK_ALL": "clearing an agent: all its conversations",
 }
 """The statements that touch several conversations, and what each is for."""
 
@@ -302,7 +338,7 @@ async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: 
     names = {statement.sql: name for name, statement in statements().items()}
     assert ran <= set(names)
     assert {names[sql].partition("[")[0] for sql in ran & set(names)}.isdisjoint(SPREAD)
-    assert {"append_statements.APPENDS", "build_reads.READ"} <= {
+    assert {"conversations.messages.append_statements.APPENDS", "context.build_reads.READ"} <= {
         names[sql].partition("[")[0] for sql in ran
     }
 
@@ -318,7 +354,7 @@ async def test_an_agents_status_is_all_that_looks_further(
     await live(recorded, path)
     names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
     assert {names[sql] for sql in ran if sql in names} & set(SPREAD) == {
-        "active_windows.ACTIVITIES"
+        "conversations.windows.repository.ACTIVITIES"
     }
 
 

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.adapters.postgres.common.conversation_tables import CONVERSATION_TABLES
-from app.adapters.postgres.tables import metadata
+from app.database.conversation_tables import CONVERSATION_TABLES
+from app.database.tables import metadata
 
 pytestmark = pytest.mark.one_server
 

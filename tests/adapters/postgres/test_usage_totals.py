@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.payload.usage_totals import READS_OF_CONVERSATION, READS_OF_TENANT
-from app.domain.models.usage_totals import GroupBy
+from app.context.usage.totals_repository import READS_OF_CONVERSATION, READS_OF_TENANT
+from app.database.connections import Statement
+from app.models.usage_totals import GroupBy
 from tests.plans import plan_of
 
 

@@ -23,16 +23,16 @@ import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.compaction.backlog import Backlog, Waiting
-from app.adapters.telemetry.metrics_server import serving_metrics
-from app.adapters.telemetry.recorder import MeasuredGateway, Telemetry
-from app.api.http.dependencies import Services
-from app.domain.common.errors import Conflict, ServiceUnavailable
-from app.domain.compaction.results import CompactResult
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
+from app.common.errors import Conflict, ServiceUnavailable
+from app.conversations.compaction_results import CompactResult
+from app.database.connections import Store
+from app.http.dependencies import Services
 from app.main import create_app
+from app.models.model_calls import Completion, ModelCall
+from app.operation.metrics_server import serving_metrics
+from app.operation.recorder import MeasuredGateway, Telemetry
 from app.settings import Settings
+from app.work.backlog import Backlog, Waiting
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
 from tests.collector import collecting, values
 from tests.commands import free_port

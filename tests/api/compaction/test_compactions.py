@@ -14,11 +14,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.api.http.dependencies import Services
-from app.domain.tenancy.api_keys import DEFAULT_TENANT as TENANT
+from app.compaction.background import BackgroundCompactions
+from app.http.dependencies import Services
 from app.main import create_app
-from app.services.compaction.background import BackgroundCompactions
 from app.settings import Settings
+from app.tenancy.api_keys import DEFAULT_TENANT as TENANT
 from tests import fake_llm as behave
 from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user

@@ -11,13 +11,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import Database
+from app.common import json_text
+from app.compaction.runs import CompactRequest
 from app.composition import new_id
-from app.domain.common import json_text
-from app.domain.conversations.job import Job
 from app.main import create_app
-from app.services.compaction.runs import CompactRequest
+from app.repositories import Database
 from app.settings import Settings
+from app.work.job import Job
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import execute, started
 from tests.patience import PATIENCE_SECONDS

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.api.http.dependencies import Services
-from app.domain.tenancy.api_keys import DEFAULT_TENANT
+from app.compaction.background import BackgroundCompactions
+from app.http.dependencies import Services
 from app.main import create_app
-from app.services.compaction.background import BackgroundCompactions
 from app.settings import Settings
+from app.tenancy.api_keys import DEFAULT_TENANT
 from tests import fake_llm as behave
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import started

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.keys import create
+from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, user

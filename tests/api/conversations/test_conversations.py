@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.adapters.postgres.conversations.settings import KEPT_VERSIONS
+from app.conversations.settings_statements import KEPT_VERSIONS
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.conftest import execute
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import httpx
 
-from app.adapters.postgres.tables import metadata
+from app.database.tables import metadata
 from tests.api.conversations.builders import full_conversation, post
 from tests.api.talk import append, talk
 

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
 from app.composition import keys_of
+from app.database.connections import Store
 from app.main import create_app
+from app.repositories import Database
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.commands import serving as serving_process

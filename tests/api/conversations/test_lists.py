@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.keys import create
+from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.conversations.builders import post

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.domain.common.messages import NO_RESULT
+from app.formats.message import NO_RESULT
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import (

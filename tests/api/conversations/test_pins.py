@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.api.conversations.messages import MAX_ID_CHARS
+from app.conversations.messages.routes import MAX_ID_CHARS
 from tests.api.compaction.builders import LONG, killed_while_waiting
 from tests.api.talk import (
     append,

@@ -17,10 +17,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.tables import metadata
-from app.domain.conversations.view import View
+from app.conversations.view import View
+from app.database.tables import metadata
 from app.main import create_app
+from app.repositories import Database
 from app.settings import Settings
 from tests import fake_llm as behave
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user

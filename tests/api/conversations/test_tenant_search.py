@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.keys import create
+from app.cli.api_keys import create
+from app.conversations.search import tenant_service as tenant_search
 from app.main import create_app
-from app.services.conversations import tenant_search
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, new_conversation, user
 from tests.conftest import in_thread, started

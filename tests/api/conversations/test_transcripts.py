@@ -14,7 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.http import cursors
+from app.http import cursors
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import (

@@ -9,12 +9,12 @@ import pytest
 from fastapi import APIRouter, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http import errors
-from app.api.http.application import Application
-from app.api.http.dependencies import ConversationPath
-from app.api.http.routing import DirectRoute, WireRoute
-from app.domain.tenancy.api_keys import Caller
-from app.services.common.limiter import Slots
+from app.common.limiter import Slots
+from app.http import errors
+from app.http.application import Application
+from app.http.dependencies import ConversationPath
+from app.http.routing import DirectRoute, WireRoute
+from app.tenancy.api_keys import Caller
 from tests.api.talk import assert_problem, new_conversation
 
 direct = APIRouter(route_class=DirectRoute)

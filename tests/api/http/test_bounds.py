@@ -14,9 +14,9 @@ import orjson
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.http.errors import MAX_PROBLEM_BYTES
-from app.domain.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
-from app.domain.conversations.log.text_limit import MAX_TEXT_BYTES
+from app.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
+from app.conversations.messages.text_limit import MAX_TEXT_BYTES
+from app.http.errors import MAX_PROBLEM_BYTES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user

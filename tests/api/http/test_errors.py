@@ -12,18 +12,13 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.http import errors as wire_errors
-from app.api.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter
-from app.api.http.dependencies import Services
-from app.api.http.errors import STATUS, answer_error
-from app.domain.common import errors as domain_errors
-from app.domain.common.errors import (
-    ContextError,
-    RateLimited,
-    ServiceUnavailable,
-    ValidationError,
-)
-from app.logs import JsonLines
+from app.common import errors as domain_errors
+from app.common.errors import ContextError, RateLimited, ServiceUnavailable, ValidationError
+from app.common.logs import JsonLines
+from app.http import errors as wire_errors
+from app.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter
+from app.http.dependencies import Services
+from app.http.errors import STATUS, answer_error
 from app.main import ROUTERS, create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app import main
-from app.api.http.fields import RequestSchema
+from app.http.fields import RequestSchema
 from app.settings import Settings
 
 
@@ -68,7 +68,7 @@ def test_a_schema_accepts_what_is_published(settings: Settings) -> None:
 @pytest.mark.parametrize("value", [25.5, "25", True])
 def test_no_other_value_is_an_integer(value: object) -> None:
     """A fraction, a text or a truth value is refused."""
-    from app.api.conversations.message_schemas import MessagesAppend
+    from app.conversations.messages.schemas import MessagesAppend
 
     with pytest.raises(ValidationError):
         MessagesAppend.model_validate({"messages": [{}], "expected_seq": value})

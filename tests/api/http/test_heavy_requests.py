@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from app.api.http.heavy_requests import SLOT_BYTES, drained, large_slots
+from app.common.limiter import Slots
+from app.http.heavy_requests import SLOT_BYTES, drained, large_slots
 from app.main import create_app
-from app.services.common.limiter import Slots
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
 from tests.conftest import started

@@ -13,11 +13,11 @@ from typing import Any, get_type_hints
 import jsonschema_rs
 import pytest
 
-from app.api.middleware import authentication
-from app.api.openapi.description import API_KEY_SCHEME, METRICS_SCHEME
-from app.api.prompt.policy_schemas import DESCRIPTIONS
-from app.domain.common.policy import DEFAULT_POLICY, Policy
+from app.http import authentication
 from app.main import ROUTERS
+from app.openapi.description import API_KEY_SCHEME, METRICS_SCHEME
+from app.policy.policy import DEFAULT_POLICY, Policy
+from app.prompt.policy_schemas import DESCRIPTIONS
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
 WITHOUT_DATABASE = {

@@ -15,9 +15,9 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.api.snapshots import snapshots
 from app.main import create_app
 from app.settings import Settings
+from app.snapshots import routes as snapshots
 from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS
 

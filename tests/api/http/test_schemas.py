@@ -12,9 +12,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from app.api.prompt.policy_schemas import BOUNDS
-from app.domain.common.errors import ValidationError
-from app.domain.common.policy import Policy, effective
+from app.common.errors import ValidationError
+from app.policy.policy import Policy, effective
+from app.prompt.policy_schemas import BOUNDS
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS
 from tests.api.talk import new_conversation
 

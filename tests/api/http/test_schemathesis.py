@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.keys import create
+from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.openapi_document import PUBLISHED

@@ -37,17 +37,17 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
-from app.adapters.postgres.database import Database
-from app.api.http.heavy_requests import HEAVY_SHARE, HeavyShare
-from app.api.mcp.binding import CONVERSATION, CONVERSATION_HEADER
-from app.api.mcp.endpoint import MAX_BYTES, PATHS, McpEndpoint
+from app.cli.api_keys import create
 from app.composition import utc_now
-from app.domain.prompt.agent_tools import AGENT_TOOLS
-from app.domain.tenancy.api_keys import DEFAULT_TENANT, Caller
-from app.keys import create
+from app.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.main import create_app
-from app.services.tenancy.api_keys import KeyService
+from app.mcp_server.binding import CONVERSATION, CONVERSATION_HEADER
+from app.mcp_server.endpoint import MAX_BYTES, PATHS, McpEndpoint
+from app.prompt.agent_tools import AGENT_TOOLS
+from app.repositories import Database
 from app.settings import Settings
+from app.tenancy.api_keys import DEFAULT_TENANT, Caller
+from app.tenancy.api_keys_service import KeyService
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import serving, started
 from tests.documents import block, blocks, pasted
@@ -673,7 +673,7 @@ async def printed(script: str) -> str:
 
 def test_the_token_cost_can_be_counted() -> None:
     """The command runs as printed, and the SDK is imported on demand. [operation.lazy-imports]"""
-    script = block(DOCUMENT, "sh", "import app.api.mcp.tools").replace(
+    script = block(DOCUMENT, "sh", "import app.mcp_server.tools").replace(
         ".venv/bin/python", sys.executable
     )
     done = subprocess.run(

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from app.api.middleware import connections
-from app.api.middleware.connections import BoundedProtocol
+from app.http import connections
+from app.http.connections import BoundedProtocol
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import serving

@@ -14,9 +14,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.http.bodies import CLIENT_CLOSED_REQUEST
-from app.api.http.dependencies import Services
-from app.api.middleware.request_logging import RequestLoggingMiddleware
+from app.http.bodies import CLIENT_CLOSED_REQUEST
+from app.http.dependencies import Services
+from app.http.request_logging import RequestLoggingMiddleware
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.common.messages import FormatName
+from app.formats.message import FormatName
 from tests.api.talk import append, new_conversation, result, user
 from tests.domain.compaction.strategies_messages import png
 from tests.payload_tokens import payload_tokens

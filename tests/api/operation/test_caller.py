@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from app import keys
+from app.cli import api_keys as keys
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import started

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-from app.keys import create
+from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import started

@@ -143,7 +143,7 @@ async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
 
 async def test_read_only_keys_may_preview(settings: Settings) -> None:
     """A preview is a read, so a read-only key may ask for it, and nobody else's."""
-    from app import keys
+    from app.cli import api_keys as keys
 
     owner = await keys.create("acme", "all", None, settings)
     reader = await keys.create("acme", "read", None, settings, read_only=True)

@@ -19,7 +19,7 @@ from google.genai.types import GenerateContentResponseUsageMetadata
 from openai.types import CompletionUsage
 from openai.types.completion_usage import PromptTokensDetails
 
-from app.keys import create
+from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.conversations.view import SUMMARY_PREFIX
+from app.conversations.view import SUMMARY_PREFIX
 from tests.api.compaction.builders import LONG
 from tests.api.talk import append, new_conversation, talk, user
 

@@ -12,12 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.common.messages import FormatName
-from app.domain.formats import parse_tool
-from app.domain.prompt.agent_tools import (
-    AGENT_TOOLS,
-    definitions_in,
-)
+from app.formats import parse_tool
+from app.formats.message import FormatName
+from app.prompt.agent_tools import AGENT_TOOLS, definitions_in
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 
 CHAT = FormatName.OPENAI_CHAT

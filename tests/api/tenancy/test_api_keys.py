@@ -9,11 +9,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.middleware.authentication import PUBLIC_PATHS
-from app.domain.tenancy.limits import TenantLimits
-from app.keys import create, revoke, set_limits
+from app.cli.api_keys import create, revoke, set_limits
+from app.http.authentication import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
+from app.tenancy.tenant_limits import TenantLimits
 from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import execute, started

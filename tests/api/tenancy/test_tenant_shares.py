@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from app.domain.common.errors import RateLimited
-from app.keys import create
+from app.cli.api_keys import create
+from app.common.errors import RateLimited
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation

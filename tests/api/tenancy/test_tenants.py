@@ -14,8 +14,8 @@ import asyncpg
 import httpx
 import pytest_asyncio
 
-from app.adapters.postgres.tables import metadata
-from app.keys import create
+from app.cli.api_keys import create
+from app.database.tables import metadata
 from app.main import create_app
 from app.settings import Settings
 from tests.api.conversations.builders import full_conversation, post

@@ -19,7 +19,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.adapters.postgres.embedded import DATABASE
+from app.database.embedded import DATABASE
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, user

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common import json_structure
-from app.domain.common.json_structure import (
+from app.common import json_structure
+from app.common.json_structure import (
     ExceededLimit,
     StructureLimits,
     exceeded_limit,

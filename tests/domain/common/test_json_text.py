@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from app.domain.common import json_text
-from app.domain.common.messages import sendable_json
+from app.common import json_text
+from app.common.sendable import sendable_json
 from tests.domain.compaction.strategies_messages import json_values
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.policy import (
+from app.common.errors import ValidationError
+from app.policy.policy import (
     AGENT_TOOL_NAMES,
     DEFAULT_POLICY,
     ChainStep,
@@ -25,7 +25,7 @@ from app.domain.common.policy import (
     effective,
     merge,
 )
-from app.domain.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.agent_tools import AGENT_TOOLS
 
 LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("strategy",): st.sampled_from([str(name) for name in StrategyName]),

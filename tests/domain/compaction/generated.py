@@ -6,14 +6,10 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.compaction.plans import HistoryBudget
-from app.domain.conversations.turns import (
-    Entry,
-    call_groups,
-    marked,
-)
-from app.domain.conversations.view import ENDLESS, Span
+from app.conversations.plans import HistoryBudget
+from app.conversations.turns import Entry, call_groups, marked
+from app.conversations.view import ENDLESS, Span
+from app.formats.message import Role
 from tests.domain.histories import entries
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.domain.common.messages import (
+from app.formats.message import (
     File,
     FormatName,
     Image,

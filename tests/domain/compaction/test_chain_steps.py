@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.common.policy import ChainStep
-from app.domain.compaction.strategies.chain import (
+from app.compaction.strategies.chain import (
     GROUPS_KEPT,
     MAX_FAILURES,
     MIN_GROUPS_KEPT,
@@ -20,7 +18,9 @@ from app.domain.compaction.strategies.chain import (
     plan_steps,
     signals_of,
 )
-from app.domain.conversations.turns import Entry, entry
+from app.conversations.turns import Entry, entry
+from app.formats.message import Role
+from app.policy.policy import ChainStep
 from tests.domain.histories import entries
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

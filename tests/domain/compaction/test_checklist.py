@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Message, Role, Text
-from app.domain.compaction.summaries.checklist import (
+from app.compaction.summaries.checklist import (
     kept_statements,
     kept_text,
     read_kept,
@@ -15,10 +14,11 @@ from app.domain.compaction.summaries.checklist import (
     with_kept,
     without_replaced_items,
 )
-from app.domain.compaction.summaries.statements.fitting import fit
-from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.statement import Author, Kind, Statement
-from app.domain.compaction.summaries.statements.summary_text import HEADING, NO_CLOSING, Closing
+from app.compaction.summaries.statements.fitting import fit
+from app.compaction.summaries.statements.ledger import StatementLedger
+from app.compaction.summaries.statements.statement import Author, Kind, Statement
+from app.compaction.summaries.statements.summary_text import HEADING, NO_CLOSING, Closing
+from app.formats.message import Message, Role, Text
 
 STANDING = Statement(Kind.STANDING, "From now on use tabs, not spaces.")
 CONSTRAINT = Statement(Kind.CONSTRAINT, "The export must be readable offline.")

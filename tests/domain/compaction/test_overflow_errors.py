@@ -15,13 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.compaction.reduction.overflow_errors import (
-    Verdict,
-    VerdictKind,
-    is_context_overflow,
-    judge_error,
-)
-from app.domain.compaction.reduction.provider_phrasings import (
+from app.models.overflow_errors import Verdict, VerdictKind, is_context_overflow, judge_error
+from app.models.provider_phrasings import (
     CODES,
     FIELD_CODES,
     INPUTS,

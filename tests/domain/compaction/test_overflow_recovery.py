@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.domain.common.messages import Role
-from app.domain.compaction.reduction.overflow_recovery import clearable_through, spans_after_halving
-from app.domain.conversations.turns import Entry, call_groups, entry, pinned_seqs
-from app.domain.conversations.view import ENDLESS, Span, View
+from app.compaction.reduction.overflow_recovery import clearable_through, spans_after_halving
+from app.conversations.turns import Entry, call_groups, entry, pinned_seqs
+from app.conversations.view import ENDLESS, Span, View
+from app.formats.message import Role
 from tests.domain.compaction.generated import (
     assert_spans_show,
     assert_whole_groups,

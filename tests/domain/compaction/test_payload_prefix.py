@@ -10,21 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.messages import FormatName
-from app.domain.compaction.summaries.payload_prefix import shows_part, with_instruction
-from app.domain.compaction.summaries.prompt import (
-    PayloadPart,
-    SummaryRequest,
-    payload_instruction,
-)
-from app.domain.conversations.view import (
-    ENDLESS,
-    ProviderItem,
-    ShortenedMessage,
-    Span,
-    Summary,
-    View,
-)
+from app.compaction.summaries.payload_prefix import shows_part, with_instruction
+from app.compaction.summaries.prompt import PayloadPart, SummaryRequest, payload_instruction
+from app.conversations.view import ENDLESS, ProviderItem, ShortenedMessage, Span, Summary, View
+from app.formats.message import FormatName
 
 SUMMARY = Summary(Span(1, 6), "Tea.")
 VIEW = View(spans=(Span(6, ENDLESS),), summaries=(SUMMARY,))

@@ -15,19 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.ids import ConversationId
-from app.domain.common.messages import Role
-from app.domain.common.policy import (
-    ChainStep,
-    CompactionMode,
-    CompactionPolicy,
-    Policy,
-    SandwichPolicy,
-    StrategyName,
-    SummaryRole,
-    TreeSummaryPolicy,
-)
-from app.domain.compaction.planning import (
+from app.common.ids import ConversationId
+from app.compaction.planning import (
     CompactionInput,
     CompactionOptions,
     plan_compaction,
@@ -36,24 +25,37 @@ from app.domain.compaction.planning import (
     tree_chunks,
     unsummarised_spans,
 )
-from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.results import result_of
-from app.domain.compaction.strategies.tree_summary import next_merge
-from app.domain.compaction.summary_budget import (
+from app.compaction.strategies.tree_summary import next_merge
+from app.compaction.summary_budget import (
     LABEL_TOKENS,
     history_budget,
     summary_reserve,
     summary_room,
     tree_node_text_limit,
 )
-from app.domain.compaction.thresholds import (
+from app.conversations.compaction_receipt import Compaction
+from app.conversations.compaction_results import result_of
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.messages.batch import Calls
+from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.settings import StoredSettings
+from app.conversations.thresholds import (
     NO_THRESHOLD,
     RESUME_SHARE,
     CompactionThreshold,
     compaction_threshold,
     resume_at_tokens,
 )
-from app.domain.compaction.views import (
+from app.conversations.turns import (
+    Entry,
+    entry,
+    group_boundary_after,
+    group_boundary_before,
+    never_hidden,
+    pinned_seqs,
+)
+from app.conversations.view import ENDLESS, Span, Summary, View, spans_beside
+from app.conversations.views import (
     base_view,
     kept_seqs,
     kept_with_pins,
@@ -63,21 +65,19 @@ from app.domain.compaction.views import (
     view_summary_tokens,
     without_compaction,
 )
-from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.log.batch import Calls
-from app.domain.conversations.settings import StoredSettings
-from app.domain.conversations.turns import (
-    Entry,
-    entry,
-    group_boundary_after,
-    group_boundary_before,
-    never_hidden,
-    pinned_seqs,
+from app.formats.message import Role
+from app.models.budget import Limits, Usage
+from app.policy.policy import (
+    ChainStep,
+    CompactionMode,
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    StrategyName,
+    SummaryRole,
+    TreeSummaryPolicy,
 )
-from app.domain.conversations.view import ENDLESS, Span, Summary, View, spans_beside
-from app.domain.models.budget import Limits, Usage
-from app.domain.prompt.resolved_settings import ResolvedSettings
+from app.prompt.resolved_settings import ResolvedSettings
 from tests.domain.histories import entries, pinned_at, third
 from tests.domain.payload.builders import resolved_of
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.domain.compaction.summaries.secret_masking import MASK, compile_patterns, mask_secrets
-from app.domain.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
-from app.domain.conversations.view import overlap, union
+from app.compaction.summaries.secret_masking import MASK, compile_patterns, mask_secrets
+from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.conversations.view import overlap, union
 
 PATTERNS = compile_patterns(DEFAULT_SECRET_PATTERNS)
 LETTERS = string.ascii_letters + string.digits

@@ -13,28 +13,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.common.policy import (
-    ChainStep,
-    CompactionPolicy,
-    Policy,
-    SandwichPolicy,
-    SlidingWindowPolicy,
-    StrategyName,
-    ToolOutputPolicy,
-    TreeSummaryPolicy,
-)
-from app.domain.compaction.plans import (
-    CompactionPlan,
-    HistoryBudget,
-    NoCompaction,
-    Plan,
-    SlidingCut,
-)
-from app.domain.compaction.strategies import STRATEGIES
-from app.domain.compaction.strategies.chain import MAX_FAILURES
-from app.domain.compaction.strategies.tree_summary import next_merge
-from app.domain.conversations.turns import (
+from app.compaction.strategies import STRATEGIES
+from app.compaction.strategies.chain import MAX_FAILURES
+from app.compaction.strategies.tree_summary import next_merge
+from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction, Plan, SlidingCut
+from app.conversations.turns import (
     Entry,
     call_groups,
     entry,
@@ -46,7 +29,18 @@ from app.domain.conversations.turns import (
     pinned_seqs,
     starts_turn,
 )
-from app.domain.conversations.view import Span, Summary, View, spans_beside
+from app.conversations.view import Span, Summary, View, spans_beside
+from app.formats.message import Role
+from app.policy.policy import (
+    ChainStep,
+    CompactionPolicy,
+    Policy,
+    SandwichPolicy,
+    SlidingWindowPolicy,
+    StrategyName,
+    ToolOutputPolicy,
+    TreeSummaryPolicy,
+)
 from tests.domain.compaction.generated import A, T, U, budgets, pinned_histories
 from tests.domain.histories import entries
 
@@ -144,11 +138,11 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
     """Every strategy has a trigger and preserved ranges; the defaults are documented."""
     strategy = STRATEGIES[name]
     assert strategy.name is name
-    assert strategy.trigger(Policy()) == trigger
+    assert Policy(strategy=strategy.name).due_ratio == trigger
     assert strategy.preserved(Policy()) == preserved
     assert set(STRATEGIES) == set(StrategyName)
     other = Policy(compaction=CompactionPolicy(threshold_ratio=0.6, retain_last_turns=3))
-    assert strategy.trigger(other) == (0.6 if trigger == 0.8 else trigger)
+    assert replace(other, strategy=strategy.name).due_ratio == (0.6 if trigger == 0.8 else trigger)
 
 
 @given(pinned_histories(), policies(), budgets(), st.sampled_from(StrategyName), st.booleans())

@@ -12,7 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import (
+from app.compaction.summaries.answer import SummaryResult, parse_answer
+from app.compaction.summaries.prompt import (
+    SummaryRequest,
+    escape_tags,
+    prompt_hash,
+    summary_messages,
+)
+from app.compaction.summaries.transcript_text import (
+    summary_groups,
+    transcript_groups,
+    without_trailing_calls,
+)
+from app.formats.message import (
     File,
     FormatName,
     Image,
@@ -23,20 +35,8 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
 )
-from app.domain.common.policy import SummaryTemplate
-from app.domain.compaction.summaries.answer import SummaryResult, parse_answer
-from app.domain.compaction.summaries.model_calls import Completion
-from app.domain.compaction.summaries.prompt import (
-    SummaryRequest,
-    escape_tags,
-    prompt_hash,
-    summary_messages,
-)
-from app.domain.compaction.summaries.transcript_text import (
-    summary_groups,
-    transcript_groups,
-    without_trailing_calls,
-)
+from app.models.model_calls import Completion
+from app.policy.policy import SummaryTemplate
 
 
 def user(text: str) -> Message:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
-from app.domain.compaction.reduction.text_shortening import (
+from app.conversations.text_shortening import (
     MIN_SHORTENED_TOKENS,
     limits_of_largest,
     limits_of_oversized,
@@ -21,8 +20,9 @@ from app.domain.compaction.reduction.text_shortening import (
     shortened_preview,
     shortened_to,
 )
-from app.domain.conversations.turns import entry, newest_user_message
-from app.domain.conversations.view import ShortenedMessage, View, view_from
+from app.conversations.turns import entry, newest_user_message
+from app.conversations.view import ShortenedMessage, View, view_from
+from app.formats.message import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
 
 UNICODE = st.text(
     st.characters(codec="utf-8") | st.sampled_from("a\n\t \u0301\u200d\U0001f468漢"), max_size=3000

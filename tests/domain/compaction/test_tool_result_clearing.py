@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.common.policy import ToolOutputPolicy
-from app.domain.compaction.plans import CompactionPlan, NoCompaction
-from app.domain.compaction.reduction.tool_result_clearing import (
+from app.compaction.reduction.tool_result_clearing import (
     excluded_seqs,
     min_cleared_tokens,
     plan_clearing,
@@ -22,9 +19,12 @@ from app.domain.compaction.reduction.tool_result_clearing import (
     tool_output_tokens,
     with_excluded,
 )
-from app.domain.compaction.views import shown_entries, view_after
-from app.domain.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
-from app.domain.conversations.view import ENDLESS, Span, View, spans_beside
+from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
+from app.conversations.view import ENDLESS, Span, View, spans_beside
+from app.conversations.views import shown_entries, view_after
+from app.formats.message import Role
+from app.policy.policy import ToolOutputPolicy
 from tests.domain.histories import entries, pinned_at
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

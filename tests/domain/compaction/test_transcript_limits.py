@@ -5,13 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Message, Role, Text, ToolCall
-from app.domain.compaction.summaries.transcript_limits import (
-    LABEL_TOKENS,
-    cut_middle,
-    shortened_groups,
-)
-from app.domain.compaction.summaries.transcript_text import summary_groups, transcript_groups
+from app.compaction.summaries.transcript_limits import LABEL_TOKENS, cut_middle, shortened_groups
+from app.compaction.summaries.transcript_text import summary_groups, transcript_groups
+from app.formats.message import Message, Role, Text, ToolCall
 
 
 def count(text: str) -> int:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.compaction.plans import HistoryBudget
-from app.domain.compaction.reduction.truncation import (
+from app.compaction.reduction.truncation import (
     ALL_RESULTS_CLEARED,
     EMERGENCY_CUT,
     RESULTS_CLEARED,
     Truncation,
     truncate,
 )
-from app.domain.conversations.turns import Entry, entry, pinned_seqs
-from app.domain.conversations.view import ENDLESS, Span
+from app.conversations.plans import HistoryBudget
+from app.conversations.turns import Entry, entry, pinned_seqs
+from app.conversations.view import ENDLESS, Span
 from tests.domain.compaction.generated import (
     A,
     T,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from app.domain.conversations.view import ENDLESS, Span, Summary, View
+from app.conversations.view import ENDLESS, Span, Summary, View
 from tests.domain.compaction.strategies_messages import texts
 
 FAR = 60

@@ -11,23 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
-from app.domain.common.messages import Role
-from app.domain.conversations.active_window import (
-    EARLIEST_TIME,
-    STEPS_PER_WINDOW,
-    WHOLE_LOG_WINDOW,
-    ActiveWindow,
-    Restored,
-    has_to_move,
-    marker_of,
-    still_restored,
-    time_from,
-    window_from,
-)
-from app.domain.conversations.log.batch import batch_times
-from app.domain.conversations.log.draft import Draft
-from app.domain.conversations.view import (
+from app.common import json_text
+from app.common.times import EARLIEST_TIME, time_from
+from app.conversations.messages.batch import batch_times
+from app.conversations.messages.draft import Draft
+from app.conversations.view import (
     ENDLESS,
     WHOLE,
     Span,
@@ -39,6 +27,17 @@ from app.domain.conversations.view import (
     union,
     view_from,
 )
+from app.conversations.windows.active_window import (
+    STEPS_PER_WINDOW,
+    WHOLE_LOG_WINDOW,
+    ActiveWindow,
+    Restored,
+    has_to_move,
+    marker_of,
+    still_restored,
+    window_from,
+)
+from app.formats.message import Role
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 60

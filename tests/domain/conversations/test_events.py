@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.conversations.events import (
+from app.conversations.events.events import (
     Cursor,
     Event,
     EventPage,

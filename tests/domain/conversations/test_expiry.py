@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.conversations.expiry import MAX_TTL_SECONDS, NO_EXPIRY, Expiry
+from app.common.errors import ValidationError
+from app.conversations.expiry import MAX_TTL_SECONDS, NO_EXPIRY, Expiry
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 

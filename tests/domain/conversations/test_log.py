@@ -13,22 +13,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
-from app.domain.common.errors import UnpairedToolResult, ValidationError
-from app.domain.common.messages import EMPTY_MESSAGE, FormatName, Role, Text, clean
-from app.domain.conversations.log.batch import (
+from app.blobs.restoring import restore_result
+from app.common import json_text
+from app.common.errors import UnpairedToolResult, ValidationError
+from app.conversations.messages.batch import (
     MAX_OPEN_CALLS,
     NO_CALLS,
     BatchShape,
     Calls,
     batch_shape,
 )
-from app.domain.conversations.log.draft import Draft, make_drafts
-from app.domain.conversations.log.row import LogRow, parse_stored
-from app.domain.formats import openai_chat
-from app.domain.formats.compactions import is_compaction, without_compactions
-from app.domain.models.tokens import count_payload_messages
-from app.domain.tool_output.restoring import restore_result
+from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.row import LogRow, parse_stored
+from app.formats import openai_chat
+from app.formats.compactions import is_compaction, without_compactions
+from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
+from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,

@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import (
+from app.common.errors import ValidationError
+from app.conversations.messages.draft import (
     DEFAULT_RULES,
     Draft,
     drafts_of_any,
@@ -17,6 +16,7 @@ from app.domain.conversations.log.draft import (
     plain_draft,
     plain_text,
 )
+from app.formats.message import FormatName
 
 texts = st.text(
     st.one_of(st.characters(), st.sampled_from(' \n\u2028\x00\ud800"\\é中')), max_size=8

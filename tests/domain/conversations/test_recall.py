@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.conversations.search.excerpts import EXCERPT_CHARS, excerpt
-from app.domain.conversations.search.question import MAX_WORDS, Word, question_from
-from app.domain.conversations.search.recall import MAX_RANKED, Postings, Ranking, joined
-from app.domain.conversations.search.times import time_words
-from app.domain.conversations.search.word_forms import forms
-from app.domain.conversations.search.words import MAX_LEXEME_BYTES, Term, lexemes
+from app.conversations.search.excerpts import EXCERPT_CHARS, excerpt
+from app.conversations.search.question import MAX_WORDS, Word, question_from
+from app.conversations.search.recall import MAX_RANKED, Postings, Ranking, joined
+from app.conversations.search.times import time_words
+from app.conversations.search.word_forms import forms
+from app.conversations.search.words import MAX_LEXEME_BYTES, Term, lexemes
 
 NOW = datetime(2026, 3, 14, 15, 9, tzinfo=UTC)  # a Saturday
 

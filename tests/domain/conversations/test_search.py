@@ -12,18 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName, Message, Reasoning, Role, Text, ToolCall
-from app.domain.conversations.search.query import Query, query_from
-from app.domain.conversations.search.texts import text_of
-from app.domain.conversations.search.words import (
-    MAX_LEXEME_BYTES,
-    MAX_LEXEMES,
-    MIN_PREFIX,
-    Term,
-    lexemes,
-)
-from app.domain.formats import FORMATS
+from app.common.errors import ValidationError
+from app.conversations.search.query import Query, query_from
+from app.conversations.search.texts import text_of
+from app.conversations.search.words import MAX_LEXEME_BYTES, MAX_LEXEMES, MIN_PREFIX, Term, lexemes
+from app.formats import FORMATS
+from app.formats.message import FormatName, Message, Reasoning, Role, Text, ToolCall
 
 ALPHABETS = (
     "abcdefghijklmnopqrstuvwxyz0123456789",

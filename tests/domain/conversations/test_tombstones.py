@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log.draft import make_drafts
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.log.tombstones import REDACTED, tombstone_of
-from app.domain.formats import FORMATS
+from app.conversations.messages.draft import make_drafts
+from app.conversations.messages.row import LogRow
+from app.conversations.messages.tombstones import REDACTED, tombstone_of
+from app.formats import FORMATS
+from app.formats.message import FormatName, Role
 
 SECRET = "zyxsecret"
 IDS = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), unique=True, max_size=3)

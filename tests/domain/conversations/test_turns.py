@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.conversations.turns import (
+from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
     Entry,
     call_groups,
@@ -20,6 +19,7 @@ from app.domain.conversations.turns import (
     parse_turn_boundaries,
     pinned_seqs,
 )
+from app.formats.message import Role
 from tests.domain.histories import entries
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

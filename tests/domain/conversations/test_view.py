@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
-from app.domain.conversations.view import (
+from app.common import json_text
+from app.conversations.view import (
     ENDLESS,
     RETAIN_PREFIX,
     SUMMARY_PREFIX,

@@ -12,24 +12,20 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Role
-from app.domain.common.policy import Policy, StrategyName, TreeSummaryPolicy
-from app.domain.compaction.planning import tree_chunks
-from app.domain.compaction.plans import CompactionPlan, HistoryBudget
-from app.domain.compaction.reduction.overflow_recovery import spans_after_halving
-from app.domain.compaction.reduction.tool_result_clearing import plan_clearing
-from app.domain.compaction.strategies import STRATEGIES
-from app.domain.compaction.strategies.tree_summary import next_merge
-from app.domain.compaction.views import shown_entries, view_after, with_omission_note
-from app.domain.conversations.active_window import ActiveWindow
-from app.domain.conversations.compaction_receipt import Compaction, Trigger
-from app.domain.conversations.turns import Entry, entry, never_cleared
-from app.domain.conversations.view import Span, Summary, View, overlap, spans_beside
-from app.domain.conversations.visibility import (
-    State,
-    Visibility,
-    visibilities,
-)
+from app.compaction.planning import tree_chunks
+from app.compaction.reduction.overflow_recovery import spans_after_halving
+from app.compaction.reduction.tool_result_clearing import plan_clearing
+from app.compaction.strategies import STRATEGIES
+from app.compaction.strategies.tree_summary import next_merge
+from app.conversations.compaction_receipt import Compaction, Trigger
+from app.conversations.plans import CompactionPlan, HistoryBudget
+from app.conversations.turns import Entry, entry, never_cleared
+from app.conversations.view import Span, Summary, View, overlap, spans_beside
+from app.conversations.views import shown_entries, view_after, with_omission_note
+from app.conversations.visibility import State, Visibility, visibilities
+from app.conversations.windows.active_window import ActiveWindow
+from app.formats.message import Role
+from app.policy.policy import Policy, StrategyName, TreeSummaryPolicy
 from tests.domain.histories import QUICK, entries, pinned_at
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.conversations.log.draft import make_drafts
-from app.domain.formats.block_types import owners_of
+from app.common.errors import ValidationError
+from app.conversations.messages.draft import make_drafts
+from app.formats.block_types import owners_of
+from app.formats.message import FormatName
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI

@@ -19,8 +19,19 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
+from app.common.errors import ValidationError
+from app.common.sendable import is_sendable, sendable, sendable_json
+from app.formats import (
+    FORMATS,
+    ToolDefinition,
+    adapting,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+    parse_tool,
+)
+from app.formats.message import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
     File,
@@ -34,27 +45,8 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
     clean,
-    is_sendable,
-    sendable,
-    sendable_json,
 )
-from app.domain.formats import (
-    FORMATS,
-    ToolDefinition,
-    adapting,
-    anthropic,
-    gemini,
-    openai_chat,
-    openai_responses,
-    parse_tool,
-)
-from app.domain.formats.tool_calls import (
-    is_json,
-    is_name,
-    sendable_id,
-    tool_name,
-    wrapped_arguments,
-)
+from app.formats.tool_calls import is_json, is_name, sendable_id, tool_name, wrapped_arguments
 from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type
 

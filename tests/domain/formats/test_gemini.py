@@ -14,9 +14,11 @@ from google.genai.types import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.base64_media import is_base64
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
+from app.common.errors import ValidationError
+from app.common.sendable import sendable_json
+from app.formats import adapting, gemini, json_fields
+from app.formats.base64_media import is_base64
+from app.formats.message import (
     EMPTY_RESULT,
     File,
     FormatName,
@@ -29,9 +31,7 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
     clean,
-    sendable_json,
 )
-from app.domain.formats import adapting, gemini, json_fields
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import GEMINI
 

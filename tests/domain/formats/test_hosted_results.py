@@ -10,9 +10,9 @@ import typing_extensions
 from anthropic.types.beta import BetaContentBlockParam
 from openai.types.responses import ResponseInputItemParam
 
-from app.domain.common.messages import FormatName, Message
-from app.domain.formats import FORMATS, anthropic, openai_responses
-from app.domain.models.tokens import count_message
+from app.formats import FORMATS, anthropic, openai_responses
+from app.formats.message import FormatName, Message
+from app.models.tokens import count_message
 from tests.judge import check_type
 
 ANTHROPIC = {

@@ -13,17 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ToolParam
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.formats import FORMATS, ToolDefinition, parse_tool, tool_from, tools_of
-from app.domain.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
-from app.domain.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.domain.prompt.tool_deferral import (
-    ToolLimits,
-    is_fixed,
-    plan_deferral,
-    with_deferred,
-)
+from app.common.errors import ValidationError
+from app.formats import FORMATS, ToolDefinition, parse_tool, tool_from, tools_of
+from app.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
+from app.formats.message import FormatName
+from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
+from app.prompt.tool_deferral import ToolLimits, is_fixed, plan_deferral, with_deferred
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [

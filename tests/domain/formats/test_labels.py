@@ -8,22 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from app.domain.common import json_text
-from app.domain.common.messages import (
-    EMPTY_MESSAGE,
-    FormatName,
-    Message,
-    Reasoning,
-    Role,
-    Text,
-    clean,
-)
-from app.domain.conversations.log.draft import make_drafts
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import View
-from app.domain.formats import FORMATS, openai_chat
-from app.domain.formats.labels import MAX_DETAIL, block_label
-from app.domain.payload.assemblers import ASSEMBLERS
+from app.common import json_text
+from app.conversations.messages.draft import make_drafts
+from app.conversations.messages.row import LogRow
+from app.conversations.view import View
+from app.formats import FORMATS, openai_chat
+from app.formats.labels import MAX_DETAIL, block_label
+from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Role, Text, clean
+from app.payload.assemblers import ASSEMBLERS
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import third
 

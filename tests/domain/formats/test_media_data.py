@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.base64_media import strict_base64
-from app.domain.common.messages import FormatName
+from app.formats.base64_media import strict_base64
+from app.formats.message import FormatName
 from tests.domain.compaction.strategies_messages import png
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog
 from tests.domain.payload.test_names_and_ids import items, values

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import (
+from app.common.errors import ValidationError
+from app.common.sendable import sendable_json
+from app.formats import group_items, openai_responses
+from app.formats.message import (
     EMPTY_RESULT,
     NO_RESULT,
     OPENAI_FORMATS,
@@ -30,10 +32,8 @@ from app.domain.common.messages import (
     Text,
     ToolCall,
     clean,
-    sendable_json,
 )
-from app.domain.formats import group_items, openai_responses
-from app.domain.formats.openai_responses.items import OUTPUT_TYPES
+from app.formats.openai_responses.items import OUTPUT_TYPES
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
 from tests.judge import check_type, errors, judge

@@ -17,11 +17,11 @@ from google.genai.types import Content
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.conversations.view import View
-from app.domain.formats import reasoning_families
-from app.domain.payload.assemblers import ASSEMBLERS
+from app.common.errors import ValidationError
+from app.conversations.view import View
+from app.formats import reasoning_families
+from app.formats.message import FormatName
+from app.payload.assemblers import ASSEMBLERS
 from tests.domain.formats.sdk_fields import samples
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog, rows_of, third
 

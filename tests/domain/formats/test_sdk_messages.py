@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName, Message, clean
-from app.domain.formats import FORMATS, anthropic, gemini, openai_chat, openai_responses
+from app.common.errors import ValidationError
+from app.formats import FORMATS, anthropic, gemini, openai_chat, openai_responses
+from app.formats.message import FormatName, Message, clean
 from tests.domain.formats.sdk_values import sdk_values
 from tests.judge import judge
 

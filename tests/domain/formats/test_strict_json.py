@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
-from app.domain.common.errors import ValidationError
-from app.domain.common.json_structure import MAX_MESSAGE_VALUES
-from app.domain.common.messages import ToolCall
-from app.domain.formats import json_fields, openai_shared
-from app.domain.formats.tool_calls import (
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.common.json_structure import MAX_MESSAGE_VALUES
+from app.formats import json_fields, openai_shared
+from app.formats.message import ToolCall
+from app.formats.tool_calls import (
     arguments_object,
     is_json,
     object_arguments,
@@ -67,7 +67,7 @@ def test_arguments_over_a_bound_are_not_parsed(text: str, monkeypatch: pytest.Mo
         raise AssertionError("the text was parsed")
 
     monkeypatch.setattr(json_text, "loads_exact", parsed)
-    monkeypatch.setattr("app.domain.formats.tool_calls.orjson.loads", parsed)
+    monkeypatch.setattr("app.formats.tool_calls.orjson.loads", parsed)
     call = ToolCall("c1", "f", text)
     assert arguments_object(text) is None and sent_as_object(text) == text
     assert json.loads(object_arguments(text)) == {"arguments": text}

@@ -8,10 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.models.budget import (
-    Limits,
-    scaled,
-)
+from app.models.budget import Limits, scaled
 
 TOKENS = st.integers(0, 300_000)
 RATIOS = st.integers(1, 100).map(lambda percent: percent / 100)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.models.calibration import (
+from app.models.calibration import (
     ENOUGH_REPORTS,
     MAX_RATIO,
     MIN_COUNTED,
@@ -23,7 +23,7 @@ from app.domain.models.calibration import (
     lesson_of,
     safety_margin,
 )
-from app.domain.models.limits import INEXACT_MARGIN
+from app.models.limits import INEXACT_MARGIN
 
 RATIOS = st.floats(0.3, 3.5)
 NOISE = st.floats(-0.03, 0.03)

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ContextLimitUnknown, ValidationError
-from app.domain.models.limits import (
-    BUILT_IN_WINDOWS,
-    ContextWindow,
-    ModelInfo,
-    resolve_context_window,
-)
+from app.common.errors import ContextLimitUnknown, ValidationError
+from app.models.limits import BUILT_IN_WINDOWS, ContextWindow, ModelInfo, resolve_context_window
 
 
 def model(

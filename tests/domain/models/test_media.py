@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import File, Image
-from app.domain.models.media import (
+from app.formats.message import File, Image
+from app.models.media import (
     FILE_TOKENS,
     MAX_ESTIMATED_PAGES,
     MAX_PAGES,

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import (
+from app.formats import FORMATS, ToolDefinition, anthropic, gemini, openai_chat, openai_responses
+from app.formats.message import (
     File,
     FormatName,
     Image,
@@ -24,22 +25,9 @@ from app.domain.common.messages import (
     ToolCall,
     clean,
 )
-from app.domain.formats import (
-    FORMATS,
-    ToolDefinition,
-    anthropic,
-    gemini,
-    openai_chat,
-    openai_responses,
-)
-from app.domain.models.estimates import (
-    bytes_4,
-    chars_2_5,
-    chars_4,
-    text_bytes_4,
-)
-from app.domain.models.media import FILE_TOKENS, IMAGE_TOKENS
-from app.domain.models.tokens import (
+from app.models.estimates import bytes_4, chars_2_5, chars_4, text_bytes_4
+from app.models.media import FILE_TOKENS, IMAGE_TOKENS
+from app.models.tokens import (
     CALL_OVERHEAD,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,

@@ -11,15 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.models.limits import ModelInfo
-from app.domain.models.usage_totals import (
-    CallTotals,
-    Purpose,
-    call_totals,
-    day_range,
-    reported_entry,
-)
+from app.common.errors import ValidationError
+from app.models.limits import ModelInfo
+from app.models.usage_totals import CallTotals, Purpose, call_totals, day_range, reported_entry
 
 TOKENS = st.integers(0, 10**9)
 PRICE = st.none() | st.floats(0, 1)

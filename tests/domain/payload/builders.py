@@ -9,46 +9,28 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.domain.common.messages import (
-    FormatName,
-)
-from app.domain.common.policy import (
+from app.compaction.reduction.truncation import truncate
+from app.compaction.strategies import STRATEGIES
+from app.conversations.messages.row import LogRow
+from app.conversations.plans import CompactionPlan, HistoryBudget, SlidingCut
+from app.conversations.turns import Entry, is_group_boundary, never_cleared, pinned_seqs
+from app.conversations.view import Span, Summary, View, spans_beside
+from app.conversations.views import view_after, view_summary_tokens, with_omission_note
+from app.formats import ToolDefinition
+from app.formats.message import FormatName
+from app.models.budget import Limits
+from app.models.limits import ModelInfo
+from app.payload.assembler import Assembler
+from app.payload.assemblers import ASSEMBLERS
+from app.policy.policy import (
     CompactionPolicy,
     Policy,
     SandwichPolicy,
     SlidingWindowPolicy,
     StrategyName,
 )
-from app.domain.compaction.plans import CompactionPlan, HistoryBudget, SlidingCut
-from app.domain.compaction.reduction.truncation import truncate
-from app.domain.compaction.strategies import STRATEGIES
-from app.domain.compaction.views import view_after, view_summary_tokens, with_omission_note
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import Entry, is_group_boundary, never_cleared, pinned_seqs
-from app.domain.conversations.view import (
-    Span,
-    Summary,
-    View,
-    spans_beside,
-)
-from app.domain.formats import ToolDefinition
-from app.domain.models.budget import Limits
-from app.domain.models.limits import ModelInfo
-from app.domain.payload.assembler import (
-    Assembler,
-)
-from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.prompt.resolved_settings import (
-    ResolvedSettings,
-    fixed_usage,
-    message_tokens,
-    tool_costs,
-)
-from app.domain.prompt.sections import (
-    PromptSection,
-    dynamic_texts,
-    merge_sections,
-)
+from app.prompt.resolved_settings import ResolvedSettings, fixed_usage, message_tokens, tool_costs
+from app.prompt.sections import PromptSection, dynamic_texts, merge_sections
 from tests.domain.histories import (
     CHAT,
     RawLog,

@@ -15,7 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.messages import (
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.conversations.view import (
+    ENDLESS,
+    RETAIN_PREFIX,
+    SUMMARY_PREFIX,
+    Span,
+    Summary,
+    View,
+    spans_beside,
+)
+from app.formats import FORMATS, group_items
+from app.formats.gemini import STAND_IN_SIGNATURE
+from app.formats.message import (
     EMPTY_MESSAGE,
     NO_RESULT,
     FormatName,
@@ -25,21 +37,9 @@ from app.domain.common.messages import (
     Text,
     clean,
 )
-from app.domain.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.domain.conversations.view import (
-    ENDLESS,
-    RETAIN_PREFIX,
-    SUMMARY_PREFIX,
-    Span,
-    Summary,
-    View,
-    spans_beside,
-)
-from app.domain.formats import FORMATS, group_items
-from app.domain.formats.gemini import STAND_IN_SIGNATURE
-from app.domain.formats.tool_calls import own_id
-from app.domain.models.tokens import count_payload_messages
-from app.domain.payload.assembler import (
+from app.formats.tool_calls import own_id
+from app.models.tokens import count_payload_messages
+from app.payload.assembler import (
     CONTINUE_NOTE,
     MAX_BREAKPOINTS,
     START_NOTE,
@@ -47,10 +47,10 @@ from app.domain.payload.assembler import (
     Assembler,
     placeholder_of,
 )
-from app.domain.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
-from app.domain.payload.assemblers.anthropic import BREAKPOINT_JSON
-from app.domain.payload.payload_items import PayloadItems, with_breakpoints
-from app.domain.prompt.sections import DynamicTexts
+from app.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
+from app.payload.assemblers.anthropic import BREAKPOINT_JSON
+from app.payload.payload_items import PayloadItems, with_breakpoints
+from app.prompt.sections import DynamicTexts
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import NO_RESULT, FormatName
-from app.domain.conversations.log.batch import NO_CALLS, batch_shape
-from app.domain.conversations.log.draft import make_drafts
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.view import ENDLESS, Span, View
-from app.domain.models.tokens import count_payload_messages
-from app.domain.payload.assembler import CONTINUE_NOTE, Assembler
-from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.prompt.sections import DynamicTexts
+from app.conversations.messages.batch import NO_CALLS, batch_shape
+from app.conversations.messages.draft import make_drafts
+from app.conversations.messages.row import LogRow
+from app.conversations.view import ENDLESS, Span, View
+from app.formats.message import NO_RESULT, FormatName
+from app.models.tokens import count_payload_messages
+from app.payload.assembler import CONTINUE_NOTE, Assembler
+from app.payload.assemblers import ASSEMBLERS
+from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import ITEMS, asks, faults, result, user
 

@@ -12,12 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.messages import FormatName
-from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.epoch import Epoch
-from app.domain.conversations.view import Span, Summary, View, spans_beside
-from app.domain.models.budget import Limits
-from app.domain.payload.epochs import (
+from app.conversations.conversation import ConversationState
+from app.conversations.epoch import Epoch
+from app.conversations.epochs import (
     NO_REQUESTED_WINDOW,
     EpochStart,
     break_reason,
@@ -27,11 +24,10 @@ from app.domain.payload.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.domain.prompt.resolved_settings import (
-    STUB_TOOL,
-    PayloadTools,
-    RequestSettings,
-)
+from app.conversations.view import Span, Summary, View, spans_beside
+from app.formats.message import FormatName
+from app.models.budget import Limits
+from app.prompt.resolved_settings import STUB_TOOL, PayloadTools, RequestSettings
 from tests.domain.conversations.generated import views
 from tests.domain.payload.builders import TOOLS, resolved_of
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import FormatName
-from app.domain.conversations.view import View
-from app.domain.formats import gemini, parse_tool
-from app.domain.payload.assemblers import ASSEMBLERS
+from app.conversations.view import View
+from app.formats import gemini, parse_tool
+from app.formats.message import FormatName
+from app.payload.assemblers import ASSEMBLERS
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.domain.common.messages import FormatName
-from app.domain.conversations.view import View
-from app.domain.payload.assembler import Assembler
-from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+from app.conversations.view import View
+from app.formats.message import FormatName
+from app.models.tokenizer import TiktokenTokenizer
+from app.payload.assembler import Assembler
+from app.payload.assemblers import ASSEMBLERS
+from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
 from tests.payload_tokens import payload_tokens

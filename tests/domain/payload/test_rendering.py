@@ -14,29 +14,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.conversations.view import Span, View
-from app.domain.models.families import O200K
-from app.domain.models.limits import ModelInfo
-from app.domain.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.domain.payload.assembler import MAX_BREAKPOINTS
-from app.domain.payload.assemblers import ASSEMBLERS
-from app.domain.payload.payload_items import (
-    BreakpointPosition,
-    MisplacedBreakpoint,
-    PayloadItems,
-    StablePoint,
-)
-from app.domain.payload.rendering import (
+from app.common.errors import ValidationError
+from app.context.rendering import (
     MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
     Payload,
     RenderRequest,
     render_payload,
 )
-from app.domain.prompt.agent_tools import AGENT_TOOLS
-from app.domain.prompt.resolved_settings import (
+from app.conversations.view import Span, View
+from app.formats.message import FormatName
+from app.models.families import O200K
+from app.models.limits import ModelInfo
+from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.payload.assembler import MAX_BREAKPOINTS
+from app.payload.assemblers import ASSEMBLERS
+from app.payload.payload_items import (
+    BreakpointPosition,
+    MisplacedBreakpoint,
+    PayloadItems,
+    StablePoint,
+)
+from app.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     STUB_TOOL,
     PayloadTools,
@@ -46,7 +46,7 @@ from app.domain.prompt.resolved_settings import (
     message_tokens,
     tools_from,
 )
-from app.domain.prompt.sections import (
+from app.prompt.sections import (
     NO_DYNAMIC_TEXTS,
     DynamicTexts,
     PromptSection,

@@ -24,22 +24,20 @@ from openai.types.completion_usage import CompletionTokensDetails, PromptTokensD
 from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.common.policy import CompactionPolicy
-from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.epoch import Epoch
-from app.domain.models.budget import Limits
-from app.domain.payload.reported_usage import (
-    CallUsage,
+from app.common.errors import ValidationError
+from app.conversations.conversation import ConversationState
+from app.conversations.epoch import Epoch
+from app.conversations.reported_usage import (
     ReportedUsage,
-    TokenUsage,
     current_epoch,
     is_suspended,
     judged_tokens,
     should_compact,
 )
-from app.domain.payload.usage_objects import read_usage, usage_shape
+from app.formats.message import FormatName
+from app.models.budget import Limits
+from app.models.usage_objects import CallUsage, TokenUsage, read_usage, usage_shape
+from app.policy.policy import CompactionPolicy
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
 """Compaction is due at 700 of 1000 tokens."""

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.common.policy import SandwichPolicy
-from app.domain.compaction.results import ContextState
-from app.domain.payload.stateless import (
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.context.stateless import (
     CompressMiddle,
     ReuseSummary,
     ShowAll,
@@ -23,6 +21,8 @@ from app.domain.payload.stateless import (
     plan_build,
     require_messages,
 )
+from app.conversations.compaction_results import ContextState
+from app.policy.policy import SandwichPolicy
 
 POLICY = SandwichPolicy(compression_threshold=0.7)
 

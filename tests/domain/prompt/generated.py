@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from app.domain.prompt.sections import (
-    PromptSection,
-    SectionKind,
-)
+from app.prompt.sections import PromptSection, SectionKind
 
 KINDS = list(SectionKind)
 

@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName, Role, is_sendable
-from app.domain.formats import FORMATS, ToolDefinition, parse_tool
-from app.domain.prompt.agent_tool_calls import (
-    Call,
-    parse_call,
-    request_of,
+from app.blobs.preview import (
+    AGENT_TOOL_NAMES,
+    COMPACT_CONTEXT,
+    GREP,
+    READ_BYTES,
+    READ_LINES,
+    RECALL,
+    TOOL_SEARCH,
 )
-from app.domain.prompt.agent_tool_results import (
-    result_message,
-    search_result_message,
-)
-from app.domain.prompt.agent_tools import (
+from app.common.errors import ValidationError
+from app.common.sendable import is_sendable
+from app.formats import FORMATS, ToolDefinition, parse_tool
+from app.formats.message import FormatName, Role
+from app.prompt.agent_tool_calls import Call, parse_call, request_of
+from app.prompt.agent_tool_results import result_message, search_result_message
+from app.prompt.agent_tools import (
     AGENT_TOOLS,
     MAX_BYTES,
     MAX_LINES,
@@ -37,15 +40,6 @@ from app.domain.prompt.agent_tools import (
     Recall,
     SearchTools,
     definitions_in,
-)
-from app.domain.tool_output.preview import (
-    AGENT_TOOL_NAMES,
-    COMPACT_CONTEXT,
-    GREP,
-    READ_BYTES,
-    READ_LINES,
-    RECALL,
-    TOOL_SEARCH,
 )
 from tests.judge import refusals
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.prompt.sections import (
+from app.prompt.sections import (
     PromptSection,
     SectionKind,
     merge_sections,

@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
 
-from app.domain.common.messages import FormatName
-from app.domain.formats import ToolDefinition, parse_tool
-from app.domain.prompt.agent_tools import AGENT_TOOLS
-from app.domain.prompt.tool_deferral import (
-    ToolLimits,
-    deferred_note,
-    plan_deferral,
-    with_deferred,
-)
-from app.domain.tool_output.preview import TOOL_SEARCH
+from app.blobs.preview import TOOL_SEARCH
+from app.formats import ToolDefinition, parse_tool
+from app.formats.message import FormatName
+from app.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral, with_deferred
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

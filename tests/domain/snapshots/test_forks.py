@@ -12,19 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.conversations.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
-from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.view import (
-    ENDLESS,
-    WHOLE,
-    Span,
-    View,
-    minus,
-    overlap,
-    spans_beside,
-    union,
-)
-from app.domain.snapshots.forks import (
+from app.blobs.blobs import Blob
+from app.conversations.conversation import ConversationState
+from app.conversations.view import ENDLESS, WHOLE, Span, View, minus, overlap, spans_beside, union
+from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
+from app.snapshots.fork_views import (
     BATCH_BLOBS,
     BATCH_BYTES,
     blob_batches,
@@ -33,7 +25,6 @@ from app.domain.snapshots.forks import (
     state_at,
     window_at,
 )
-from app.domain.tool_output.blobs import Blob
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 40

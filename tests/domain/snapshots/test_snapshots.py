@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName, Message, Role, Text, ToolCall
-from app.domain.compaction.summaries.snapshot_summary import extract_snapshot_summary
-from app.domain.conversations.log.batch import NO_CALLS, batch_shape
-from app.domain.conversations.log.draft import make_drafts
-from app.domain.conversations.view import Span, count_in, spans_of
-from app.domain.formats import FORMATS
-from app.domain.snapshots.copies import (
+from app.common.errors import ValidationError
+from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
+from app.conversations.messages.batch import NO_CALLS, batch_shape
+from app.conversations.messages.draft import make_drafts
+from app.conversations.view import Span, count_in, spans_of
+from app.formats import FORMATS
+from app.formats.message import FormatName, Message, Role, Text, ToolCall
+from app.snapshots.copies import (
     SourceMessage,
     copy_id,
     copy_of,
@@ -31,8 +31,8 @@ from app.domain.snapshots.copies import (
     split_ids,
     with_calls,
 )
-from app.domain.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
-from app.domain.snapshots.snapshots import truncated, without_middle
+from app.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
+from app.snapshots.snapshot import truncated, without_middle
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import SESSION_ID, entries, entry
 

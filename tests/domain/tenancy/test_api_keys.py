@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.tenancy.api_keys import (
+from app.common.errors import ValidationError
+from app.tenancy.api_keys import (
     ApiKey,
     PresentedKey,
     bearer_of,

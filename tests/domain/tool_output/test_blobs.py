@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.tool_output.blobs import (
+from app.blobs.blobs import (
     CHUNK_BYTES,
     Blob,
     ToolOutputRef,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ValidationError
-from app.domain.tool_output.blobs import decode_lossy, encode
-from app.domain.tool_output.grep import (
+from app.blobs.blobs import decode_lossy, encode
+from app.common.errors import ValidationError
+from app.tool_output.grep import (
     ELLIPSIS,
     MAX_PATTERN_CHARACTERS,
     MAX_RESULT_CHARACTERS,
@@ -24,12 +24,8 @@ from app.domain.tool_output.grep import (
     GrepResult,
     MatchedLine,
 )
-from app.domain.tool_output.grep import (
-    MAX_WHOLE_LINE_BYTES as LONG,
-)
-from app.domain.tool_output.grep import (
-    OVERLAP_BYTES as OVERLAP,
-)
+from app.tool_output.grep import MAX_WHOLE_LINE_BYTES as LONG
+from app.tool_output.grep import OVERLAP_BYTES as OVERLAP
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
 PATTERNS = [

@@ -16,29 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common import json_text
-from app.domain.common.errors import ValidationError
-from app.domain.common.messages import FormatName, Message
-from app.domain.common.policy import ToolOutputPolicy, ToolView
-from app.domain.formats import FORMATS
-from app.domain.tool_output.blobs import TEXT, Blob, blob_id
-from app.domain.tool_output.offloading import (
-    OffloadedResult,
-    OffloadRules,
-    PreviewedBlob,
-    offload_result,
-)
-from app.domain.tool_output.preview import AGENT_TOOL_NAMES, PreviewBuilder, PreviewKind
-from app.domain.tool_output.restoring import (
-    is_same_result,
-    restore_result,
-)
-from app.domain.tool_output.result_content import attached_ref
-from app.domain.tool_output.stored_output import (
-    StoredOutput,
-    inline_output,
-    stored_output_from,
-)
+from app.blobs.blobs import TEXT, Blob, blob_id
+from app.blobs.offloading import OffloadedResult, OffloadRules, PreviewedBlob, offload_result
+from app.blobs.preview import AGENT_TOOL_NAMES, PreviewBuilder, PreviewKind
+from app.blobs.restoring import is_same_result, restore_result
+from app.blobs.result_content import attached_ref
+from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.formats import FORMATS
+from app.formats.message import FormatName, Message
+from app.policy.policy import ToolOutputPolicy, ToolView
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.policy import ToolOutputPolicy, ToolView
-from app.domain.tool_output.blobs import ToolOutputRef, decode_lossy, encode
-from app.domain.tool_output.preview import (
+from app.blobs.blobs import ToolOutputRef, decode_lossy, encode
+from app.blobs.preview import (
     AGENT_TOOL_NAMES,
     GREP,
     NOTE_BYTES,
@@ -27,6 +26,7 @@ from app.domain.tool_output.preview import (
     preview_of_texts,
     should_offload,
 )
+from app.policy.policy import ToolOutputPolicy, ToolView
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
 DEFAULT = ToolOutputPolicy()

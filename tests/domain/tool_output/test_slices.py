@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.tool_output.blobs import Chunk, decode_lossy, encode, prefix_size
-from app.domain.tool_output.slices import (
-    LineReader,
-    OutputBytes,
-    OutputLines,
-    byte_slice,
-    bytes_to_fetch,
-)
+from app.blobs.blobs import Chunk, decode_lossy, encode, prefix_size
+from app.tool_output.slices import LineReader, OutputBytes, OutputLines, byte_slice, bytes_to_fetch
 from tests.domain.tool_output.generated import any_bytes, chunked, cut_up
 
 ENDLESS = 10**9

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import RateLimited, ServiceUnavailable
-from app.services.common.limiter import Rate, Slots
+from app.common.errors import RateLimited, ServiceUnavailable
+from app.common.limiter import Rate, Slots
 
 
 async def test_a_tenant_is_limited_to_its_share() -> None:

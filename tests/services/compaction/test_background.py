@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.compaction.results import CompactResult
-from app.domain.conversations.job import Job
-from app.services.compaction.background import JobService
-from app.services.compaction.runs import CompactRequest
-from app.services.conversations.appended_messages import AppendAnswer
-from app.services.conversations.batches import Append
+from app.common.errors import NotFound, ServiceUnavailable
+from app.compaction.background import JobService
+from app.compaction.runs import CompactRequest
+from app.conversations.compaction_results import CompactResult
+from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.batches import Append
+from app.repositories import Database
+from app.work.job import Job
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.compaction.summaries.prompt import SummaryRequest
-from app.domain.conversations.compaction_receipt import Compaction
-from app.domain.conversations.view import Span, View
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.runs import CompactRequest
-from app.services.compaction.summaries.extractive import SummaryScope
-from app.services.compaction.summariser import PAGE_MESSAGES, summarise_paged
+from app.compaction.runs import CompactRequest
+from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
+from app.conversations.compaction_receipt import Compaction
+from app.conversations.view import Span, View
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     SUMMARISER,

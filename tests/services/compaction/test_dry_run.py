@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.compaction.results import DryRunResult
-from app.services.compaction.planned_calls import CALL_BYTES
-from app.services.compaction.runs import CompactRequest
+from app.compaction.planned_calls import CALL_BYTES
+from app.compaction.runs import CompactRequest
+from app.conversations.compaction_results import DryRunResult
+from app.repositories import Database
 from tests.services.fakes import (
     MODELS,
     SUMMARISER,

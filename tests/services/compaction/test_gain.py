@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.compaction.summary_budget import summary_floor
-from app.domain.conversations.compaction_receipt import Compaction
-from app.services.compaction.runs import SUMMARY_SHORT
+from app.compaction.runs import SUMMARY_SHORT
+from app.compaction.summary_budget import summary_floor
+from app.conversations.compaction_receipt import Compaction
+from app.repositories import Database
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database, Repositories
+from app.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.compaction.background import JobService
 from app.composition import new_id
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.conversations.job import Claim
-from app.domain.conversations.settings import StoredSettings
-from app.services.compaction.background import JobService
-from app.services.compaction.leases import Leases
+from app.conversations.settings import StoredSettings
+from app.database.connections import Store
+from app.repositories import Database, Repositories
+from app.work.job import Claim
+from app.work.leases import Leases
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 

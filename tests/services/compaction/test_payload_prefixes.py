@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.messages import FormatName
-from app.domain.compaction.summaries.model_calls import ModelCall
-from app.domain.compaction.summaries.payload_prefix import NOT_USED
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.compaction.summaries.payload_prefix import NOT_USED
+from app.formats.message import FormatName
+from app.models.model_calls import ModelCall
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     MODEL,
     Build,

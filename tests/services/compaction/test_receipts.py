@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import Conflict, NotFound
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.compaction.receipts import Receipt
+from app.common.errors import Conflict, NotFound
+from app.compaction.receipts import Receipt
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

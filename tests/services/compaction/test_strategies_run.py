@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
-from app.domain.common.messages import Role
-from app.domain.conversations.view import SUMMARY_PREFIX, Span
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.conversations.view import SUMMARY_PREFIX, Span
+from app.formats.message import Role
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.conftest import execute
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (

@@ -15,25 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.common.messages import Image, Message, Reasoning, Role, Text, ToolCall
-from app.domain.compaction.summaries.checklist import read_kept
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.compaction.summaries.prompt import SummaryRequest, prompt_hash
-from app.domain.compaction.summaries.secret_masking import MASK
-from app.domain.compaction.summaries.statements.summary_text import Closing
-from app.domain.compaction.summaries.transcript_limits import SourceText, cut_middle
-from app.domain.compaction.summaries.transcript_text import transcript_groups
-from app.domain.models.limits import ModelInfo
-from app.services.compaction.summaries.chunking import take_chunk
-from app.services.compaction.summaries.extractive import ledger_of
-from app.services.compaction.summaries.model_summary import (
-    MAX_FAILED_CALLS,
-    ModelAccess,
-    ModelSummary,
-)
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.services.compaction.summariser import Summariser
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.compaction.summaries.checklist import read_kept
+from app.compaction.summaries.chunking import take_chunk
+from app.compaction.summaries.extractive import ledger_of
+from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, ModelSummary
+from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
+from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.secret_masking import MASK
+from app.compaction.summaries.statements.summary_text import Closing
+from app.compaction.summaries.transcript_limits import SourceText, cut_middle
+from app.compaction.summaries.transcript_text import transcript_groups
+from app.compaction.summariser import Summariser
+from app.formats.message import Image, Message, Reasoning, Role, Text, ToolCall
+from app.models.limits import ModelInfo
+from app.models.model_calls import Completion, ModelCall
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"

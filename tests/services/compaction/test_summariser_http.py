@@ -14,17 +14,17 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.models.circuit_breaker import CircuitBreaker
-from app.adapters.models.litellm_gateway import LiteLLMGateway
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.common.messages import Message, Role, Text, ToolCall
-from app.domain.compaction.summaries.answer import SummaryResult
-from app.domain.compaction.summaries.model_calls import ModelCall
-from app.domain.compaction.summaries.prompt import SummaryRequest
+from app.common.errors import ServiceUnavailable
+from app.compaction.summaries.answer import SummaryResult
+from app.compaction.summaries.model_summary import ModelAccess
+from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summariser import Summariser
+from app.formats.message import Message, Role, Text, ToolCall
 from app.main import create_app
-from app.services.compaction.summaries.model_summary import ModelAccess
-from app.services.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.services.compaction.summariser import Summariser
+from app.models.circuit_breaker import CircuitBreaker
+from app.models.litellm_gateway import LiteLLMGateway
+from app.models.model_calls import ModelCall
 from app.settings import Settings
 from tests import fake_llm as fake
 from tests.conftest import started

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
+from app.common import json_text
+from app.conversations.compaction_results import CompactResult, DryRunResult
+from app.conversations.turns import Entry, call_groups
 from app.demo import Trace
-from app.domain.common import json_text
-from app.domain.common.messages import Role
-from app.domain.compaction.results import CompactResult, DryRunResult
-from app.domain.conversations.turns import Entry, call_groups
+from app.formats.message import Role
+from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
 from tests.recorded import named_traces, trace_files, traces_dir
 from tests.services.fakes import (

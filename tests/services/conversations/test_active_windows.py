@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import Conflict, ValidationError
-from app.domain.compaction.summaries.model_calls import Completion, ModelCall
-from app.domain.conversations.conversation import Conversation
-from app.domain.conversations.view import Span
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.own_settings import Patch
+from app.common.errors import Conflict, ValidationError
+from app.conversations.conversation import Conversation
+from app.conversations.own_settings import Patch
+from app.conversations.view import Span
+from app.models.model_calls import Completion, ModelCall
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

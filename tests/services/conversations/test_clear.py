@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database, Repositories
-from app.domain.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
-from app.domain.common.messages import FormatName, Role
-from app.domain.compaction.reduction.tool_result_clearing import tool_output_tokens
-from app.domain.conversations.turns import call_groups
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.conversations.turns import call_groups
+from app.formats.message import FormatName, Role
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database, Repositories
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,

@@ -13,17 +13,17 @@ from typing import Any, cast
 
 import pytest
 
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.models.tokenizer import TiktokenTokenizer
-from app.adapters.postgres.database import Database, Repositories
-from app.domain.common import json_text
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.domain.conversations.settings import SettingsList
-from app.services.conversations.agents import AgentService, NewAgent
-from app.services.conversations.conversations import ConversationService, NewConversation
-from app.services.conversations.own_ids import ConversationKeys
-from app.services.conversations.own_settings import ListVersion, OwnSettings, Patch
-from app.services.prompt.settings_resolver import SettingsResolver
+from app.common import json_text
+from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.conversations.agents.service import AgentService, NewAgent
+from app.conversations.keys import ConversationKeys
+from app.conversations.own_settings import ListVersion, OwnSettings, Patch
+from app.conversations.service import ConversationService, NewConversation
+from app.conversations.settings import SettingsList
+from app.conversations.settings_resolver import SettingsResolver
+from app.models.registry import ModelRegistry
+from app.models.tokenizer import TiktokenTokenizer
+from app.repositories import Database, Repositories
 from tests.services.fakes import Clock
 
 POLICY = {"sandwich": {"preserve_top": 3}}

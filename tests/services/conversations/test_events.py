@@ -19,13 +19,13 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.embedded import DATABASE
-from app.domain.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.domain.conversations.events import Cursor, Event
-from app.services.common.limiter import Slots
-from app.services.conversations.events import EventService
+from app.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.common.limiter import Slots
+from app.conversations.events.events import Cursor, Event
+from app.conversations.events.service import EventService
+from app.database.connections import Store
+from app.database.embedded import DATABASE
+from app.repositories import Database
 from tests.conftest import Server, execute
 from tests.services.fakes import (
     TENANT,

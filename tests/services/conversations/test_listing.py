@@ -16,10 +16,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.adapters.postgres.conversations import listing as statements
-from app.adapters.postgres.database import Database
-from app.domain.conversations.listing import ConversationFilter, TimeRange
-from app.services.conversations import listing as pages
+from app.conversations import listing_repository as statements
+from app.conversations import listing_service as pages
+from app.conversations.listing_filters import ConversationFilter, TimeRange
+from app.repositories import Database
 from tests.services.fakes import TENANT, Harness, WatchedDatabase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

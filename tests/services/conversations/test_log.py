@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common import json_text
-from app.domain.common.errors import Conflict, UnpairedToolResult, ValidationError
-from app.domain.common.messages import FormatName
-from app.services.conversations.appended_messages import AppendAnswer
-from app.services.conversations.batches import Append
-from app.services.tool_output.stored_results import Content
+from app.common import json_text
+from app.common.errors import Conflict, UnpairedToolResult, ValidationError
+from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.batches import Append
+from app.conversations.messages.stored_results import Content
+from app.formats.message import FormatName
+from app.repositories import Database
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     CHAT,

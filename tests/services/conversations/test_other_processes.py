@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 import pytest
 
-from app.adapters.postgres.common.connections import Session
-from app.adapters.postgres.database import Database
-from app.domain.common.messages import FormatName
-from app.domain.conversations.settings import SettingsList
-from app.domain.models.calibration import Lesson
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.own_settings import Patch
+from app.conversations.own_settings import Patch
+from app.conversations.settings import SettingsList
+from app.database.connections import Session
+from app.formats.message import FormatName
+from app.models.calibration import Lesson
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     MODEL,
     TENANT,

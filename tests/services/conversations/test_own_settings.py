@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.errors import Conflict
-from app.domain.common.ids import AgentId
-from app.domain.common.policy import DEFAULT_POLICY
-from app.domain.conversations.agent import Agent
-from app.domain.conversations.settings import ListVersions, SettingsList, StoredSettings
-from app.services.conversations.own_settings import (
+from app.common.errors import Conflict
+from app.common.ids import AgentId
+from app.conversations.agents.agent import Agent
+from app.conversations.own_settings import (
     ListVersion,
     Patch,
     effective_policy,
     without_empty_objects,
 )
+from app.conversations.settings import ListVersions, SettingsList, StoredSettings
+from app.policy.policy import DEFAULT_POLICY
 
 leaves = st.dictionaries(
     st.sampled_from(["preserve_top", "preserve_bottom"]), st.integers(1, 9) | st.none(), max_size=2

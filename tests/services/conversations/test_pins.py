@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import NotFound, ValidationError
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import NotFound, ValidationError
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
-from app.domain.conversations.stored_message import StoredMessage
-from app.services.compaction.runs import CompactRequest
-from app.services.conversations import recall, search
-from app.services.conversations.search import SearchService
+from app.common.errors import NotFound, ServiceUnavailable
+from app.compaction.runs import CompactRequest
+from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.search import recall_service as recall
+from app.conversations.search import service as search
+from app.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
+from app.conversations.search.service import SearchService
+from app.repositories import Database
 from app.worker import Worker
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, result, says, user
 

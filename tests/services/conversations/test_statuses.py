@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.conversations.settings import SettingsList
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.conversations.settings import SettingsList
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
 PLAIN = {"agent_tools": "none", "status_preamble": "auto", "budget": {"notice_at": 1.0}}

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 from click.testing import CliRunner
 
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import Database
+from app.blobs.object_store import ObjectStore
 from app.cli import cli
-from app.services.conversations.tenant_deletion import TenantDeletion
+from app.conversations.tenant_deletion import TenantDeletion
+from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user
 

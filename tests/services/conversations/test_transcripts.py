@@ -13,18 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.common.connections import Session, Statement
-from app.adapters.postgres.conversations.transcripts import CHAINS, PINS
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ContextOverflow, ValidationError
-from app.domain.common.messages import Role
-from app.domain.conversations.turns import group_boundary_before
-from app.domain.conversations.view import Span
-from app.domain.conversations.visibility import State, Visibility
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations import transcripts
-from app.services.conversations.transcripts import PageMessage, TranscriptMessage, TranscriptService
-from app.services.tool_output.stored_results import Content
+from app.common.errors import ContextOverflow, ValidationError
+from app.conversations.messages import transcripts
+from app.conversations.messages.stored_results import Content
+from app.conversations.messages.transcripts import PageMessage, TranscriptMessage, TranscriptService
+from app.conversations.messages.transcripts_repository import CHAINS, PINS
+from app.conversations.turns import group_boundary_before
+from app.conversations.view import Span
+from app.conversations.visibility import State, Visibility
+from app.database.connections import Session, Statement
+from app.formats.message import Role
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.plans import plan_of
 from tests.services.fakes import (
     SUMMARISER,

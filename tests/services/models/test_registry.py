@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.adapters.models.registry import ModelRegistry
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import NotFound
-from app.domain.models.limits import merged_entry
-from app.services.models.registry import RegistryService
+from app.common.errors import NotFound
+from app.context.models.service import RegistryService
+from app.models.limits import merged_entry
+from app.models.registry import ModelRegistry
+from app.repositories import Database
 
 
 @pytest.fixture

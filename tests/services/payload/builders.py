@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from app.domain.common.messages import FormatName
-from app.domain.models.budget import Limits
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.context import ContextService
-from app.services.payload.pipeline.state import KnownPayload
+from app.context.pipeline.state import KnownPayload
+from app.context.service import ContextService
+from app.formats.message import FormatName
+from app.models.budget import Limits
+from app.prompt.resolved_settings import RequestSettings
 from tests.judge import refusals
 from tests.services.fakes import (
     ANTHROPIC,

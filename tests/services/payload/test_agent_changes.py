@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ContextOverflow, ValidationError
-from app.domain.conversations.settings import SettingsList
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.own_settings import Patch
+from app.common.errors import ContextOverflow, ValidationError
+from app.conversations.own_settings import Patch
+from app.conversations.settings import SettingsList
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.policy import AGENT_TOOL_NAMES
+from app.policy.policy import AGENT_TOOL_NAMES
 from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, says, user
 from tests.services.payload.builders import ASKS, TOOLS, check
 

@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
-from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.conversations.settings import SettingsList
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.prompt.sections import PromptSection, SectionKind
-from app.services.payload.build_replay import BuildReplayService
-from app.services.payload.pipeline.state import KnownPayload
+from app.common.errors import NotFound, ServiceUnavailable
+from app.context.build_replay import BuildReplayService
+from app.context.pipeline.state import KnownPayload
+from app.conversations.settings import SettingsList
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.prompt.sections import PromptSection, SectionKind
 from tests.domain.payload.builders import ITEMS, faults
 from tests.services.fakes import (
     ANTHROPIC,

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.errors import (
+from app.common.errors import (
     ContextLimitUnknown,
     ContextOverflow,
     NotFound,
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.settings import SettingsList
-from app.domain.conversations.view import SUMMARY_PREFIX
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.batches import Append
+from app.conversations.messages.batches import Append
+from app.conversations.settings import SettingsList
+from app.conversations.view import SUMMARY_PREFIX
+from app.formats.message import FormatName, Role
+from app.prompt.resolved_settings import RequestSettings
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,

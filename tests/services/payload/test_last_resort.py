@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.errors import ContextOverflow, ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import ContextOverflow, ServiceUnavailable
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
 from tests.domain.payload.builders import faults
 from tests.services.fakes import CHAT, Harness, says, user
 from tests.services.payload.builders import MODELS, RESPONSES, built

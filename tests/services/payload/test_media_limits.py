@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ValidationError
-from app.domain.compaction.reduction.overflow_errors import VerdictKind, judge_error
-from app.domain.models.media_limits import MediaLimits, media_limits
-from app.domain.payload.sent_media import SentMedia, cut_for
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import ValidationError
+from app.conversations.sent_media import SentMedia, cut_for
+from app.models.media_limits import MediaLimits, media_limits
+from app.models.overflow_errors import VerdictKind, judge_error
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.domain.compaction.strategies_messages import png
 from tests.domain.payload.test_names_and_ids import values
 from tests.services.fakes import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.policy import StrategyName
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.policy.policy import StrategyName
+from app.prompt.resolved_settings import RequestSettings
 from tests.domain.payload.builders import faults
 from tests.services.fakes import Harness, asks, result, says, user
 from tests.services.payload.builders import MODELS, built

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ContextOverflow, ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.compaction.results import CompactResult
-from app.domain.conversations.view import SUMMARY_PREFIX
-from app.domain.prompt.resolved_settings import RequestSettings
+from app.common.errors import ContextOverflow, ServiceUnavailable
+from app.conversations.compaction_results import CompactResult
+from app.conversations.view import SUMMARY_PREFIX
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import (
     CHAT,
     SUMMARISER,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import FormatName, Role
-from app.domain.conversations.log.row import LogRow
-from app.domain.conversations.turns import entry
-from app.domain.conversations.view import ENDLESS, Span, View
-from app.domain.payload.assemblers import ASSEMBLERS
-from app.services.payload.payload_cache import CachedPayload, PayloadCache
+from app.context.payload_cache import CachedPayload, PayloadCache
+from app.conversations.messages.row import LogRow
+from app.conversations.turns import entry
+from app.conversations.view import ENDLESS, Span, View
+from app.formats.message import FormatName, Role
+from app.payload.assemblers import ASSEMBLERS
 
 VIEW = View(spans=(Span(1, ENDLESS),))
 

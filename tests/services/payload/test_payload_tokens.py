@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ContextError, ContextOverflow
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.pipeline.state import KnownPayload
+from app.common.errors import ContextError, ContextOverflow
+from app.context.pipeline.state import KnownPayload
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.domain.histories import IMAGE_DATA, raw_logs
 from tests.domain.payload.builders import IMAGE, ITEMS, LEAST
 from tests.payload_tokens import payload_tokens

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
-from app.adapters.postgres.database import Database
-from app.domain.common.messages import FormatName
-from app.domain.conversations.compaction_receipt import Trigger
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import Report
+from app.context.usage.service import Report
+from app.conversations.compaction_receipt import Trigger
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.judge import Facts, check_type, refusals
 from tests.services.fakes import (
     ANTHROPIC,

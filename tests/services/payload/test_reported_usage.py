@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import pytest
 
-from app.adapters.postgres.database import Database, Repositories
-from app.domain.common.errors import NotFound, ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.payload.reported_usage import TokenUsage, UsageReport
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.payload.reported_usage import Report, ReportResult, UsageService
-from app.services.prompt.budget_status import is_due_as_reported
+from app.common.errors import NotFound, ServiceUnavailable
+from app.context.usage.service import Report, ReportResult, UsageService
+from app.conversations.budget_status import is_due_as_reported
+from app.conversations.reported_usage import UsageReport
+from app.formats.message import FormatName
+from app.models.usage_objects import TokenUsage
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database, Repositories
 from tests.conftest import execute
 from tests.services.fakes import (
     ANTHROPIC,

@@ -14,26 +14,17 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.errors import (
-    ContextError,
-    Gone,
-    NotFound,
-    ValidationError,
-)
-from app.domain.common.messages import FormatName
-from app.domain.compaction.results import CompactResult
-from app.domain.conversations.search.recall import (
-    Neighbour,
-    Recalled,
-    RecallPage,
-)
-from app.domain.formats import ToolDefinition
-from app.domain.prompt.tool_deferral import ToolSearchResult
-from app.domain.tool_output.blobs import ToolOutputRef
-from app.domain.tool_output.grep import GrepResult, MatchedLine
-from app.domain.tool_output.slices import OutputBytes, OutputLines
-from app.services.compaction.runs import CompactRequest
-from app.services.payload.tool_calls import ToolCallResult, ToolCallService
+from app.blobs.blobs import ToolOutputRef
+from app.common.errors import ContextError, Gone, NotFound, ValidationError
+from app.compaction.runs import CompactRequest
+from app.context.tool_calls import ToolCallResult, ToolCallService
+from app.conversations.compaction_results import CompactResult
+from app.conversations.search.recall import Neighbour, Recalled, RecallPage
+from app.formats import ToolDefinition
+from app.formats.message import FormatName
+from app.prompt.tool_deferral import ToolSearchResult
+from app.tool_output.grep import GrepResult, MatchedLine
+from app.tool_output.slices import OutputBytes, OutputLines
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC

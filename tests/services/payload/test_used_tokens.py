@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.conversations.own_settings import Patch
-from app.services.payload.pipeline.epoch import MIN_UNSTORED_CHANGE
+from app.context.pipeline.epoch import MIN_UNSTORED_CHANGE
+from app.conversations.own_settings import Patch
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, WatchedDatabase, user
 
 RESPONSES, ANTHROPIC = FormatName.OPENAI_RESPONSES, FormatName.ANTHROPIC

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.domain.common.errors import ContextOverflow, ValidationError
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.prompt.sections import PromptSection, SectionKind
-from app.services.compaction.runs import SUMMARY_SHORT
-from app.services.payload.pipeline import rendering
+from app.common.errors import ContextOverflow, ValidationError
+from app.compaction.runs import SUMMARY_SHORT
+from app.context.pipeline import rendering
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.prompt.sections import PromptSection, SectionKind
 from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.common.errors import ContextLimitUnknown, ValidationError
-from app.domain.common.ids import AgentId, ConversationId
-from app.domain.conversations.conversation import Conversation, ConversationState
-from app.domain.conversations.settings import StoredSettings
-from app.domain.models.calibration import Calibration
-from app.domain.prompt.resolved_settings import RequestSettings, ResolvedSettings
-from app.services.prompt.settings_resolver import SettingsResolver
+from app.common.errors import ContextLimitUnknown, ValidationError
+from app.common.ids import AgentId, ConversationId
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.settings import StoredSettings
+from app.conversations.settings_resolver import SettingsResolver
+from app.models.calibration import Calibration
+from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from tests.services.fakes import MODEL, MODELS, TOKENIZER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

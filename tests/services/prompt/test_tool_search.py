@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common import json_text
-from app.domain.common.errors import ValidationError
-from app.domain.formats import ToolDefinition
-from app.services.prompt.tool_search import ToolSearchService
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.formats import ToolDefinition
+from app.repositories import Database
+from app.tool_output.tool_search import ToolSearchService
 from tests.services.fakes import TENANT, Harness, result, says, user
 
 NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.snapshots.exports import PAGES, STALE
-from app.api.snapshots.exports import check_settings
-from app.domain.common.errors import Conflict
-from app.domain.conversations.own_ids import keys_of
-from app.services.snapshots.exports import ExportService
-from app.services.snapshots.imports import STALE_SECONDS, ImportService, NewImport, StaleImports
+from app.blobs.chunks import RowStore
+from app.common.errors import Conflict
+from app.common.public_ids import keys_of
+from app.repositories import Database
+from app.snapshots.exports_repository import PAGES, STALE
+from app.snapshots.exports_routes import check_settings
+from app.snapshots.exports_service import ExportService
+from app.snapshots.imports_service import STALE_SECONDS, ImportService, NewImport, StaleImports
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id

@@ -15,14 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.snapshots import forks as statements
-from app.adapters.postgres.snapshots.forks import COPIED, ForkRepository
-from app.adapters.postgres.tables import metadata
-from app.domain.common.errors import (
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.common.errors import (
     Conflict,
     ContextError,
     Gone,
@@ -30,16 +25,21 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     UnpairedToolResult,
 )
-from app.domain.common.messages import FormatName
-from app.domain.compaction.views import base_view, shown_entries
-from app.domain.conversations.conversation import ConversationState
-from app.domain.conversations.log.batch import NO_CALLS
-from app.domain.conversations.settings import SettingsList, StoredSettings
-from app.domain.conversations.view import spans_through
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.services.ports import BlobStore
-from app.services.snapshots.forks import Fork, ForkService, NewFork
-from app.services.tool_output.stored_results import Content
+from app.conversations.conversation import ConversationState
+from app.conversations.messages.batch import NO_CALLS
+from app.conversations.messages.stored_results import Content
+from app.conversations.ports import BlobStore
+from app.conversations.settings import SettingsList, StoredSettings
+from app.conversations.view import spans_through
+from app.conversations.views import base_view, shown_entries
+from app.database.connections import Statement
+from app.database.tables import metadata
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
+from app.snapshots import forks_repository as statements
+from app.snapshots.forks_repository import COPIED, ForkRepository
+from app.snapshots.forks_service import Fork, ForkService, NewFork
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (

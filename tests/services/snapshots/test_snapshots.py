@@ -13,22 +13,18 @@ from typing import Any, cast
 
 import pytest
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.snapshots.copies import SourceMessage
-from app.domain.snapshots.snapshots import Snapshot
-from app.services.conversations.batches import Append
-from app.services.conversations.log import LogService
-from app.services.snapshots.restores import RestoreService, in_batches
-from app.services.snapshots.snapshot_summaries import (
-    FIRST_MESSAGES,
-    LAST_MESSAGES,
-    SnapshotSummaries,
-)
-from app.services.snapshots.snapshots import SnapshotService
-from app.services.tool_output.stored_results import Content
+from app.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.conversations.messages.batches import Append
+from app.conversations.messages.service import LogService
+from app.conversations.messages.stored_results import Content
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
+from app.snapshots.copies import SourceMessage
+from app.snapshots.restores import RestoreService, in_batches
+from app.snapshots.service import SnapshotService
+from app.snapshots.snapshot import Snapshot
+from app.snapshots.snapshot_summaries import FIRST_MESSAGES, LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,

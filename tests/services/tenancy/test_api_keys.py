@@ -11,19 +11,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import (
-    Conflict,
-    NotFound,
-    ServiceUnavailable,
-    Unauthenticated,
-)
-from app.domain.tenancy.api_keys import Caller
-from app.services.tenancy.api_keys import (
-    RETRY_SECONDS,
-    KeyService,
-)
+from app.common.errors import Conflict, NotFound, ServiceUnavailable, Unauthenticated
+from app.database.connections import Store
+from app.repositories import Database
+from app.tenancy.api_keys import Caller
+from app.tenancy.api_keys_service import RETRY_SECONDS, KeyService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ServiceUnavailable, ValidationError
-from app.domain.tenancy.limits import TenantLimits
-from app.services.tenancy.limits import CACHE_SECONDS, LimitService
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.database.connections import Store
+from app.repositories import Database
+from app.tenancy.limits_service import CACHE_SECONDS, LimitService
+from app.tenancy.tenant_limits import TenantLimits
 from tests.services.fakes import Clock, WatchedDatabase
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import RateLimited, Unauthenticated
-from app.domain.tenancy.api_keys import network_of
-from app.services.tenancy import refused_keys
-from app.services.tenancy.api_keys import KeyService
-from app.services.tenancy.refused_keys import RefusedKeys
+from app.common.errors import RateLimited, Unauthenticated
+from app.repositories import Database
+from app.tenancy import refused_keys
+from app.tenancy.api_keys import network_of
+from app.tenancy.api_keys_service import KeyService
+from app.tenancy.refused_keys import RefusedKeys
 from tests.services.fakes import Clock
 from tests.services.tenancy.test_api_keys import created, secret
 

@@ -6,16 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.adapters.postgres.common.connections import Statement
-from app.adapters.postgres.database import Database
-from app.adapters.postgres.tenancy.retention import (
-    DELETE,
-    IS_IDLE,
-    LIST_CONVERSATIONS,
-)
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.tenancy.retention import RetainedKind, Retention
-from app.services.tenancy.retention import RetentionService
+from app.common.errors import ServiceUnavailable
+from app.database.connections import Statement
+from app.repositories import Database
+from app.tenancy.retention_periods import RetainedKind, Retention
+from app.tenancy.retention_repository import DELETE, IS_IDLE, LIST_CONVERSATIONS
+from app.tenancy.retention_service import RetentionService
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user

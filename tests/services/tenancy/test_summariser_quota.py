@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import ServiceUnavailable
-from app.domain.compaction.summaries.model_calls import ModelCall
-from app.domain.tenancy.limits import TenantLimits
-from app.services.tenancy.summariser_quota import SummariserQuota
+from app.common.errors import ServiceUnavailable
+from app.database.connections import Store
+from app.models.model_calls import ModelCall
+from app.repositories import Database
+from app.tenancy.summariser_quota import SummariserQuota
+from app.tenancy.tenant_limits import TenantLimits
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
 
 HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)

@@ -10,20 +10,17 @@ from typing import Any
 
 import asyncpg
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.postgres.database import Database, Repositories
-from app.domain.common.errors import (
-    ContextError,
-    ServiceUnavailable,
-)
-from app.domain.tool_output.blobs import TEXT, Chunk, StoredChunk
-from app.services.conversations.conversations import ConversationService
-from app.services.conversations.log import LogService
-from app.services.ports import BlobStore, BlobWriter
-from app.services.tool_output.collection import BlobCollector
-from app.services.tool_output.reading import BlobReader
-from app.services.tool_output.stored_results import Content, Original, StoredResults
-from app.services.tool_output.uploads import BlobUploads
+from app.blobs.blobs import TEXT, Chunk, StoredChunk
+from app.blobs.chunks import RowStore
+from app.common.errors import ContextError, ServiceUnavailable
+from app.conversations.messages.service import LogService
+from app.conversations.messages.stored_results import Content, Original, StoredResults
+from app.conversations.ports import BlobStore, BlobWriter
+from app.conversations.service import ConversationService
+from app.repositories import Database, Repositories
+from app.tool_output.collection import BlobCollector
+from app.tool_output.reading import BlobReader
+from app.tool_output.uploads import BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,

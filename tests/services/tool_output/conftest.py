@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import Database
-from app.services.ports import BlobStore
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.conversations.ports import BlobStore
+from app.repositories import Database
 from tests.services.tool_output.builders import Process, summarising
 
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.adapters.blobs.chunks import RowStore
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import (
+from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
+from app.blobs.chunks import RowStore
+from app.blobs.object_store import ObjectStore
+from app.common.errors import (
     Conflict,
     ContextError,
     Gone,
@@ -26,8 +26,8 @@ from app.domain.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.domain.tool_output.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
-from app.services.tool_output.stored_results import CHUNKS_PER_READ, Content
+from app.conversations.messages.stored_results import CHUNKS_PER_READ, Content
+from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import (
     TENANT,

@@ -13,21 +13,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.adapters.blobs.object_store import ObjectStore
-from app.adapters.postgres.common.connections import Store
-from app.adapters.postgres.database import Database
-from app.domain.common.errors import (
-    Conflict,
-    ServiceUnavailable,
-    UnpairedToolResult,
-    ValidationError,
-)
-from app.domain.common.messages import FormatName
-from app.domain.prompt.resolved_settings import RequestSettings
-from app.domain.tool_output.preview import AGENT_TOOL_NAMES
-from app.services.conversations.appended_messages import AppendAnswer
-from app.services.conversations.batches import INLINE_WARNING, Append
-from app.services.tool_output.stored_results import Content
+from app.blobs.object_store import ObjectStore
+from app.blobs.preview import AGENT_TOOL_NAMES
+from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
+from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.batches import INLINE_WARNING, Append
+from app.conversations.messages.stored_results import Content
+from app.database.connections import Store
+from app.formats.message import FormatName
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import ANTHROPIC, TENANT, asks, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from app.domain.common.messages import Message, Role, Text, ToolCall
-from app.domain.compaction.summaries.statements.fitting import FittedSummary, fit
-from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.statement import Kind, Statement
-from app.domain.compaction.summaries.statements.summary_text import Closing, read_into
+from app.compaction.summaries.statements.fitting import FittedSummary, fit
+from app.compaction.summaries.statements.ledger import StatementLedger
+from app.compaction.summaries.statements.statement import Kind, Statement
+from app.compaction.summaries.statements.summary_text import Closing, read_into
+from app.formats.message import Message, Role, Text, ToolCall
 
 PLENTY = 6000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.compaction.summaries.statements.statement import Author, Kind
+from app.compaction.summaries.statements.statement import Author, Kind
 from tests.domain.compaction.statements.messages import assistant, result, statements_of, user
 
 STANDING = [

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.common.messages import Message
-from app.domain.compaction.summaries.statements.ledger import StatementLedger
-from app.domain.compaction.summaries.statements.summary_text import (
+from app.compaction.summaries.statements.ledger import StatementLedger
+from app.compaction.summaries.statements.summary_text import (
     HEADING,
     LEFT_OUT,
     NOTHING,
@@ -23,6 +22,7 @@ from app.domain.compaction.summaries.statements.summary_text import (
     closing_of,
     read_into,
 )
+from app.formats.message import Message
 from tests.domain.compaction.statements.messages import (
     assistant,
     call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.common.messages import Message
+from app.formats.message import Message
 from tests.domain.compaction.statements.messages import (
     assistant,
     call,

@@ -1,0 +1,124 @@
+"""Compression of chunks, and the blob store in rows [tool-output.compressed-chunks].
+
+Each chunk is a zstd frame with its size and a checksum, so that a slice decompresses only the
+chunks it needs. A damaged chunk, or one whose size differs from its row, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TypeVar
+
+import zstandard
+
+from app.blobs.blobs import Chunk, StoredChunk
+from app.common.errors import ServiceUnavailable
+
+ZSTD_LEVEL = 3
+"""The default of zstd; higher levels are several times slower and gain little on text."""
+THREAD_BYTES = 262_144
+"""More bytes are compressed in a thread; this many take about a millisecond."""
+
+Compressed = bytes | memoryview
+_Result = TypeVar("_Result")
+
+
+async def compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
+    """Return chunks with their compressed bytes."""
+    return await _in_thread_if_large(
+        sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks)
+    )
+
+
+async def decompress(
+    chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]
+) -> list[bytes]:
+    """Return the bytes of compressed chunks; raises ServiceUnavailable for a damaged one."""
+    size = sum(chunk.size for chunk in chunks)
+    try:
+        return await _in_thread_if_large(size, lambda: _decompress(chunks, compressed))
+    except (zstandard.ZstdError, ValueError) as exc:
+        raise ServiceUnavailable(
+            "A stored chunk is damaged", {"reason": type(exc).__name__}
+        ) from exc
+
+
+class RowWriter:
+    """Fulfils `BlobWriter`; the rows hold the bytes."""
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+        """Return chunks with their compressed bytes."""
+        return await compress(chunks)
+
+    async def finish(self) -> None:
+        """Return None: there is no object."""
+
+
+class RowStore:
+    """Fulfils `BlobStore` without an object store: the rows hold the bytes."""
+
+    @asynccontextmanager
+    async def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AsyncIterator[RowWriter]:
+        """Return a writer, which stores nothing itself."""
+        yield RowWriter()
+
+    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """Return the bytes of chunks; raises ServiceUnavailable if an object holds them."""
+        compressed = [chunk.data for chunk in chunks if chunk.data is not None]
+        if len(compressed) < len(chunks):
+            raise _no_object_store()
+        return await decompress(chunks, compressed)
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Raise ServiceUnavailable: objects of an earlier configuration cannot be reached."""
+        raise _no_object_store()
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Do nothing: objects of an earlier configuration cannot be reached."""
+
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
+        """Do nothing: the rows are deleted with the conversation."""
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Return 0: there are no objects."""
+        return 0
+
+    async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield nothing: there are no objects."""
+        none: tuple[tuple[str, str, str], ...] = ()
+        for orphan in none:
+            yield orphan
+
+
+def _no_object_store() -> ServiceUnavailable:
+    return ServiceUnavailable(
+        "The blob is in an object store, and no object store is configured",
+        {"reason": "NoObjectStore"},
+    )
+
+
+async def _in_thread_if_large(size: int, work: Callable[[], _Result]) -> _Result:
+    return work() if size <= THREAD_BYTES else await asyncio.to_thread(work)
+
+
+def _compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    return [
+        StoredChunk(c.number, c.start, c.newlines, len(c.data), compressor.compress(c.data))
+        for c in chunks
+    ]
+
+
+def _decompress(chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]) -> list[bytes]:
+    # The decompressor allocates the size in the frame, even above a given limit.
+    if [zstandard.frame_content_size(data) for data in compressed] != [c.size for c in chunks]:
+        raise ValueError("the size differs from its row")
+    decompressor = zstandard.ZstdDecompressor()
+    return [decompressor.decompress(data) for data in compressed]

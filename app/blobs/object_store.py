@@ -1,0 +1,295 @@
+"""Blobs in an object store: S3, GCS, Azure, or a folder [tool-output.object-layout].
+
+1. A content is one object with its compressed chunks; their rows have the positions. The key is
+   `{tenant_id}/{conversation_id}/{content_id}`, below the path of the store's URL.
+2. An object is whole or absent: it is written in parts, and exists once the last part is written.
+   Parts of a killed process are swept from a folder; a bucket needs a lifecycle rule.
+3. A failure, a timeout or an incomplete read raises ServiceUnavailable [tool-output.store-failure].
+4. Credentials come from the environment, in the variables of the store's own tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from uuid import UUID
+
+from app.blobs.blobs import Chunk, StoredChunk
+from app.blobs.chunks import RowStore, compress, decompress
+from app.common.errors import InsufficientStorage, ServiceUnavailable
+
+PART_BYTES = 5_242_880
+"""Bytes of a part of an upload: the minimum of S3."""
+PARTS_AT_ONCE = 2
+"""Parts sent at the same time; memory holds these and the one being filled."""
+SCHEMES = ("s3", "gs", "az", "file", "memory")
+"""The supported URL schemes."""
+_LIST_PAGE = 1000
+_IS_FULL = f"os error {ENOSPC}"
+_PART = re.compile(r"(.+)#[0-9]+")
+
+
+class Aborted(Exception):
+    """Passed to a writer to abort its object."""
+
+
+class ObjectWriter:
+    """Fulfils `BlobWriter`; writes the chunks of one content to one object."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._sink: Any = None
+        self._size = 0
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+        """Write chunks, and return them with their positions in the object."""
+        stored, compressed = [], bytearray()
+        for chunk in await compress(chunks):
+            data, start = chunk.data or b"", self._size + len(compressed)
+            stored.append(replace(chunk, data=None, object_start=start, object_size=len(data)))
+            compressed += data
+        self._size += len(compressed)
+        if compressed:
+            await self.send(bytes(compressed))
+        return stored
+
+    async def finish(self) -> str | None:
+        """Complete the object, and return its key; None if nothing was written."""
+        if self._sink is None:
+            return None
+        async with self._store.client():
+            await self._sink.close()
+        self._sink = None
+        return self._key
+
+    async def abort(self) -> None:
+        """Abort the object unless it is complete; an unavailable store keeps its parts."""
+        if self._sink is not None:
+            with suppress(ServiceUnavailable):
+                async with self._store.client():
+                    await self._sink.__aexit__(Aborted, Aborted(), None)
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Write bytes to the object."""
+        async with self._store.client() as opened:
+            if self._sink is None:
+                from obstore import open_writer_async
+
+                self._sink = open_writer_async(
+                    opened, self._key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                )
+            await self._sink.write(data)
+
+
+class ObjectStore:
+    """Fulfils `BlobStore` with obstore, which is imported when it is first used."""
+
+    def __init__(self, url: str, *, timeout_seconds: float = 30.0) -> None:
+        """Take the URL of a bucket or folder, with an optional path; else raise ValueError."""
+        scheme, separator, _ = url.partition("://")
+        if not separator or scheme not in SCHEMES:
+            raise ValueError(f"An object store's URL begins with one of {', '.join(SCHEMES)}")
+        self._url = url
+        self._timeout_seconds = timeout_seconds
+        self._opening = asyncio.Lock()
+        self._opened: Any = None
+        self._rows = RowStore()
+
+    @asynccontextmanager
+    async def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AsyncIterator[ObjectWriter]:
+        """Return a writer; without `finish`, its object is aborted."""
+        writer = ObjectWriter(self, _key(tenant_id, conversation_id, content_id))
+        try:
+            yield writer
+        finally:
+            await writer.abort()
+
+    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """Return the bytes of consecutive chunks, with one request.
+
+        Rows from before the store was configured hold their own bytes.
+        """
+        if object_key is None or all(chunk.data is not None for chunk in chunks):
+            return await self._rows.read(object_key, chunks)
+        ranges = [(chunk.object_start or 0, chunk.object_size or 0) for chunk in chunks]
+        start, end = ranges[0][0], sum(ranges[-1])
+        async with self.client() as opened:
+            compressed = await opened.get_range_async(object_key, start=start, end=end)
+        view = memoryview(compressed)
+        return await decompress(
+            chunks, [view[at - start : at - start + size] for at, size in ranges]
+        )
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object to a content of another conversation, and return its key."""
+        key = _key(tenant_id, conversation_id, content_id)
+        if self._url.startswith("file:"):
+            # obstore would make a hard link with the age of the object, which a sweep of orphans
+            # could delete before a row names it.
+            await self.put(key, self.pieces(object_key))
+        else:
+            async with self.client() as opened:
+                await opened.copy_async(object_key, key)
+        return key
+
+    async def put(self, object_key: str, pieces: AsyncIterator[bytes | memoryview]) -> None:
+        """Write an object, whole or not at all."""
+        writer = ObjectWriter(self, object_key)
+        try:
+            async for piece in pieces:
+                await writer.send(piece)
+            await writer.finish()
+        finally:
+            await writer.abort()
+
+    async def pieces(self, object_key: str) -> AsyncIterator[memoryview]:
+        """Yield the bytes of an object in pieces of a few mebibytes."""
+        async with self.client() as opened:
+            pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
+        while True:
+            async with self.client():
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield memoryview(piece)
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are no error."""
+        if object_keys and not await self._delete(object_keys):
+            # Some stores stop at the first missing object.
+            for key in object_keys:
+                await self._delete([key])
+
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation, a page at a time."""
+        async for page in self._pages(_folder(tenant_id, conversation_id)):
+            await self.remove([item["path"] for item in page])
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete parts in a folder that were written before a time; return their number.
+
+        obstore writes a part as `{content_id}#1` beside its object, and lists neither those files
+        nor the unfinished uploads of a bucket.
+        """
+        if not self._url.startswith("file:"):
+            return 0
+        async with self.client():
+            return await asyncio.to_thread(
+                _drop_parts, _folder_of(self._url), older_than.timestamp()
+            )
+
+    async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield the key, conversation id and content id of every object older than a time.
+
+        Objects with other keys than this service's are ignored.
+        """
+        async for page in self._pages():
+            for item in page:
+                ids = _ids(item["path"])
+                if ids is not None and item["last_modified"] < older_than:
+                    yield (item["path"], *ids)
+
+    async def _pages(self, folder: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the objects of a folder, or of the whole store, a page at a time."""
+        async with self.client() as opened:
+            pages = opened.list(folder, chunk_size=_LIST_PAGE)
+        while True:
+            async with self.client():
+                page = await anext(pages, None)
+            if page is None:
+                return
+            yield page
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Any]:
+        """Yield the store, with a timeout, and convert errors to ServiceUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                async with self._opening:
+                    if self._opened is None:
+                        self._opened = await asyncio.to_thread(
+                            _open, self._url, self._timeout_seconds
+                        )
+                yield self._opened
+        except _failures() as exc:
+            if _IS_FULL in str(exc):
+                raise InsufficientStorage(
+                    "The disk of the object store is full", {"reason": "disk_full"}
+                ) from exc
+            raise ServiceUnavailable(
+                "The object store does not answer", {"reason": type(exc).__name__}
+            ) from exc
+
+    async def _delete(self, object_keys: Sequence[str]) -> bool:
+        async with self.client() as opened:
+            with suppress(FileNotFoundError):
+                await opened.delete_async(list(object_keys))
+                return True
+        return False
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from obstore.exceptions import BaseError
+
+    return (BaseError, OSError, ValueError)
+
+
+def _open(url: str, timeout_seconds: float) -> Any:
+    from obstore.store import from_url
+
+    if url.startswith("file:"):
+        with suppress(OSError):  # reported by the first call
+            _folder_of(url).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return from_url(url, mkdir=True, automatic_cleanup=True)
+    # Client options stay unset, because they would override those of the environment.
+    limit = timedelta(seconds=timeout_seconds)
+    return from_url(url, retry_config={"max_retries": 3, "retry_timeout": limit})
+
+
+def _folder_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
+def _drop_parts(folder: Path, written_before: float) -> int:
+    dropped = 0
+    for file in folder.glob("*/*/*#*"):
+        part = _PART.fullmatch(str(file.relative_to(folder)))
+        if part is None or _ids(part[1]) is None:
+            continue
+        with suppress(FileNotFoundError):  # another sweep deleted it
+            if file.stat().st_mtime < written_before:
+                file.unlink()
+                dropped += 1
+    return dropped
+
+
+def _key(tenant_id: str, conversation_id: str, content_id: str) -> str:
+    return f"{_folder(tenant_id, conversation_id)}/{content_id}"
+
+
+def _folder(tenant_id: str, conversation_id: str) -> str:
+    # A tenant's id may have any character; quoted and without dots it is one path segment.
+    tenant = quote(tenant_id, safe="").replace(".", "%2E")
+    return f"{tenant}/{conversation_id}"
+
+
+def _ids(key: str) -> tuple[str, str] | None:
+    """Return the conversation and content ids of a key, None for another key."""
+    try:
+        _, conversation_id, content_id = key.split("/")
+        return str(UUID(conversation_id)), str(UUID(content_id))
+    except ValueError:
+        return None

@@ -1,0 +1,256 @@
+"""Offloading of a tool result on append: the blob, the preview and the stored message.
+
+1. The output of a result is its text. Several parts are joined by newlines. An inline image or
+   document has a blob of its own, and a line with that blob's id in the joined text
+   [tool-output.media].
+2. A large output is stored whole in a blob; the message keeps previews of its texts. Media stay in
+   the message [tool-output.offload].
+3. Results of agent tools are never offloaded, nor are results whose texts cannot be
+   replaced, such as the output of a Responses tool search [tool-output.own-tools-inline].
+4. For a Gemini response object the output is its JSON, and `{"output": preview}` replaces it.
+5. A small output with a line longer than `max_line_length` is offloaded as well, if its preview is
+   shorter. This excludes Gemini response objects, which have no lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+from app.blobs.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
+from app.blobs.preview import (
+    AGENT_TOOL_NAMES,
+    PreviewKind,
+    ToolPreview,
+    has_long_line,
+    preview_of_texts,
+    should_offload,
+)
+from app.blobs.result_content import (
+    attached_ref,
+    has_content,
+    is_object,
+    replace_content,
+    text_positions,
+)
+from app.blobs.stored_output import StoredOutput, inline_output, part_text
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.formats.inline_media import media_type_of
+from app.formats.message import File, FormatName, Image, Message, Part, Text
+from app.policy.policy import ToolOutputPolicy, ToolView
+
+OPAQUE = "application/octet-stream"
+
+NewBlob = tuple[Blob, tuple[Chunk, ...]]
+"""A blob without a content id, with all its chunks."""
+_ToolCall = tuple[str | None, str | None]  # the tool's name and the call's id
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedBlob:
+    """A stored blob, with its preview under the current policy."""
+
+    blob: Blob
+    preview: ToolPreview
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRules:
+    """The policy, the names of tools by call id, and stored blobs that messages refer to, by id."""
+
+    policy: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
+    tool_names: Mapping[str, str] = field(default_factory=dict)
+    attached_blobs: Mapping[str, PreviewedBlob] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedResult:
+    """A result to append: the message to store, its output, and its new or attached blobs."""
+
+    raw_message: dict[str, Any]
+    output: StoredOutput
+    blobs: tuple[NewBlob, ...] = ()
+    attached_blob_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputPart:
+    """The bytes of a part, and its text in the joined output.
+
+    `media_type` is set for a part that has a blob of its own.
+    """
+
+    data: bytes
+    line: bytes
+    media_type: str | None = None
+    is_text: bool = False
+
+
+def offload_result(
+    raw_message: dict[str, Any],
+    message: Message,
+    format: FormatName,
+    rules: OffloadRules,
+    pointer: str,
+) -> OffloadedResult:
+    """Return a tool message as it is stored, offloaded if the policy requires it."""
+    name = rules.tool_names.get(message.tool_call_id or "") or message.name
+    ref = attached_ref(raw_message, format, pointer)
+    if ref is not None:
+        if ref not in rules.attached_blobs:
+            detail = f"No blob {ref!r} in this conversation: upload it first"
+            raise ValidationError.at(f"{pointer}/output_ref", detail)
+        return _attach(raw_message, format, rules.attached_blobs[ref])
+    if name in AGENT_TOOL_NAMES:
+        return OffloadedResult(raw_message, inline_output(message))
+    parts = [_output_part(part) for part in message.parts]
+    if not _is_replaceable(raw_message, parts, format):
+        return OffloadedResult(raw_message, inline_output(message))
+    size = sum(len(part.data) for part in parts) + len(parts) - 1
+    policy, call = rules.policy, (name, message.tool_call_id)
+    if should_offload(size, policy):
+        return _offload(raw_message, parts, format, policy, call)
+    if _has_long_lines(parts, policy) and not is_object(raw_message, format):
+        truncating = replace(policy, view=ToolView.TRUNCATE)
+        offloaded = _offload(raw_message, parts, format, truncating, call)
+        if len(json_text.dump_stored(offloaded.raw_message)) < len(
+            json_text.dump_stored(raw_message)
+        ):
+            return offloaded
+    return OffloadedResult(raw_message, inline_output(message))
+
+
+def main_blob_id(message: Message) -> str:
+    """Return the id of the blob that a result has if it is offloaded."""
+    parts = [_output_part(part) for part in message.parts]
+    main = _joined(parts)
+    return blob_id(sha256(parts[0].data if main is None else main).hexdigest())
+
+
+def _attach(
+    raw_message: dict[str, Any], format: FormatName, attached: PreviewedBlob
+) -> OffloadedResult:
+    blob, preview = attached.blob, attached.preview
+    if has_content(raw_message, format):
+        output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
+    else:
+        raw_message = deepcopy(raw_message)
+        replace_content(raw_message, format, preview.texts[0])
+        output = _output_with_preview(blob, preview, ((0, blob.byte_size),))
+    return OffloadedResult(raw_message, output, attached_blob_id=blob.id)
+
+
+def _offload(
+    raw_message: dict[str, Any],
+    parts: Sequence[_OutputPart],
+    format: FormatName,
+    policy: ToolOutputPolicy,
+    call: _ToolCall,
+) -> OffloadedResult:
+    main = _joined(parts)
+    blobs = [_new_blob(part.data, part.media_type, call) for part in parts if part.media_type]
+    if main is None:
+        (blob, _) = blobs[0]
+        output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
+        return OffloadedResult(raw_message, output, tuple(blobs))
+    blobs.insert(0, _new_blob(main, TEXT, call))
+    blob = blobs[0][0]
+    has_object = is_object(raw_message, format)
+    texts = [container[key] for container, key in text_positions(raw_message, format)]
+    if has_object:
+        texts = [decode_lossy(part.data) for part in parts if part.is_text]
+    preview = preview_of_texts(texts, policy, blob.ref, call[0])
+    is_cut = preview.kind is not PreviewKind.WHOLE
+    if is_cut:
+        raw_message = deepcopy(raw_message)
+        if has_object:
+            replace_content(raw_message, format, "")
+        for (container, key), text in zip(
+            text_positions(raw_message, format), preview.texts, strict=True
+        ):
+            container[key] = text
+    output = _output_with_preview(blob, preview, tuple(_text_ranges(parts)), has_object and is_cut)
+    return OffloadedResult(
+        raw_message, output, tuple({item[0].id: item for item in blobs}.values())
+    )
+
+
+def _output_with_preview(
+    blob: Blob, preview: ToolPreview, texts: tuple[tuple[int, int], ...], is_object: bool = False
+) -> StoredOutput:
+    return StoredOutput(
+        blob.byte_size,
+        blob.line_count,
+        blob.id,
+        preview.kind,
+        texts,
+        preview.note,
+        preview.plain_note,
+        preview.mentions,
+        is_object,
+    )
+
+
+def _output_part(part: Part) -> _OutputPart:
+    if isinstance(part, Image | File) and (data := _inline_bytes(part)) is not None:
+        media_type = media_type_of(part) or OPAQUE
+        ref = blob_id(sha256(data).hexdigest())
+        line = encode(f"[{media_type}; {len(data):,} bytes; ref={ref}]")
+        return _OutputPart(data, line, media_type)
+    text = encode(part_text(part))
+    return _OutputPart(text, text, is_text=isinstance(part, Text))
+
+
+def _inline_bytes(part: Image | File) -> bytes | None:
+    """Return the bytes of an inline image or document, None without valid inline data."""
+    if not part.data:
+        return None
+    data = "".join(part.data.split()).rstrip("=")  # may have line breaks and any padding
+    try:
+        return base64.b64decode(data + "=" * (-len(data) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _has_long_lines(parts: Sequence[_OutputPart], policy: ToolOutputPolicy) -> bool:
+    if not policy.enabled:
+        return False
+    texts = (decode_lossy(part.data) for part in parts if part.is_text)
+    return any(has_long_line(text, policy.max_line_length) for text in texts)
+
+
+def _joined(parts: Sequence[_OutputPart]) -> bytes | None:
+    """Return the main blob's bytes; None for a single image or document, whose blob is its own."""
+    if len(parts) == 1 and parts[0].media_type is not None:
+        return None
+    return b"\n".join(part.line for part in parts)
+
+
+def _text_ranges(parts: Iterable[_OutputPart]) -> Iterator[tuple[int, int]]:
+    """Yield the start and length of each text in the main blob."""
+    start = 0
+    for part in parts:
+        size = len(part.line)
+        if part.is_text:
+            yield start, size
+        start += size + 1
+
+
+def _is_replaceable(raw_message: Any, parts: Sequence[_OutputPart], format: FormatName) -> bool:
+    """Whether each text of a result can be replaced by its preview."""
+    texts = sum(part.is_text for part in parts)
+    return is_object(raw_message, format) or texts == sum(
+        1 for _ in text_positions(raw_message, format)
+    )
+
+
+def _new_blob(data: bytes, media_type: str, call: _ToolCall) -> NewBlob:
+    chunker = Chunker()
+    chunks = (*chunker.feed(data), *chunker.finish())
+    return chunker.blob(media_type, *call), chunks

@@ -1,0 +1,162 @@
+"""Request and response schemas of blobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from app.http.fields import RequestSchema, ResponseSchema, examples
+from app.http.pages import Page
+
+REF = "blob_9f86d081884c7d659a2feaa0"
+_SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+class ToolOutputRef(ResponseSchema):
+    """Reference to a tool result."""
+
+    model_config = examples({"id": REF, "byte_size": 48_231, "line_count": 912})
+
+    id: str = Field(description="Id of its blob, or of its message if it has no blob.")
+    byte_size: int = Field(description="Size of the whole output in bytes.")
+    line_count: int = Field(description="Number of lines; text after the last newline is a line.")
+
+
+_BLOB: dict[str, Any] = {
+    "id": REF,
+    "byte_size": 48_231,
+    "line_count": 912,
+    "sha256": _SHA256,
+    "media_type": "text/plain; charset=utf-8",
+    "tool_name": "shell_exec",
+    "tool_call_id": "call_1",
+    "attached": True,
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+}
+
+
+class Blob(ToolOutputRef):
+    """A stored output. Equal bytes are stored once in a conversation."""
+
+    model_config = examples(_BLOB)
+
+    sha256: str = Field(description="SHA-256 of the bytes, in hex.")
+    media_type: str = Field(description="Media type of the content.")
+    tool_name: str | None = Field(description="Name of the tool, if known.")
+    tool_call_id: str | None = Field(description="Id of the tool call, if known.")
+    attached: bool = Field(description="Whether a message refers to it; if not, it is collected.")
+    created_at: datetime | None = Field(description="Time at which it was stored.")
+
+
+class UploadedBlob(Blob):
+    """An uploaded blob and its preview."""
+
+    model_config = examples({**_BLOB, "attached": False, "view": "PASS test_one\n"})
+
+    view: str = Field(description="The preview that a message without content shows.")
+
+
+class BlobPage(Page[Blob]):
+    """Blobs of a conversation, newest first."""
+
+    model_config = examples({"data": [_BLOB], "next_cursor": None})
+
+
+class LineSlice(ResponseSchema):
+    """Numbered lines of an output."""
+
+    model_config = examples(
+        {
+            "text": "   101\tPASS test_one\n   102\tFAIL test_two",
+            "first_line": 101,
+            "line_count": 2,
+            "total_lines": 912,
+            "next_offset": 102,
+        }
+    )
+
+    text: str = Field(description="The lines, each with its number and a tab before it.")
+    first_line: int = Field(description="Number of the first line, from 1.")
+    line_count: int = Field(description="Number of lines in `text`.")
+    total_lines: int = Field(description="Number of lines of the whole output.")
+    next_offset: int | None = Field(description="The next `offset`; null at the end.")
+
+
+class ByteSlice(ResponseSchema):
+    """A slice of an output's bytes as text. No character is split."""
+
+    model_config = examples(
+        {
+            "text": "PASS test_one\n",
+            "offset": 0,
+            "byte_count": 14,
+            "total_bytes": 48_231,
+            "next_offset": 14,
+        }
+    )
+
+    text: str = Field(description="The bytes, decoded as UTF-8.")
+    offset: int = Field(description="Offset of the first byte, at a character.")
+    byte_count: int = Field(description="Number of bytes in `text`.")
+    total_bytes: int = Field(description="Size of the whole output in bytes.")
+    next_offset: int | None = Field(description="The next `offset`; null at the end.")
+
+
+class GrepMatch(ResponseSchema):
+    """A matching line and the lines around it."""
+
+    line: int = Field(description="Line number, from 1.")
+    text: str = Field(description="The line; of a long line the part around the match.")
+    before: list[str] = Field(description="Lines before it, as many as requested.")
+    after: list[str] = Field(description="Lines after it, as many as requested.")
+
+
+class GrepMatches(ResponseSchema):
+    """The matching lines, in order."""
+
+    model_config = examples(
+        {
+            "matches": [
+                {
+                    "line": 102,
+                    "text": "FAIL test_two",
+                    "before": ["PASS test_one"],
+                    "after": [],
+                }
+            ],
+            "truncated": False,
+        }
+    )
+
+    matches: list[GrepMatch] = Field(description="The matches, at most `limit`.")
+    truncated: bool = Field(description="Whether there are more matches.")
+
+
+class CollectRequest(RequestSchema):
+    """Options of a collection."""
+
+    model_config = examples({"dry_run": True})
+
+    dry_run: bool = Field(
+        default=False, description="true: report what would be collected, without collecting it."
+    )
+
+
+class CollectedBlobs(ResponseSchema):
+    """The blobs that were collected, or would be in a dry run."""
+
+    model_config = examples(
+        {
+            "dry_run": True,
+            "collected": [{"id": REF, "byte_size": 48_231, "line_count": 912}],
+            "byte_size": 48_231,
+            "uploads": 0,
+        }
+    )
+
+    dry_run: bool = Field(description="Whether this was a dry run, which collects nothing.")
+    collected: list[ToolOutputRef] = Field(description="The blobs; reading one is now a `410`.")
+    byte_size: int = Field(description="Total size of the blobs in bytes.")
+    uploads: int = Field(description="Number of unfinished uploads that were dropped.")

@@ -1,0 +1,197 @@
+"""The work of `context-service keys` and `tenants`; each command opens its own connection."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import secrets
+import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from app.common.errors import NotFound
+from app.composition import keys_of, limits_of, store_of, utc_now
+from app.repositories import Database
+from app.settings import Settings
+from app.tenancy.api_keys import DEFAULT_TENANT, ApiKey
+from app.tenancy.api_keys_service import KeyService
+from app.tenancy.limits_service import LimitService
+from app.tenancy.tenant_limits import TenantLimits
+
+Rows = list[dict[str, Any]]
+
+_ID_CHARACTERS = string.digits + string.ascii_lowercase
+_ID_LENGTH = 12
+_SECRET_BYTES = 32
+
+_log = logging.getLogger("app.audit")
+
+
+async def create(
+    tenant_id: str,
+    name: str,
+    expires_in_days: int | None,
+    settings: Settings,
+    *,
+    read_only: bool = False,
+) -> str:
+    """Create a key and return it."""
+    expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
+    key_id, secret = _new_key()
+    async with _opened(settings) as (keys, _):
+        text = await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+    own = {"name": name, "expires_at": expires_at, "read_only": read_only}
+    _log.info("key_created", extra={"data": by_account(tenant_id=tenant_id, key=key_id, **own)})
+    return text
+
+
+async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[str, str]:
+    """Replace a key; returns the new one, and a sentence on the old one."""
+    new_id, secret = _new_key()
+    async with _opened(settings) as (keys, _):
+        text, old = await keys.rotate(key_id, new_id, secret, timedelta(hours=overlap_hours))
+    own = {"successor": new_id, "expires_at": old.expires_at}
+    _log.info("key_rotated", extra={"data": by_account(tenant_id=old.tenant_id, key=key_id, **own)})
+    return text, f"{key_id} works until {_until(old)}."
+
+
+async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
+    """Set when a key expires, None for never, and return the result as a sentence."""
+    expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
+    async with _opened(settings) as (keys, _):
+        key = await keys.expire(key_id, expires_at)
+    data = by_account(tenant_id=key.tenant_id, key=key_id, expires_at=expires_at)
+    _log.info("key_expiry_changed", extra={"data": data})
+    return f"{key_id} works until {_until(key)}."
+
+
+async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
+    """Refuse the keys of a tenant, or accept them again; raises NotFound."""
+    async with _opened(settings) as (keys, _):
+        await keys.set_disabled(tenant_id, is_disabled=is_disabled)
+    data = by_account(tenant_id=tenant_id)
+    if is_disabled:
+        _log.info("tenant_disabled", extra={"data": data})
+    else:
+        _log.info("tenant_enabled", extra={"data": data})
+
+
+async def revoke(key_id: str, settings: Settings) -> str:
+    """Revoke a key and return the result as a sentence."""
+    started_at = utc_now()
+    async with _opened(settings) as (keys, _):
+        key = await keys.revoke(key_id)
+    if key.revoked_at is not None and key.revoked_at < started_at:
+        return f"{key_id} of tenant {key.tenant_id} was revoked already at {_time(key.revoked_at)}."
+    _log.info("key_revoked", extra={"data": by_account(tenant_id=key.tenant_id, key=key_id)})
+    return f"Revoked {key_id} of tenant {key.tenant_id}."
+
+
+async def has_keys(settings: Settings) -> bool:
+    """Return whether a key was ever created."""
+    async with _opened(settings) as (keys, _):
+        return await keys.has_keys()
+
+
+async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
+    """Return the keys, without their secrets."""
+    async with _opened(settings) as (keys, _):
+        found = await keys.list_keys(tenant_id)
+    now = utc_now()
+    return [
+        {
+            "key_id": key.key_id,
+            "tenant": key.tenant_id,
+            "name": key.name or None,
+            "state": _state(key, now),
+            "created": key.created_at,
+            "last_used": key.last_used_at,
+            "expires": key.expires_at,
+            "scope": "read-only" if key.read_only else "full",
+        }
+        for key in found
+    ]
+
+
+async def list_of_tenants(settings: Settings) -> Rows:
+    """Return the tenants with their state and the limits that override the settings."""
+    async with _opened(settings) as (keys, limits):
+        found, disabled = await limits.all(), await keys.disabled_tenants()
+    return [
+        {
+            "tenant": tenant_id,
+            "state": "disabled" if tenant_id in disabled else "enabled",
+            **asdict(own),
+        }
+        for tenant_id, own in found.items()
+    ]
+
+
+async def set_limits(
+    tenant_id: str, limits: TenantLimits, create: bool, settings: Settings
+) -> None:
+    """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
+    async with _opened(settings) as (_, tenant_limits):
+        if not create:
+            await _require_tenant(tenant_id, tenant_limits, ", and --create creates one")
+        await tenant_limits.set(tenant_id, limits)
+    _log.info("tenant_limited", extra={"data": by_account(tenant_id=tenant_id, **asdict(limits))})
+
+
+async def _require_tenant(tenant_id: str, limits: LimitService, more: str = "") -> None:
+    # Requests without a key belong to the default tenant, which exists without a key.
+    if tenant_id != DEFAULT_TENANT and tenant_id not in await limits.all():
+        raise NotFound(
+            f"No tenant {tenant_id}: `context-service tenants list` shows the tenants{more}"
+        )
+
+
+def by_account(**data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who runs this command, and what was done."""
+    try:
+        account = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number without a name
+        account = str(os.getuid())
+    return {"account": account, **data}
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, LimitService]]:
+    async with _database(settings) as database:
+        yield keys_of(settings, database), limits_of(settings, database)
+
+
+@asynccontextmanager
+async def _database(settings: Settings) -> AsyncIterator[Database]:
+    store = store_of(settings)
+    await store.open()
+    try:
+        yield Database(store)
+    finally:
+        await store.close()
+
+
+def _new_key() -> tuple[str, str]:
+    """Return the id and the secret of a new key."""
+    key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
+    return key_id, secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    if key.is_disabled:
+        return "disabled"
+    return "usable" if key.is_usable(now) else "expired"
+
+
+def _until(key: ApiKey) -> str:
+    return _time(key.expires_at) if key.expires_at is not None else "it is revoked"
+
+
+def _time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%MZ")

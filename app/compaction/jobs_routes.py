@@ -1,0 +1,54 @@
+"""`/v1/jobs/{id}`: the state of work in the background. [compaction.jobs]"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+
+from app.common import json_text
+from app.common.errors import NotFound
+from app.compaction import jobs_schemas as schemas
+from app.http import errors
+from app.http.bodies import Json
+from app.http.dependencies import services, tenant_of
+from app.http.fields import UUID
+from app.http.routing import WireRoute
+from app.work.job import Job
+
+router = APIRouter(route_class=WireRoute, tags=["compactions"])
+
+JobPath = Annotated[
+    str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
+]
+# Of two errors with one code, the first in the table is the one that services raise.
+_STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    summary="Read a job",
+    response_model=schemas.Job,
+)
+async def get_job(request: Request, job_id: JobPath) -> Response:
+    """Return the status of a job, and its result or its error once it has ended."""
+    if not UUID.fullmatch(job_id):
+        raise NotFound(f"No job {job_id}", {"job_id": job_id})
+    return Json(job_json(await services(request).jobs.get(tenant_of(request), job_id.lower())))
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """Return a job as JSON; its error is the problem that a request would have returned."""
+    ended = {
+        "result": json_text.loads(job.result) if job.result else None,
+        "error": _problem(json_text.loads(job.error)) if job.error else None,
+    }
+    own = {name: getattr(job, name) for name in schemas.Job.model_fields}
+    return own | {"conversation_id": job.public_id} | ended
+
+
+def _problem(facts: dict[str, Any]) -> dict[str, Any]:
+    code, detail = facts.pop("code"), facts.pop("detail")
+    answer = errors.problem(_STATUS_OF_CODE.get(code, 500), code, detail, facts=facts)
+    problem: dict[str, Any] = json_text.loads(bytes(answer.body))
+    return problem

@@ -1,0 +1,206 @@
+"""`/v1/conversations/{id}/compact` and `/compactions`: compactions, their receipts, undo."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
+from app.compaction import receipts
+from app.compaction.jobs_routes import job_json
+from app.compaction.jobs_schemas import Job
+from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest, CompactResult, DryRun, Receipt, ReceiptPage
+from app.conversations.compaction_results import DryRunResult
+from app.conversations.messages.routes import transcript
+from app.conversations.messages.schemas import MessagePage
+from app.conversations.view import Span, Summary
+from app.http import cursors
+from app.http.bodies import Json
+from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
+from app.http.errors import problems_of
+from app.http.fields import UUID, NoFields
+from app.http.pages import page_by_id
+from app.http.routing import PageRoute, WireRoute
+
+router = APIRouter(route_class=WireRoute, tags=["compactions"])
+page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
+
+_PATH = "/v1/conversations/{conversation_id}"
+
+CompactionPath = Annotated[
+    str,
+    Path(
+        description="Id of the compaction.",
+        examples=["0199a1b2-7788-7a9b-8c0d-1e2f30415263"],
+    ),
+]
+
+
+@router.post(
+    f"{_PATH}/compact",
+    summary="Compact now",
+    response_model=DryRun | CompactResult,
+    response_description="The result; of a dry run also the texts or prompts.",
+    responses={
+        202: {"model": Job, "description": "With `wait=false`: the job to poll."},
+        **problems_of(Conflict, ValidationError, ContextLimitUnknown),
+    },
+)
+async def compact(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: CompactionRequest | None = None,
+    wait: Annotated[
+        bool, Query(description="false: return a job at once, which a worker runs.")
+    ] = True,
+) -> Response:
+    """Compact what the strategy allows, however full the window is; see `compacted` in the result.
+
+    With the strategy `provider` nothing is compacted: `provider_call` names the call to make.
+
+    Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
+    log never changes. With `dry_run` nothing changes and no model is called: the result shows the
+    text of each summary or, where a model would write it, the prompts and their price.
+    """
+    options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
+    compaction = services(request).compaction
+    if wait or options.dry_run:
+        max_bytes = request.app.state.page_bytes
+        result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
+        if isinstance(result, DryRunResult):
+            return Json(_dry_run_json(result))
+        return Json(result)
+    compaction.check_model(options)
+    job = await services(request).jobs.start(
+        tenant_of(request), conversation_id, "compact", options.as_json()
+    )
+    return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
+
+
+@page_router.get(
+    f"{_PATH}/compactions",
+    summary="List compactions",
+    response_model=ReceiptPage,
+)
+async def list_compactions(
+    request: Request,
+    conversation_id: ConversationPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the receipts of the conversation's compactions, undone ones too, newest first."""
+    before = cursors.decode_id(cursor, "compactions")
+    page = await services(request).receipts.page(
+        tenant_of(request), conversation_id, limit, before, page_bound(request)
+    )
+    return page_by_id("compactions", "compaction_id", page, _receipt_json)
+
+
+@router.get(
+    f"{_PATH}/compactions/{{compaction_id}}",
+    summary="Read a receipt",
+    response_model=Receipt,
+)
+async def get_compaction(
+    request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
+) -> Response:
+    """Return one receipt: what was hidden, what stands for it, and what it cost."""
+    receipt_id = _compaction_id_from(compaction_id)
+    receipt = await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
+    return Json(_receipt_json(receipt))
+
+
+@page_router.get(
+    f"{_PATH}/compactions/{{compaction_id}}/messages",
+    summary="Expand a compaction",
+    response_model=MessagePage,
+)
+async def expand_compaction(
+    request: Request,
+    conversation_id: ConversationPath,
+    compaction_id: CompactionPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return the original messages of the range that a compaction hides, in log order."""
+    receipt_id = _compaction_id_from(compaction_id)
+    after_seq = 0
+    if cursor:
+        order, after_seq = cursors.decode_message(cursor)
+        if order != "asc":
+            raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
+    conversation, page = await services(request).receipts.expand(
+        tenant_of(request), conversation_id, receipt_id, after_seq, limit, page_bound(request)
+    )
+    return await transcript(request, conversation, page, "asc", None)
+
+
+@router.post(
+    f"{_PATH}/compactions/{{compaction_id}}/undo",
+    summary="Undo a compaction",
+    response_model=Receipt,
+    responses=problems_of(Conflict),
+)
+async def undo_compaction(
+    request: Request,
+    conversation_id: ConversationPath,
+    compaction_id: CompactionPath,
+    body: NoFields | None = None,
+) -> Response:
+    """Show again what was shown before the newest active compaction, byte for byte.
+
+    Another one is `409`. The conversation is not compacted automatically until the log has grown
+    by 5 % of the window, as long as it fits.
+    """
+    receipt_id = _compaction_id_from(compaction_id)
+    receipt = await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
+    return Json(_receipt_json(receipt))
+
+
+def _compaction_id_from(text: str) -> str:
+    """Return the id of a path in lower case; raises NotFound unless it is a UUID."""
+    if not UUID.fullmatch(text):
+        raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
+    return text.lower()
+
+
+def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
+    compaction, view = receipt.compaction, receipt.compaction.view
+    made = {summary: summary for summary in compaction.made}  # with what a view does not store
+    other = {
+        "status": receipt.status,
+        "hidden_range": _range(compaction.hidden_span),
+        "kept": view.unhidden_seqs,
+        "cleared_through": view.results_cleared_through,
+        "retain": view.retain,
+        "note": view.note,
+        "summaries": [_summary(made.get(summary, summary)) for summary in view.summaries],
+        "made": [_summary(summary) for summary in compaction.made],
+    }
+    return {
+        name: other[name] if name in other else getattr(compaction, name)
+        for name in Receipt.model_fields
+    }
+
+
+def _dry_run_json(shown: DryRunResult) -> dict[str, Any]:
+    return asdict(shown) | {"summaries": [_summary(summary) for summary in shown.summaries]}
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "summary_range": _range(summary.span),
+        "level": summary.level,
+        "text": summary.text,
+        "tokens": summary.tokens,
+        "sources": [_range(span) for span in summary.sources],
+        "sections": [asdict(section) for section in summary.sections],
+        "unlisted": summary.unlisted or None,
+    }
+
+
+def _range(span: Span) -> tuple[int, int]:
+    return span.start, span.end

@@ -1,0 +1,447 @@
+"""One compaction: planned, summarised outside any transaction, then stored.
+
+A compaction is stored only if the view has not changed since it was planned.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from app.common import json_text
+from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
+from app.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
+from app.compaction.inputs import CompactionInputs
+from app.compaction.planned_calls import CallNotes
+from app.compaction.planning import NOT_SHORTER, CompactionInput
+from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.runs import (
+    SUMMARY_SHORT,
+    CompactionRun,
+    CompactRequest,
+    ExecutedPlan,
+    nothing_done,
+    over_target,
+)
+from app.compaction.sent_payloads import ReadBuild, SentPayloads
+from app.compaction.summaries.payload_prefix import NOT_USED
+from app.compaction.summaries.usage_recording import add_usage, record_usage
+from app.compaction.summariser import Summariser
+from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
+from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
+from app.conversations.epochs import model_in
+from app.conversations.events.events import EventType
+from app.conversations.lookup import lock_conversation
+from app.conversations.observers import UNOBSERVED
+from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
+from app.conversations.ports import Observer
+from app.conversations.provider_compaction import provider_call
+from app.conversations.provider_items import NATIVE_FORMATS, UNAVAILABLE
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.thresholds import exceeds_messages, resume_at_tokens
+from app.conversations.view import Span, Summary
+from app.conversations.views import kept_seqs, view_for_model, view_summary_tokens
+from app.conversations.windows.service import ActiveWindows
+from app.formats.message import FormatName
+from app.policy.policy import StrategyName
+from app.repositories import Database
+from app.work.job import JobStatus
+
+MIN_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 3600.0
+SUMMARISER_UNAVAILABLE = "summariser_unavailable"
+"""In `degraded`: messages were left out without the summary that the policy asks for."""
+PROVIDER_COMPACTS = (
+    "the provider compacts: make `provider_call`, and append the compaction of its answer"
+)
+_OPEN_CALLS_FIRST = ", once the open tool calls are answered"
+_CHANGED = "The context changed while it was being compacted; try again"
+
+_log = logging.getLogger("app.compaction")
+
+
+@dataclass(eq=False, repr=False)
+class CompactionRunner:
+    """Runs compactions; the caller holds the lease of the conversation."""
+
+    database: Database
+    _resolver: SettingsResolver
+    summariser: Summariser
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
+    _now_ms: Callable[[], float]
+    _read_build: ReadBuild
+    _observer: Observer = UNOBSERVED
+
+    def __post_init__(self) -> None:
+        self.inputs = CompactionInputs(self.database, self._resolver, self._active)
+        self._payloads = SentPayloads(self.database, self._read_build)
+        self._executor = PlanExecutor(self.database, self.summariser, self._payloads)
+
+    async def checked_input(
+        self, tenant_id: str, conversation_id: str, request: CompactRequest
+    ) -> CompactionInput:
+        """Return the input of a forced compaction.
+
+        Raises NotFound, and ValidationError for a model that may not summarise.
+        """
+        self.summariser.choose_model(request.model, None, None)
+        source = await self.inputs.read(tenant_id, conversation_id)
+        self._executor.model(source, request)
+        return source
+
+    async def ask_provider(
+        self, source: CompactionInput, request: CompactRequest
+    ) -> CompactResult | None:
+        """Return the call that the caller has to make where the provider compacts.
+
+        None for the other strategies, and where the provider has no compaction.
+        """
+        resolved, conversation_id = source.resolved, source.conversation.conversation_id
+        strategy = request.strategy or resolved.policy.strategy
+        if strategy is not StrategyName.PROVIDER or not resolved.policy.compaction.enabled:
+            return None
+        async with self.database.session() as session:
+            epoch = await session.usage.last_epoch(conversation_id, tuple(FormatName))
+        if epoch is not None:
+            streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
+        else:
+            streams = [(format, resolved.model or "") for format in NATIVE_FORMATS]
+        items = [view_for_model(source.view, model, format).sent_item for format, model in streams]
+        calls = (
+            provider_call(*stream, item, request.instructions)
+            for stream, item in zip(streams, items, strict=True)
+        )
+        call = next(filter(None, calls), None)
+        if call is None:
+            return None
+        run = self.start(source, Trigger.FORCED, request)
+        open_calls = _OPEN_CALLS_FIRST if source.state.open_calls else ""
+        return replace(nothing_done(run, PROVIDER_COMPACTS + open_calls), provider_call=call)
+
+    async def postpone(self, source: CompactionInput) -> None:
+        """Pause automatic compactions after a failure, longer after each one in a row.
+
+        [compaction.backs-off]
+        """
+        seconds = min(MIN_PAUSE_SECONDS * 2 ** min(source.state.failures, 16), MAX_PAUSE_SECONDS)
+        async with self.database.session() as session:
+            await session.jobs.postpone(source.conversation.conversation_id, seconds)
+
+    def start(
+        self, source: CompactionInput, trigger: Trigger, request: CompactRequest | None = None
+    ) -> CompactionRun:
+        """Return a new run, whose deadline begins now."""
+        calls = self.summariser.start_run(source.tenant_id)
+        return CompactionRun(source, trigger, request or CompactRequest(), calls, self._now_ms())
+
+    async def compact(
+        self,
+        source: CompactionInput,
+        trigger: Trigger,
+        request: CompactRequest,
+        job_id: str | None = None,
+    ) -> CompactResult:
+        """Plan a compaction, make its summaries and apply it.
+
+        A job is done in the transaction that shows its result.
+        """
+        run = replace(self.start(source, trigger, request), job_id=job_id)
+        return await self._observed(run, self._plan_and_apply(run))
+
+    async def apply(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        """Store the receipt of a run that made no summary, and show its view."""
+        return await self._observed(run, self._store(run, receipt))
+
+    async def _observed(
+        self, run: CompactionRun, compacting: Awaitable[CompactResult]
+    ) -> CompactResult:
+        """Report a run and its result to the observer; its model calls cost, however it ends."""
+        try:
+            with self._observer.compacting(
+                run.conversation_id, run.trigger, run.strategy
+            ) as observe:
+                result = await compacting
+                observe(result)
+            return result
+        finally:
+            await record_usage(
+                self.database, run.calls, run.conversation_id, run.source.conversation.agent_id
+            )
+
+    async def _plan_and_apply(self, run: CompactionRun) -> CompactResult:
+        plan = run.plan()
+        if isinstance(plan, NoCompaction):
+            return nothing_done(run, plan.reason)
+        await self._add_event(run, EventType.STARTED, {"steps": plan.steps})
+        try:
+            executed = await self._executor.carry_out(run, plan)
+        except (ServiceUnavailable, ValidationError) as error:
+            await self._record_failure(run, error)
+            raise
+        receipt = self.receipt(run, executed)
+        if receipt.after_tokens >= receipt.before_tokens:
+            await self._add_failed(run, "no_gain")
+            return nothing_done(run, NOT_SHORTER, plan.steps)
+        try:
+            return await self._store(run, receipt)
+        except Conflict:
+            await self._add_failed(run, "context_changed")
+            raise
+
+    async def dry_run(
+        self, source: CompactionInput, request: CompactRequest, max_bytes: int
+    ) -> DryRunResult:
+        """Return what a compaction would do, without calling a model or storing anything.
+
+        The plan is carried out up to the receipt. Without calls of a model the result is exact;
+        with calls they are noted, and the size of the summary is estimated. The texts in the answer
+        take at most `max_bytes`. [compaction.dry-run]
+        """
+        run = self.start(source, Trigger.FORCED, request)
+        plan = run.plan()
+        if isinstance(plan, NoCompaction):
+            return dry_run_of(nothing_done(run, plan.reason))
+        summariser, notes = self.summariser.noting(max_bytes)
+        run.calls.min_chars = sys.maxsize
+        executor = PlanExecutor(self.database, summariser, self._payloads)
+        executed = await executor.carry_out(run, plan)
+        if plan.hidden is not None and notes.count:
+            return _planned_calls(run, plan, plan.hidden, notes)
+        receipt = self.receipt(run, executed)
+        if receipt.after_tokens >= receipt.before_tokens:
+            return dry_run_of(nothing_done(run, NOT_SHORTER, plan.steps))
+        view = receipt.view
+        summaries = tuple(_first_within(view.summaries, max_bytes))
+        return dry_run_of(
+            result_of(receipt),
+            compacted=False,
+            reason=DRY_RUN,
+            compaction_id=None,
+            summaries=summaries,
+            retain=view.retain,
+            note=view.note,
+            truncated=len(summaries) < len(view.summaries),
+        )
+
+    async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
+        """Add a summary to the receipt of a view with a provider's item. [compaction.provider-item]
+
+        What is shown stays the same, so epochs with the item go on. Returns False if the view was
+        changed meanwhile.
+        """
+        receipt, item = source.active, source.view.provider_item
+        if receipt is None or item is None:
+            return False
+        run = self.start(source, Trigger.PROVIDER, request)
+        conversation_id, calls = run.conversation_id, run.calls
+        try:
+            executed = await self._executor.summarise_behind_item(run, item)
+            made = executed.view
+            view = replace(receipt.view, summaries=made.summaries, retain=made.retain)
+            receipt = replace(
+                receipt,
+                view=view,
+                made=(*receipt.made, *executed.made),
+                prompt_hash=calls.prompt_hash,
+                calls=receipt.calls + calls.calls,
+                input_tokens=receipt.input_tokens + calls.input_tokens,
+                output_tokens=receipt.output_tokens + calls.output_tokens,
+                cached_tokens=receipt.cached_tokens + calls.cached_tokens,
+                cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
+            )
+            async with self.database.transaction() as session:
+                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                if locked.state.view_version != source.state.view_version:
+                    return False
+                await session.contexts.add_summary(conversation_id, receipt)
+            return True
+        finally:
+            await record_usage(self.database, calls, conversation_id, source.conversation.agent_id)
+
+    # --- what is stored -------------------------------------------------------------------
+
+    def receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
+        """Return the receipt of a plan that was carried out."""
+        source, view, calls = run.source, executed.view, run.calls
+        state, resolved = source.state, source.resolved
+        shown = source.shown_in(view)
+        lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
+        return Compaction(
+            compaction_id=self._new_id(),
+            parent_id=state.compaction_id,
+            trigger=run.trigger,
+            strategy=run.strategy,
+            policy_strategy=resolved.policy.strategy
+            if view.provider_item is None
+            else Trigger.PROVIDER,
+            strategies_run=executed.plan.steps,
+            hidden_span=executed.plan.hidden
+            or view.hidden
+            or Span(1, view.results_cleared_through + 1),
+            view=view,
+            made=tuple(executed.made),
+            summary_tokens=view_summary_tokens(view, resolved.count),
+            hidden_tokens=state.tokens - tokens_of(shown),
+            hidden_messages=state.head_seq - len(shown),
+            before_tokens=source.tokens_in(source.view),
+            after_tokens=source.tokens_in(view),
+            before_msg_count=source.messages_in(source.view),
+            after_msg_count=source.messages_in(view),
+            model=calls.model if executed.made else None,
+            prompt_hash=calls.prompt_hash if executed.made else None,
+            calls=calls.calls,
+            input_tokens=calls.input_tokens,
+            output_tokens=calls.output_tokens,
+            cost_usd=calls.cost_usd,
+            summary_input=calls.summary_input if executed.made else None,
+            cached_tokens=calls.cached_tokens,
+            target_tokens=run.request.target_tokens,
+            duration_ms=round(self._now_ms() - run.started_ms),
+            degraded=(
+                *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
+                *over_target(run, view),
+                *((SUMMARY_SHORT,) if executed.made and run.lacks_room(executed.plan) else ()),
+                *((UNAVAILABLE,) if _replaces_provider(run) else ()),
+                *_prefix_not_used(run),
+            ),
+        )
+
+    def clearing_receipt(self, run: CompactionRun, executed: ExecutedPlan) -> Compaction:
+        """Return the receipt of a clearing, which hides no messages.
+
+        Its `hidden_tokens` include those that the placeholders save.
+        """
+        source = run.source
+        freed_tokens = tokens_of(source.shown) - tokens_of(source.shown_in(executed.view))
+        return replace(
+            self.receipt(run, executed),
+            hidden_tokens=source.state.hidden_tokens + freed_tokens,
+            hidden_messages=source.state.hidden_messages,
+        )
+
+    async def _store(self, run: CompactionRun, receipt: Compaction) -> CompactResult:
+        """Store a receipt and show its view.
+
+        Raises NotFound for a conversation that was deleted meanwhile, and Conflict if the view was
+        changed after the compaction was planned.
+        """
+        conversation_id = run.conversation_id
+        visible = ViewState(
+            receipt.view,
+            receipt.compaction_id,
+            receipt.summary_tokens,
+            receipt.hidden_tokens,
+            receipt.hidden_messages,
+            kept_seqs(receipt.view),
+        )
+        is_clearing = run.trigger is Trigger.TOOL_OUTPUT
+        result = result_of(receipt)
+        data = {**asdict(result), "trigger": receipt.trigger}
+        async with self.database.transaction() as session:
+            await lock_conversation(session, run.source.tenant_id, conversation_id, None)
+            await session.contexts.add_compaction(conversation_id, receipt)
+            applied = await session.contexts.show(
+                conversation_id,
+                visible,
+                view_version=run.source.state.view_version,
+                cause=RESULTS_CLEARED if is_clearing else "compaction",
+                resume_at_tokens=run.source.state.resume_at_tokens
+                if is_clearing
+                else _resume_at_tokens(run, receipt),
+            )
+            if not applied:
+                raise Conflict(_CHANGED)
+            if run.job_id is not None:
+                text = json_text.dumps(asdict(result))
+                if not await session.jobs.change(
+                    conversation_id, run.job_id, JobStatus.DONE, result=text
+                ):
+                    raise Conflict(_CHANGED)
+            await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+            await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
+        run.calls.unrecorded.clear()
+        return result
+
+    async def _add_event(
+        self, run: CompactionRun, event: EventType, data: Mapping[str, Any]
+    ) -> None:
+        """Add an event of a compaction to the conversation."""
+        text = json_text.dumps({"trigger": run.trigger, **data})
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, event, text)
+
+    async def _add_failed(self, run: CompactionRun, reason: str) -> None:
+        data = {"reason": reason, "calls": run.calls.calls}
+        await self._add_event(run, EventType.FAILED, data)
+
+    async def _record_failure(self, run: CompactionRun, error: ContextError) -> None:
+        """Write a failure to the events and the log; store it unless a caller gets the error."""
+        reason = error.facts.get("reason", error.code)
+        logged = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
+        failure = json_text.dumps({**logged, "code": error.code, "detail": error.detail})
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, EventType.FAILED, failure)
+            if run.trigger is not Trigger.FORCED:
+                await session.jobs.record_failure(run.conversation_id, failure)
+        _log.warning("compaction_failed", extra={"data": logged})
+
+
+def _planned_calls(
+    run: CompactionRun, plan: CompactionPlan, hidden: Span, notes: CallNotes
+) -> DryRunResult:
+    """Return the calls of a plan whose summaries a model writes, with an estimated result."""
+    return dry_run_of(
+        estimated_result(run, plan, hidden),
+        model=run.calls.model,
+        cost_usd=run.calls.cost_usd,
+        degraded=tuple(_prefix_not_used(run)),
+        calls=tuple(notes.calls),
+        planned_calls=notes.count,
+        input_tokens=run.calls.input_tokens,
+        output_tokens=run.calls.output_tokens,
+        truncated=len(notes.calls) < notes.count,
+    )
+
+
+def _prefix_not_used(run: CompactionRun) -> Iterator[str]:
+    """Yield why the newest payload was not summarised, although the policy asks for it."""
+    if run.calls.prefix_problem is not None:
+        yield f"{NOT_USED}:{run.calls.prefix_problem}"
+
+
+def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
+    """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
+    for summary in summaries:
+        max_bytes -= len(f"{summary.text}{summary.unlisted}".encode("utf-8", "replace"))
+        if max_bytes < 0:
+            return
+        yield summary
+
+
+def _replaces_provider(run: CompactionRun) -> bool:
+    """Whether a summary is made because a provider has no compaction. [strategy.provider]"""
+    is_summary = run.trigger in (Trigger.FORCED, Trigger.PROACTIVE)
+    return is_summary and run.strategy is StrategyName.PROVIDER
+
+
+def _sum_of_costs(first: float | None, second: float | None) -> float | None:
+    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
+
+
+def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
+    """Return how many tokens the log needs before it is compacted automatically again.
+
+    The messages that have to stay can be more than `max_messages`: then no compaction helps.
+    """
+    state, resolved = run.source.state, run.source.resolved
+    state_after = replace(
+        state, hidden_messages=receipt.hidden_messages, hidden_tokens=receipt.hidden_tokens
+    )
+    policy = resolved.policy.compaction
+    if not exceeds_messages(policy, replace(state_after, resume_at_tokens=0)):
+        return 0
+    return resume_at_tokens(state_after, resolved.compaction_limits(), policy)

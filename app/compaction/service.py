@@ -1,0 +1,191 @@
+"""Compactions that a caller requests, or that a build needs.
+
+1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
+   one waits for another to end; a build does not.
+2. A failure leaves the view as it was.
+3. Clearing tool results is no compaction but changes the view, which would discard the result of a
+   running compaction: it is skipped then. It changes neither `due_at` nor the failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from cachetools import LRUCache
+
+from app.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.common.pages import PAGE_BYTES
+from app.compaction.planning import CompactionInput
+from app.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
+from app.compaction.runs import CompactRequest, ExecutedPlan
+from app.conversations.compaction_receipt import Trigger
+from app.conversations.compaction_results import CompactionPending, CompactResult
+from app.conversations.conversation import ConversationState
+from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.view import Span, View
+from app.conversations.views import lacks_summary, with_item_sent
+from app.models.model_calls import EXTRACTIVE
+from app.prompt.resolved_settings import RequestSettings
+from app.work.leases import Leases
+
+MAX_WAIT_SECONDS = 300.0
+"""How long a forced compaction waits for another one to end."""
+_MAX_FRUITLESS_PLANS = 10_000
+
+
+class CompactionService:
+    """Compacts conversations, one compaction at a time for each."""
+
+    def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
+        self.runner = runner
+        self._leases = leases
+        self._fruitless_plans: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS_PLANS)
+
+    # --- forced ---------------------------------------------------------------------------
+
+    async def compact(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        request: CompactRequest,
+        max_bytes: int = PAGE_BYTES,
+    ) -> CompactResult:
+        """Compact now, however full the window is. [compaction.forced]
+
+        A dry run returns a DryRunResult, whose texts take at most `max_bytes`.
+        Raises NotFound, ValidationError for a model that may not summarise (also where there is
+        nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
+        """
+        source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        if (result := await self.runner.ask_provider(source, request)) is not None:
+            return result
+        if request.dry_run:
+            return await self.runner.dry_run(source, request, max_bytes)
+        async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
+            source = await self.runner.inputs.read(tenant_id, conversation_id)
+            return await self.runner.compact(source, Trigger.FORCED, request)
+
+    def check_model(self, request: CompactRequest) -> None:
+        """Raise ValidationError for a model that may not summarise."""
+        self.runner.summariser.choose_model(request.model, None, None)
+
+    async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
+        """Return why the policy's model may not summarise, None where it may."""
+        conversation = await self.runner.inputs.find(tenant_id, conversation_id)
+        try:
+            model = self.runner.inputs.resolver.policy_of(conversation).compaction.model
+            self.runner.summariser.choose_model(None, model, None)
+        except ValidationError as error:
+            return error.detail
+        return None
+
+    # --- for builds -----------------------------------------------------------------------
+
+    async def compact_for_build(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        state: ConversationState,
+        plan_key: Hashable,
+    ) -> CompactResult | NoCompaction | CompactionPending | None:
+        """Compact during a build; None when the view was changed meanwhile.
+
+        After a failure there is no attempt for some time. `plan_key` identifies the input of the
+        plan: an attempt that compacted nothing is not repeated until it changes, because builds
+        are frequent.
+        """
+        if state.is_resting:
+            raise ServiceUnavailable("The summariser failed a moment ago")
+        if self._fruitless_plans.get(conversation_id) == plan_key:
+            return NoCompaction("nothing could be compacted, and nothing has changed since")
+        try:
+            async with self._leases.held(conversation_id) as is_held:
+                if not is_held:
+                    return CompactionPending()
+                source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
+                if source.state.view_version != state.view_version:
+                    return None
+                try:
+                    result = await self.runner.compact(source, Trigger.PROACTIVE, CompactRequest())
+                except ServiceUnavailable:
+                    await self.runner.postpone(source)
+                    raise
+        except Conflict:
+            return None
+        if result.compacted:
+            return result
+        self._fruitless_plans[conversation_id] = plan_key
+        return NoCompaction(result.reason or "")
+
+    async def summarise_behind_item(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        view_version: int,
+    ) -> tuple[str, ...]:
+        """Make the summary that a build needs because it cannot send a provider's item.
+
+        Without a usable model the built-in summariser makes it. Returns what it had to do without.
+        """
+        source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
+        if source.state.view_version != view_version or not lacks_summary(source.view):
+            return ()
+        extractive = CompactRequest(model=EXTRACTIVE)
+        if not source.state.is_resting:
+            try:
+                await self.runner.summarise_behind_item(source, CompactRequest())
+            except (ServiceUnavailable, ValidationError):
+                await self.runner.postpone(source)
+            else:
+                return ()
+        await self.runner.summarise_behind_item(source, extractive)
+        return (SUMMARISER_UNAVAILABLE,)
+
+    async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
+        """Store this smaller view as a compaction, without a model.
+
+        The receipt counts the payloads of the build, whether or not they have a provider's item.
+        """
+        run = self.runner.start(
+            replace(source, view=with_item_sent(source.view)), Trigger.EMERGENCY
+        )
+        steps = (Trigger.EMERGENCY.value,)
+        plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
+        receipt = replace(
+            self.runner.receipt(run, ExecutedPlan(plan, with_item_sent(view))),
+            before_tokens=source.tokens_in(source.view),
+            after_tokens=source.tokens_in(view),
+        )
+        return await self.runner.apply(run, receipt)
+
+    async def clear_tool_results(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings,
+        view_version: int,
+        plan: CompactionPlan,
+        spans: tuple[Span, ...] | None = None,
+    ) -> bool:
+        """Clear tool results by a plan that was made on a version of the view, without a model.
+
+        A sliding window shows only `spans` of the view. Returns False while a compaction runs;
+        otherwise True: the view was changed, by this call or by another.
+        """
+        try:
+            async with self._leases.held(conversation_id) as is_held:
+                if not is_held:
+                    return False
+                source = await self.runner.inputs.read(tenant_id, conversation_id, settings, spans)
+                if source.state.view_version != view_version:
+                    return True
+                run = self.runner.start(source, Trigger.TOOL_OUTPUT)
+                executed = ExecutedPlan(plan, run.view_without_summary(plan))
+                receipt = self.runner.clearing_receipt(run, executed)
+                await self.runner.apply(run, receipt)
+        except Conflict:
+            pass
+        return True

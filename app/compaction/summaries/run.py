@@ -1,0 +1,97 @@
+"""The settings of the summariser, and the model calls of one compaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.models.limits import ModelInfo
+from app.models.model_calls import EXTRACTIVE, Completion, ModelCall
+from app.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals
+from app.policy.policy import SummaryInput
+
+
+@dataclass(frozen=True, slots=True)
+class SummariserSettings:
+    """Which models may be called, with which timeouts and retries.
+
+    `timeout_seconds` is the deadline of one call, `deadline_seconds` the one of a whole run.
+    `context_window` is assumed for a model whose context window is unknown. `attempts` is the
+    number of attempts per model when its provider limits or fails; the pause between them starts
+    at `backoff_seconds` and doubles.
+    """
+
+    model: str | None
+    allowed_models: tuple[str, ...]
+    fallback_models: tuple[str, ...]
+    timeout_seconds: float
+    context_window: int = 32_000
+    attempts: int = 2
+    backoff_seconds: float = 0.5
+    secret_patterns: tuple[str, ...] = DEFAULT_SECRET_PATTERNS
+    deadline_seconds: float = 300.0
+
+
+@dataclass(slots=True)
+class SummariserRun:
+    """The model calls of one compaction: their limits, and their cost. See [decision 0010].
+
+    `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
+    answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
+    unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
+    the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
+    totals have yet. An answer of up to `min_chars` is accepted even if its source is shorter: those
+    of a dry run are placeholders. Of the input, `cached_tokens` were read from the provider's
+    cache. `summary_input` is that of the last answer, None for the built-in summariser;
+    `prefix_problem` says why the newest payload was not used for it. The object is mutable, and
+    belongs to one compaction.
+    """
+
+    tenant_id: str
+    deadline: float
+    calls: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    model: str = EXTRACTIVE
+    prompt_hash: str = EXTRACTIVE
+    failed_models: set[str] = field(default_factory=set)
+    infos: dict[str, ModelInfo | None] = field(default_factory=dict)
+    unrecorded: dict[str, CallTotals] = field(default_factory=dict)
+    min_chars: int = 0
+    cached_tokens: int = 0
+    summary_input: SummaryInput | None = None
+    prefix_problem: str | None = None
+
+    def add_usage(self, call: ModelCall, completion: Completion) -> None:
+        """Add the tokens and the price of an answered call."""
+        self.model = call.model
+        self.summary_input = SummaryInput.TRANSCRIPT if call.native is None else SummaryInput.PREFIX
+        self.input_tokens += completion.input_tokens
+        self.cached_tokens += completion.cached_tokens
+        self.output_tokens += completion.output_tokens
+        price = completion.cost(call.info)
+        is_known = self.cost_usd is not None and price is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
+        totals = call_totals(
+            call.info,
+            completion.uncached_tokens,
+            completion.output_tokens,
+            completion.cache_write_tokens,
+            completion.cached_tokens,
+        )
+        self.unrecorded[call.model] = self.unrecorded.get(call.model, CallTotals()).plus(totals)
+
+    @property
+    def unrecorded_usage(self) -> list[UsageEntry]:
+        """What the calls add to usage totals that do not have them yet."""
+        return [
+            UsageEntry(model, Purpose.SUMMARIES, totals)
+            for model, totals in self.unrecorded.items()
+        ]
+
+    def set_extractive(self) -> None:
+        """Record that the built-in summariser answered last."""
+        self.summary_input = None
+        self.model = self.prompt_hash = EXTRACTIVE

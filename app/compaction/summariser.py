@@ -1,0 +1,426 @@
+"""The summariser: makes summaries by a model or, without one, by extraction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from app.common.errors import ValidationError
+from app.compaction.planned_calls import CallNotes
+from app.compaction.summaries.answer import SummaryResult
+from app.compaction.summaries.checklist import (
+    newest_ledger,
+    read_kept,
+    read_summary,
+    replaced_items,
+    split_kept,
+    without_items,
+)
+from app.compaction.summaries.extractive import (
+    SummaryScope,
+    extract_summary,
+    merge_summaries,
+    write_summary,
+)
+from app.compaction.summaries.model_summary import ModelAccess, ModelSummary
+from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload
+from app.compaction.summaries.payload_summary import PayloadSummary
+from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.statements.ledger import StatementLedger
+from app.compaction.summaries.statements.summary_text import NO_CLOSING, NOTHING, Closing
+from app.compaction.summaries.transcript_text import (
+    PartGroup,
+    summary_groups,
+    transcript_groups,
+    without_trailing_calls,
+)
+from app.conversations.messages.row import LogRow
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
+from app.conversations.view import Span, View
+from app.formats.message import FormatName, Message, Role, Text
+from app.models.model_calls import EXTRACTIVE
+from app.payload.assembler import placeholder_of
+from app.repositories import Database
+
+PAGE_MESSAGES = 500
+"""How many messages `summarise_paged` reads at once."""
+MAX_NAMED_MODELS = 10
+"""How many of the allowed models an error names."""
+
+
+class Summariser:
+    """Chooses the model that summarises, and makes summaries."""
+
+    def __init__(self, access: ModelAccess) -> None:
+        settings = access.settings
+        self.access = access
+        configured = (settings.model, *settings.fallback_models, *settings.allowed_models)
+        self._allowed = frozenset(model for model in configured if model)
+
+    def choose_model(
+        self, call_model: str | None, policy_model: str | None, conversation_model: str | None
+    ) -> str | None:
+        """Return the model that summarises, None for the built-in summariser.
+
+        Raises ValidationError when the call or the policy names a model that is not allowed.
+        [summary.model-order]
+        """
+        for model, pointer in ((call_model, "/model"), (policy_model, "/policy/compaction/model")):
+            if model == EXTRACTIVE:
+                return None
+            if model is not None:
+                self.check_model(model, pointer)
+                return model
+        if self.access.settings.model is not None:
+            return self.access.settings.model
+        return conversation_model if conversation_model in self._allowed else None
+
+    def noting(self, max_bytes: int) -> tuple[Summariser, CallNotes]:
+        """Return a summariser that notes its calls instead of making them, and the notes."""
+        notes = CallNotes(self.access.tokenizer, max_bytes)
+        return Summariser(replace(self.access, gateway=notes)), notes
+
+    def check_model(self, model: str, pointer: str) -> None:
+        """Raise ValidationError at this pointer for a model that is not allowed."""
+        if model == EXTRACTIVE or model in self._allowed:
+            return
+        names = [repr(name) for name in sorted(self._allowed)[:MAX_NAMED_MODELS]]
+        more = len(self._allowed) - len(names)
+        allowed = ", ".join((*names, *([f"{more} more"] * (more > 0)), repr(EXTRACTIVE)))
+        raise ValidationError.at(
+            pointer, f"The model {model!r} may not summarise; these may: {allowed}"
+        )
+
+    async def prefix_problem(self, model: str, format: FormatName) -> PrefixProblem | None:
+        """Return why a model may not be sent a payload of this format, None where it may."""
+        if model not in self._allowed:
+            return PrefixProblem.MODEL_NOT_ALLOWED
+        takes = await self.access.takes_payload(model, format)
+        return None if takes else PrefixProblem.FORMAT
+
+    def start_run(self, tenant_id: str) -> SummariserRun:
+        """Return the run of a new compaction; its deadline begins now."""
+        return SummariserRun(tenant_id, self.access.now() + self.access.settings.deadline_seconds)
+
+    async def summarise(
+        self,
+        messages: Sequence[Message],
+        previous: str | None,
+        request: SummaryRequest,
+        model: str | None,
+        max_tokens: int,
+        run: SummariserRun,
+        *,
+        is_end: bool = True,
+        verbatim_indices: frozenset[int] = frozenset(),
+        retained: str | None = None,
+        min_chars: int = 0,
+        opens: bool = False,
+        ledger: StatementLedger | None = None,
+        closing: Closing = NO_CLOSING,
+        kept_tokens: int | None = None,
+    ) -> SummaryResult:
+        """Return a summary of `previous` and the messages together.
+
+        - With `is_end` nothing follows the messages: calls at their end are left out.
+        - `verbatim_indices` are those of messages that stay verbatim beside the summary.
+        - `retained` is the retain section of `previous`.
+        - A summary of up to `min_chars` is accepted even if its source is shorter.
+        - With `opens` the conversation begins with these messages.
+        - `ledger` has the statements that a model must not lose, and `kept_tokens` room for them;
+          `closing` is the last line of its summary.
+
+        Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
+        nothing partial is returned. Raises ValidationError without anything to summarise.
+        """
+        if len(verbatim_indices) >= len(messages) and not previous and not retained:
+            raise ValidationError.at("/messages", "Conversation has no messages")
+        if model is None:
+            run.set_extractive()
+            extracted = [
+                message for index, message in enumerate(messages) if index not in verbatim_indices
+            ]
+            return await asyncio.to_thread(
+                extract_summary,
+                extracted,
+                previous,
+                retained,
+                request.wants_retain,
+                max_tokens,
+                self.access.tokenizer.count,
+                opens=opens,
+            )
+        summary = ModelSummary(
+            self.access,
+            await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end),
+            request,
+            model,
+            max_tokens,
+            run,
+            previous,
+            retained,
+            has_verbatim=bool(verbatim_indices),
+            min_chars=min_chars,
+            ledger=ledger,
+            closing=closing,
+            kept_tokens=kept_tokens,
+        )
+        return await summary.make()
+
+    async def merge(
+        self,
+        texts: Sequence[str],
+        request: SummaryRequest,
+        model: str | None,
+        max_tokens: int,
+        run: SummariserRun,
+        scope: SummaryScope,
+    ) -> SummaryResult:
+        """Return one summary of several, oldest first; raises as `summarise` does."""
+        if model is None:
+            run.set_extractive()
+            return await asyncio.to_thread(merge_summaries, texts, max_tokens, scope)
+        plain = replace(request, retain_prompt=None, retain_directives=())
+        ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
+        summary = ModelSummary(
+            self.access,
+            summary_groups(own_texts),
+            plain,
+            model,
+            max_tokens,
+            run,
+            of_summaries=True,
+            ledger=ledger,
+            closing=scope.closing,
+            kept_tokens=scope.kept_tokens,
+        )
+        return await summary.make()
+
+
+async def summarise_payload(
+    database: Database,
+    summariser: Summariser,
+    conversation_id: str,
+    payload: SentPayload,
+    spans: Sequence[Span],
+    previous: str | None,
+    request: SummaryRequest,
+    max_tokens: int,
+    run: SummariserRun,
+    scope: SummaryScope,
+    *,
+    verbatim_seqs: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> SummaryResult:
+    """Return one summary of `previous` and the messages in `spans`, which a payload shows.
+
+    The other arguments are those of `summarise_paged`. Raises ServiceUnavailable with
+    `facts["reason"]` when the model gives no usable answer. [summary.prefix]
+    """
+    earlier = [text for text in (retained, previous) if text]
+    read = await _read_ledger(
+        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
+    )
+    rows: list[LogRow] = []
+    for page in _pages(spans):
+        rows += await _rows(database, conversation_id, page)
+    verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
+    messages = [_message_of(row, scope.view) for row in rows]
+    summary = PayloadSummary(
+        summariser.access,
+        await asyncio.to_thread(_groups_of, messages, verbatim, True),
+        request,
+        payload.model,
+        max_tokens,
+        run,
+        previous,
+        retained,
+        ledger=read.ledger,
+        closing=scope.closing,
+        payload=payload,
+    )
+    return await summary.make()
+
+
+async def summarise_paged(
+    database: Database,
+    summariser: Summariser,
+    conversation_id: str,
+    spans: Sequence[Span],
+    previous: str | None,
+    request: SummaryRequest,
+    model: str | None,
+    max_tokens: int,
+    run: SummariserRun,
+    scope: SummaryScope,
+    *,
+    verbatim_seqs: frozenset[int] = frozenset(),
+    retained: str | None = None,
+) -> SummaryResult:
+    """Return one summary of `previous` and the messages in `spans`.
+
+    `verbatim_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
+    section of `previous`. No session is open during a model call. Raises as `summarise` does.
+    """
+    earlier = [text for text in (retained, previous) if text]
+    if model is None:
+        run.set_extractive()
+        listed = [text for text in (scope.unlisted, *earlier) if text]
+        read = await _read_ledger(
+            database, conversation_id, spans, listed, read_summary, scope, verbatim_seqs
+        )
+        if not read.has_messages and not earlier:
+            raise ValidationError.at("/messages", "Conversation has no messages")
+        return await asyncio.to_thread(
+            write_summary,
+            read.ledger,
+            request.wants_retain,
+            max_tokens,
+            read.tokens + scope.earlier_tokens,
+            scope,
+        )
+    read = await _read_ledger(
+        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
+    )
+    summarise = partial(
+        summariser.summarise,
+        request=request,
+        model=model,
+        max_tokens=max_tokens,
+        run=run,
+        ledger=read.ledger,
+        closing=scope.closing,
+        kept_tokens=scope.kept_tokens,
+    )
+    text, retain, result = previous, retained, None
+    pages = _pages(spans)
+    last_group: list[LogRow] = []
+    for page in pages:
+        is_end = page is pages[-1]
+        rows = await _rows(database, conversation_id, page)
+        rows = [*last_group, *rows]
+        last_start = 0 if is_end or not rows else call_groups(rows)[-1][0]
+        # A group that the next page may continue is summarised with that page.
+        last_group = rows[last_start:] if last_start else []
+        rows = rows[:last_start] if last_start else rows
+        verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
+        if len(verbatim) == len(rows):
+            continue
+        messages = [_message_of(row, scope.view) for row in rows]
+        result = await summarise(
+            messages, text, is_end=is_end, verbatim_indices=verbatim, retained=retain
+        )
+        text, retain = result.text, result.retain or retain
+    return result or await summarise((), previous, retained=retained)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The statements of messages and earlier summaries; `tokens` are those of the messages."""
+
+    ledger: StatementLedger
+    tokens: int
+    has_messages: bool
+
+
+async def _read_ledger(
+    database: Database,
+    conversation_id: str,
+    spans: Sequence[Span],
+    earlier: Sequence[str],
+    read: Callable[[StatementLedger, str], None],
+    scope: SummaryScope,
+    verbatim_seqs: frozenset[int],
+) -> _Read:
+    """Return what messages state and what `read` takes up of earlier summaries.
+
+    Messages are read page by page, in threads. Those from before what the earlier summary stands
+    for are read before it, so that what they state counts as older.
+    """
+    ledger = StatementLedger()
+    tokens, has_messages, was_read = 0, False, False
+
+    def add_earlier() -> None:
+        for text in earlier:
+            read(ledger, text)
+
+    for page in _pages(spans):
+        if not was_read and page.start >= scope.earlier_start:
+            await asyncio.to_thread(add_earlier)
+            was_read = True
+        rows = await _rows(database, conversation_id, page)
+        rows = [row for row in rows if row.seq not in verbatim_seqs]
+        tokens += sum(row.tokens for row in rows)
+        has_messages = has_messages or bool(rows)
+        if page.start <= scope.first_seq:
+            ledger.expect_first_request()
+        await asyncio.to_thread(_read_rows, ledger, rows)
+    if not was_read:
+        await asyncio.to_thread(add_earlier)
+    shown = await read_user_messages(database, conversation_id, scope.shown_after)
+    await asyncio.to_thread(_replace_by, ledger, shown)
+    return _Read(ledger, tokens, has_messages)
+
+
+def _replace_by(ledger: StatementLedger, messages: Sequence[Message]) -> None:
+    for message in messages:
+        ledger.replace_by(message)
+
+
+def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
+    for row in rows:
+        ledger.add_message(row.message())
+
+
+def _message_of(row: LogRow, view: View | None) -> Message:
+    """Return a message as a summariser reads it: a cleared result as its placeholder."""
+    message = row.message()
+    is_cleared = view is not None and row.role is Role.TOOL and view.clears_result(row.seq)
+    if not is_cleared or row.tokens <= MAX_PLACEHOLDER_TOKENS:
+        return message
+    return replace(message, parts=(Text(placeholder_of(row, names_tool=False)),))
+
+
+def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:
+    """Return the statements of summaries, and what of each a model has to merge."""
+    ledger = newest_ledger(texts)
+    replaced = replaced_items(ledger)
+    return ledger, [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
+
+
+def _groups_of(
+    messages: Sequence[Message], verbatim_indices: frozenset[int], is_end: bool
+) -> list[PartGroup]:
+    transcript = (is_end and without_trailing_calls(messages)) or messages
+    return transcript_groups(transcript, verbatim_indices)
+
+
+async def read_user_messages(
+    database: Database, conversation_id: str, spans: Sequence[Span]
+) -> list[Message]:
+    """Return the users' messages in some spans."""
+    found: list[Message] = []
+    for page in _pages(spans):
+        rows = await _rows(database, conversation_id, page)
+        found += await asyncio.to_thread(_user_messages, rows)
+    return found
+
+
+def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
+    return [row.message() for row in rows if row.role is Role.USER]
+
+
+async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:
+    async with database.session() as session:
+        return await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+
+
+def _pages(spans: Sequence[Span]) -> list[Span]:
+    return [
+        Span(start, min(start + PAGE_MESSAGES, span.end))
+        for span in spans
+        for start in range(span.start, span.end, PAGE_MESSAGES)
+    ]

@@ -1,0 +1,188 @@
+"""Payloads that are too long: the refusal of a build, and the reduction after a provider's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.common.errors import Conflict, ContextOverflow, ValidationError
+from app.compaction.planning import CompactionInput
+from app.compaction.reduction.overflow_recovery import view_after_overflow
+from app.context.pipeline.rendering import render_view
+from app.context.pipeline.shortening import shorten_messages
+from app.context.pipeline.state import BuildDependencies, BuildState
+from app.conversations.compaction_results import CompactResult, unchanged
+from app.conversations.contributors import Contributor, contributors, overflow_detail, suggestions
+from app.conversations.sent_media import cut_after_refusal
+from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text
+from app.conversations.turns import Entry
+from app.conversations.view import View
+from app.conversations.views import with_shortened, without_item
+from app.formats.message import FormatName
+from app.models.budget import Limits, Usage, measure
+from app.models.overflow_errors import Verdict, VerdictKind
+from app.policy.policy import StrategyName
+from app.prompt.resolved_settings import ResolvedSettings
+
+
+async def refusal(
+    deps: BuildDependencies, state: BuildState, entries: Sequence[Entry]
+) -> ContextOverflow:
+    """Return the error for a payload that has to show at least these entries."""
+    resolved = state.resolved
+    conversation = sum(item.tokens for item in entries)
+    usage = resolved.usage(
+        conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
+    )
+    largest = contributors(resolved, state.tools, usage, entries)
+    seqs = [part.seq for part in largest if part.seq]
+    ids: Mapping[int, str] = {}
+    if seqs:
+        async with deps.database.session() as session:
+            ids = await session.log.ids(state.attempt.conversation_id, seqs)
+    return context_overflow(resolved, state.limits, usage, largest, ids)
+
+
+def context_overflow(
+    resolved: ResolvedSettings,
+    limits: Limits,
+    usage: Usage,
+    largest: Sequence[Contributor],
+    ids: Mapping[int, str],
+) -> ContextOverflow:
+    """Return the error for this usage, with its largest parts and what would help."""
+    return ContextOverflow(
+        overflow_detail(usage.total, limits, largest),
+        {
+            "budget": measure(usage, limits),
+            "largest": [part.as_json(ids) for part in largest],
+            "suggestions": suggestions(resolved, limits, usage, largest),
+        },
+    )
+
+
+async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> CompactResult:
+    """Reduce the payload that a provider refused as too long, without a model.
+
+    Raises Restart when the view changed meanwhile, and ContextOverflow when nothing can be left
+    out.
+    """
+    compaction_input = _input_of(state)
+    view = await _smaller_view(deps, state, compaction_input)
+    if view is None and state.view.provider_item is not None:
+        state = replace(state, view=without_item(state.view))
+        compaction_input = _input_of(state)
+        view = await _smaller_view(deps, state, compaction_input)
+    if view is None:
+        raise await refusal(deps, state, state.view_entries)
+    try:
+        return await deps.compaction.apply_emergency_cut(compaction_input, view)
+    except Conflict as conflict:
+        raise state.restart() from conflict
+
+
+async def leave_out_media(
+    deps: BuildDependencies, state: BuildState, verdict: Verdict
+) -> CompactResult:
+    """Leave out the media that a provider refused, the oldest first.
+
+    Raises Restart when the view changed meanwhile, and ValidationError where no media are sent.
+    """
+    if state.rendered is None:
+        state = await render_view(deps, state)
+    assert state.rendered is not None
+    assembler, index = state.rendered.assembler, verdict.item_index
+    # Only these formats have the system prompt apart from the items that the provider counts.
+    is_counted = index is not None and state.format in (FormatName.ANTHROPIC, FormatName.GEMINI)
+    seq = assembler.seq_of(index) if index is not None and is_counted else None
+    cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
+    if cut is None:
+        raise ValidationError.at("/error", "No media are sent that could be left out")
+    try:
+        view = replace(state.view, media_cut=cut)
+        return await deps.compaction.apply_emergency_cut(_input_of(state), view)
+    except Conflict as conflict:
+        raise state.restart() from conflict
+
+
+async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> CompactResult:
+    """Let the builds of this stream leave out the reasoning that a provider refused.
+
+    Where none is sent, it refused its own compaction item, which ends. Raises ValidationError where
+    that is not sent either.
+    """
+    if state.rendered is None:
+        state = await render_view(deps, state)
+    assert state.rendered is not None
+    conversation = state.input.conversation
+    if not state.rendered.assembler.has_reasoning:
+        if state.view.sent_item is None:
+            raise ValidationError.at("/error", "No reasoning is sent that could be left out")
+        async with deps.database.session() as session:
+            await session.contexts.hide_compaction(
+                conversation.conversation_id, conversation.state.view_version
+            )
+    messages = conversation.state.shown_messages
+    return unchanged(VerdictKind.REASONING_REFUSED, state.usage.total, messages)
+
+
+def _input_of(state: BuildState) -> CompactionInput:
+    return CompactionInput(
+        state.attempt.tenant_id,
+        state.input.conversation,
+        state.resolved,
+        state.view,
+        tuple(state.plan_entries),
+    )
+
+
+async def _smaller_view(
+    deps: BuildDependencies, state: BuildState, compaction_input: CompactionInput
+) -> View | None:
+    """Return a smaller view: the oldest turns are left out first.
+
+    A text that is larger than all the rest is halved before that. Where no turn can be left out,
+    the largest text is halved.
+    """
+    max_tokens = _max_tokens_after_overflow(compaction_input, state.limits)
+    entries = state.view_entries
+    largest = largest_text(entries)
+    if largest is not None and 2 * largest.tokens > sum(item.tokens for item in entries):
+        view = await _halve(deps, state, largest, compaction_input, max_tokens)
+        if view is not None:
+            return view
+    if (view := view_after_overflow(compaction_input, max_tokens)) is not None:
+        return view
+    return (
+        await _halve(deps, state, largest, compaction_input, max_tokens)
+        if largest is not None
+        else None
+    )
+
+
+async def _halve(
+    deps: BuildDependencies,
+    state: BuildState,
+    largest: Entry,
+    compaction_input: CompactionInput,
+    max_tokens: int,
+) -> View | None:
+    """Return the view with half of a text, None where the text is short or that is too much."""
+    policy = state.resolved.policy.messages
+    if largest.tokens < 2 * MIN_SHORTENED_TOKENS or not policy.offload_oversized:
+        return None
+    shortened = await shorten_messages(deps, state, {largest.seq: largest.tokens // 2})
+    view = with_shortened(state.view, shortened)
+    return view if shortened and compaction_input.tokens_in(view) <= max_tokens else None
+
+
+def _max_tokens_after_overflow(compaction_input: CompactionInput, limits: Limits) -> int:
+    """Return the maximum tokens of the reduced view: fewer than before.
+
+    Where the policy does not let a build reduce it further, the view has to fit as well.
+    """
+    policy = compaction_input.resolved.policy
+    max_tokens = compaction_input.tokens_in(compaction_input.view) - 1
+    if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
+        max_tokens = min(max_tokens, limits.capacity)
+    return max_tokens

@@ -1,0 +1,244 @@
+"""Chooses the view that a build starts from: the last epoch's while it holds, else a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from app.common.errors import ServiceUnavailable
+from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.strategies import STRATEGIES
+from app.compaction.summary_budget import history_budget
+from app.context.pipeline.loading import LoadedConversation
+from app.context.pipeline.rendering import can_extend, extended, render_rows
+from app.context.pipeline.state import BuildDependencies, BuildState, Restart
+from app.conversations.epoch import BuildInput, Epoch
+from app.conversations.epochs import EpochStart, epoch_start_from, is_view_current
+from app.conversations.plans import SlidingCut
+from app.conversations.sent_media import MEDIA_LEFT_OUT
+from app.conversations.text_shortening import MESSAGES_SHORTENED
+from app.conversations.turns import Entry, newest_user_message
+from app.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
+from app.conversations.views import base_view, lacks_summary, view_for_model, with_omission_note
+from app.policy.policy import StrategyName
+from app.prompt.resolved_settings import PayloadTools, accepts_all_tools
+
+
+async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
+    """Return the state to start from, rendered where the rows of its view are in memory."""
+    build_input, resolved, last_epoch = loaded.input, loaded.resolved, loaded.last_epoch
+    start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
+    degraded: tuple[str, ...] = ()
+    epoch_tools: PayloadTools | None = None
+    if (
+        last_epoch is not None
+        and start is not None
+        and _is_start_current(loaded, last_epoch, start)
+    ):
+        view = start.view
+        if last_epoch.tools_hash == resolved.tools_hash:
+            epoch_tools = start.tools
+        degraded = start.degraded
+    else:
+        build_input = await _with_active_view(deps, build_input)
+        view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
+        view = replace(
+            view,
+            reasoning_of=resolved.accepted_reasoning(loaded.attempt.settings.format),
+            late_through=build_input.conversation.state.head_seq,
+            reasoning_after=start.view.reasoning_after if start is not None else 0,
+        )
+        view = await _for_model(deps, loaded, view)
+        if (
+            last_epoch is not None
+            and start is not None
+            and _keeps_sliding_window(loaded, last_epoch, start)
+        ):
+            view = replace(view, spans=start.view.spans)
+    if view.shortened:
+        degraded = (*degraded, MESSAGES_SHORTENED)
+    if view.media_cut is not None:
+        degraded = (*degraded, MEDIA_LEFT_OUT)
+    state = _initial_state(loaded, build_input, view).degrade(*degraded)
+    if view.provider_item is not None and view.sent_item is None:
+        state = await show_newest_user(deps, state)
+    state = await _choose_tools(deps, state, epoch_tools)
+    state = await _with_entries(deps, loaded, state)
+    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
+        return _slide(state)
+    return state
+
+
+async def _for_model(deps: BuildDependencies, loaded: LoadedConversation, view: View) -> View:
+    """Return the view as this payload shows it. Raises Restart when a summary was made for that."""
+    attempt, format = loaded.attempt, loaded.attempt.settings.format
+    view = view_for_model(view, loaded.resolved.model or "", format)
+    if attempt.is_preview or view.sent_item is not None or not lacks_summary(view):
+        return view
+    state = loaded.input.conversation.state
+    degraded = await deps.compaction.summarise_behind_item(
+        attempt.tenant_id, attempt.conversation_id, attempt.settings, state.view_version
+    )
+    raise Restart(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
+
+
+def _is_start_current(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
+    build_input = loaded.input
+    version = build_input.conversation.state.view_version
+    return is_view_current(last_epoch, start, loaded.resolved, loaded.limits, version) and all(
+        start.view.shows(seq) and not start.view.clears_result(seq) for seq in build_input.pins
+    )
+
+
+def _keeps_sliding_window(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
+    """Whether the last N messages are where they were, so that the log need not be read.
+
+    They are when tool results were cleared since, and nothing else happened.
+    """
+    state = loaded.input.conversation.state
+    return (
+        loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+        and state.view_cause == RESULTS_CLEARED
+        and is_view_current(
+            last_epoch, start, loaded.resolved, loaded.limits, state.view_version - 1
+        )
+        and not start.degraded
+        and all(map(start.view.shows, loaded.input.pins))
+    )
+
+
+async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) -> BuildInput:
+    """Read the active compaction's view, which the first read leaves out for a cached epoch."""
+    conversation = build_input.conversation
+    if build_input.view is not None or conversation.state.compaction_id is None:
+        return build_input
+    async with deps.database.session() as session:
+        receipt = await session.contexts.find_compaction(
+            conversation.conversation_id, conversation.state.compaction_id
+        )
+    return replace(build_input, view=receipt.view if receipt is not None else None)
+
+
+def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
+    attempt, resolved = loaded.attempt, loaded.resolved
+    state = BuildState(
+        attempt,
+        build_input,
+        resolved,
+        loaded.limits,
+        view,
+        degraded=attempt.degraded,
+        reasoning_floor=build_input.conversation.state.head_seq if attempt.drops_reasoning else 0,
+    )
+    return state.with_dynamic_texts(resolved.dynamic(attempt.settings))
+
+
+async def _choose_tools(
+    deps: BuildDependencies, state: BuildState, epoch_tools: PayloadTools | None
+) -> BuildState:
+    """Choose which tools are deferred: as before in an epoch, else by their last use.
+
+    A tool that a search found in this turn is defined, which ends the epoch.
+    """
+    resolved, format = state.resolved, state.format
+    promoted = state.input.conversation.state.promoted_now
+    if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
+        return state if epoch_tools == state.tools else replace(state, tools=epoch_tools)
+    deferred = resolved.deferral(format, promoted=promoted)
+    if deferred:
+        try:
+            async with deps.database.session() as session:
+                last_used = await session.log.last_used(state.attempt.conversation_id)
+            deferred = resolved.deferral(format, last_used, promoted)
+        except ServiceUnavailable:
+            state = state.degrade("tool_deferral")
+            if accepts_all_tools(resolved, format) and not resolved.has_last_resort(deferred):
+                deferred = ()
+    agent_tools = resolved.agent_tools(state.last_agent_tools if epoch_tools is not None else ())
+    is_native = bool(deferred) and resolved.defers_natively(format)
+    return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
+
+
+async def _with_entries(
+    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState
+) -> BuildState:
+    """Add the entries of the view and, where its rows are in memory, the rendered history."""
+    build_input, view, last_epoch, cached = (
+        state.input,
+        state.view,
+        loaded.last_epoch,
+        loaded.cached,
+    )
+    # Only a payload of the same view is extended by the rows that were read.
+    is_warm = (
+        last_epoch is not None
+        and loaded.cached_epoch_id == last_epoch.epoch_id
+        and last_epoch.view_version == build_input.conversation.state.view_version
+    )
+    if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
+        cached = await extended(deps, state, cached, build_input.rows)
+        return await cached.call(state.with_rendered, cached)
+    if (
+        build_input.has_rows
+        and not is_warm
+        and _covers(_spans_of_rows(build_input, last_epoch), view.spans)
+    ):
+        rows = [row for row in build_input.rows if view.shows(row.seq)]
+        # A row comes without its text where the view that it was read for clears the result.
+        if all(row.text or view.clears_result(row.seq) for row in rows):
+            rendered = await render_rows(state, rows)
+            return await rendered.call(state.with_rendered, rendered)
+    return replace(state, entries=await read_entries(deps, state, view))
+
+
+async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
+    """Read the entries that a view shows."""
+    entries: list[Entry] = []
+    async with deps.database.session() as session:
+        for span in spans_through(view.spans, state.input.conversation.state.head_seq):
+            entries += await session.log.entries(
+                state.attempt.conversation_id, span.start, span.end
+            )
+    return entries
+
+
+async def show_newest_user(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Show the newest user message, which a provider's item stands for that is not sent."""
+    view = state.view
+    newest = newest_user_message(await read_entries(deps, state, View(spans=view.window)))
+    if newest is None or view.shows(newest.seq):
+        return state
+    spans = union((*view.spans, Span(newest.seq, newest.seq + 1)))
+    entries = sorted((*state.entries, newest), key=attrgetter("seq"))
+    return replace(state, view=with_omission_note(replace(view, spans=spans)), entries=entries)
+
+
+def _spans_of_rows(build_input: BuildInput, last_epoch: Epoch | None) -> Sequence[Span]:
+    """Return the spans whose rows were read; the select READ follows the same rule."""
+    state = build_input.conversation.state
+    if last_epoch is not None and last_epoch.view_version == state.view_version:
+        view = epoch_start_from(last_epoch.start_json).view
+        return view.spans if len(view.window) == 1 else view.spans[-1:]
+    window = (Span(state.window.since, ENDLESS),)
+    return spans_beside(state.hidden_span, state.kept_seqs, window)
+
+
+def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
+    return all(
+        any(part.start <= span.start and span.end <= part.end for part in available)
+        for span in wanted
+    )
+
+
+def _slide(state: BuildState) -> BuildState:
+    """Move the view to the last N messages."""
+    resolved, policy = state.resolved, state.resolved.policy
+    budget = history_budget(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
+    plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
+    if not isinstance(plan, SlidingCut):
+        return state
+    spans = spans_beside(Span(1, plan.tail_start), plan.kept_seqs, state.view.spans)
+    if spans == state.view.spans:
+        return state
+    return state.with_narrower_view(replace(state.view, spans=spans, note=None))

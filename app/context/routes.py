@@ -1,0 +1,293 @@
+"""`/v1/conversations/{id}/context`, `/budget`, `/state` and `/overflow`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.common import json_text
+from app.common.errors import (
+    Conflict,
+    ContextLimitUnknown,
+    ContextOverflow,
+    Gone,
+    PayloadTooLarge,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.context.pipeline.state import KnownPayload
+from app.context.schemas import (
+    BuiltContext,
+    CallSettings,
+    ContextRequest,
+    ContextState,
+    EarlierBuild,
+    OverflowAnswer,
+    OverflowRequest,
+    PreviewedContext,
+    StateShown,
+)
+from app.context.steps import NOTHING_STORED, Step
+from app.context.usage.routes import shown_report
+from app.context.usage.service import Report
+from app.conversations.budget_schemas import Reading
+from app.conversations.messages.batches import Append
+from app.formats.message import FormatName
+from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
+from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
+from app.http.errors import problems_of
+from app.http.fields import MAX_TOKENS, NAME_PATTERN
+from app.http.routing import DirectRoute, WireRoute
+from app.models.overflow_errors import Verdict, VerdictKind, judge_error
+from app.prompt.resolved_settings import RequestSettings
+from app.prompt.section_schemas import sections_to_store
+from app.prompt.sections import DYNAMIC_KINDS, section_from
+
+router = APIRouter(route_class=WireRoute, tags=["context"])
+hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
+
+_PATH = "/v1/conversations/{conversation_id}"
+_BUILD = problems_of(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
+_DEFAULT = RequestSettings()
+OptionalTokens = Annotated[
+    int | None,
+    Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
+]
+_THREAD_BYTES = 20_000
+"""A larger report is judged in a thread, off the event loop."""
+_STATUSES_OF_SIZE = (400, 413, 422)
+"""Statuses that may be reported without the error's body."""
+_OTHER_ERROR = "This error does not mean that the input is too long or the output too large"
+
+
+@hot_router.post(
+    f"{_PATH}/context",
+    summary="Build the payload for the next model call",
+    response_model=BuiltContext,
+    responses=_BUILD | problems_of(Conflict, UnpairedToolResult),
+)
+async def build_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: ContextRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Return a payload that is valid for the provider and fits in the context window.
+
+    `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
+    long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
+    `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
+    with their tokens, `suggestions` the changes that would help.
+
+    `append` and `usage` make it one request for a whole step of an agent loop: the messages are
+    appended, the usage is stored, and the payload has the new messages. A build that fails does
+    not undo the append: its error has `appended` with `first_seq`, `last_seq` and `head_seq`.
+    Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
+    not stored again, and the payload is built from the log as it is then.
+    """
+    step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
+    answer = await services(request).steps.run(tenant_of(request), conversation_id, step)
+    if (result := answer["reported"]) is not None:
+        answer["reported"] = shown_report(result)
+    return Json(answer)
+
+
+async def _step(request: Request, body: ContextRequest, idempotency_key: str | None) -> Step:
+    append = report = None
+    if body.append is not None:
+        messages = body.append.messages
+        await require_small_messages(request, messages, "/append/messages")
+        format, expected_seq = body.append.format or body.format, body.append.expected_seq
+        append = Append(messages, format, expected_seq, idempotency_key)
+    if body.usage is not None:
+        report = Report(**dict(body.usage), idempotency_key=idempotency_key)
+    known = None
+    if body.known is not None:
+        known = KnownPayload(body.known.epoch, body.known.through_seq, body.known.build_id)
+    return Step(_settings(body), known, append, report)
+
+
+@router.get(
+    f"{_PATH}/context",
+    summary="Read the payload of an earlier build",
+    response_model=EarlierBuild,
+    responses=problems_of(Gone),
+)
+async def get_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    as_of: Annotated[
+        str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
+    ],
+) -> Response:
+    """Return the exact payload of an earlier build, whatever changed since.
+
+    A build that was answered as a delta is returned whole. `410` where a message of the
+    conversation was redacted since.
+    """
+    return Json(
+        await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
+    )
+
+
+@router.get(
+    f"{_PATH}/context/preview",
+    summary="Preview the next build",
+    response_model=PreviewedContext,
+    responses=_BUILD | problems_of(MalformedJson, PayloadTooLarge),
+)
+async def preview_context(
+    request: Request,
+    conversation_id: ConversationPath,
+    format: Annotated[
+        FormatName, Query(description="The provider's message format.")
+    ] = FormatName.OPENAI_CHAT,
+    model: Annotated[
+        str | None,
+        Query(
+            max_length=256,
+            min_length=1,
+            pattern=NAME_PATTERN,
+            description="Model of the call; the conversation's by default.",
+        ),
+    ] = None,
+    max_output_tokens: OptionalTokens = None,
+    max_context_tokens: OptionalTokens = None,
+    payload: Annotated[
+        bool, Query(description="`false`: leave the payload out, which may be large.")
+    ] = True,
+) -> Response:
+    """Return what a build would return now, without its effects.
+
+    Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
+    reduced as for a smaller window of one request, so that a build that compacts may return
+    another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
+    `summaries`, `cleared_through` and `breakpoint_seqs` say which messages of the log the payload
+    shows, and where a cached prefix may end.
+    """
+    settings = RequestSettings(
+        format=format,
+        model=model,
+        max_output_tokens=max_output_tokens,
+        max_context_tokens=max_context_tokens,
+    )
+    built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
+    answer = {name: built[name] for name in PreviewedContext.model_fields}
+    return Json(answer if payload else answer | {"payload": None})
+
+
+@router.get(
+    f"{_PATH}/budget",
+    summary="Read the budget",
+    response_model=Reading,
+)
+async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return budget and pressure of the stored settings; nulls without a known context window."""
+    status = await services(request).context.budget(tenant_of(request), conversation_id)
+    if status is None:
+        return Json(dict.fromkeys(Reading.model_fields))
+    return Json({"budget": status.budget, **asdict(status.pressure)})
+
+
+@router.get(
+    f"{_PATH}/state",
+    summary="Read the context state",
+    response_model=StateShown,
+)
+async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
+    """Return the active summary and the seqs it stands for; nulls before any compaction.
+
+    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
+    automatic compaction failed, until one succeeds.
+    """
+    tenant_id = tenant_of(request)
+    state = await services(request).receipts.state(tenant_id, conversation_id)
+    return Json(
+        {
+            **(asdict(state) if state is not None else dict.fromkeys(ContextState.model_fields)),
+            "summariser_problem": await services(request).compaction.summariser_problem(
+                tenant_id, conversation_id
+            ),
+            "last_failure": await services(request).receipts.failure(tenant_id, conversation_id),
+        }
+    )
+
+
+@router.post(
+    f"{_PATH}/overflow",
+    summary="Cut what a provider found too long",
+    response_model=OverflowAnswer,
+    responses=_BUILD,
+)
+async def overflow(
+    request: Request, conversation_id: ConversationPath, body: OverflowRequest | None = None
+) -> Response:
+    """Leave out the oldest half of the turns, and return the payload to try again with.
+
+    Call it when the provider refuses a payload as too long. No model is needed. A text that is
+    longer than all the rest is shortened to half before turns are left out. The log keeps
+    everything, a note in the context states what is missing, and the compaction can be undone.
+
+    Send the provider's `error` and its HTTP status to have them checked. Where only the requested
+    output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
+    a lower output limit. Where the provider refused images or documents, it is `media_refused`:
+    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Where it refused
+    reasoning, a signature or an encrypted item of earlier answers, it is `reasoning_refused`: none
+    of those so far is sent to this model again. Any other error is `422` and cuts nothing.
+    """
+    tenant_id = tenant_of(request)
+    settings = _settings(body) if body is not None else _DEFAULT
+    verdict = await _verdict(request, body)
+    context = services(request).context
+    is_output = verdict.kind is VerdictKind.OUTPUT_TOO_LARGE
+    if is_output:
+        result, built = await context.lower_output(
+            tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
+        )
+    else:
+        result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
+    return Json(
+        {
+            **asdict(result),
+            "verdict": verdict.kind,
+            "max_output_tokens": built["budget"].max_output_tokens if is_output else None,
+            "context": built | dict(NOTHING_STORED),
+        }
+    )
+
+
+async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
+    """Return what the reported error means; without any, that the input is too long."""
+    status = body.http_status if body is not None else None
+    if body is None or body.error is None:
+        if status is None or status in _STATUSES_OF_SIZE:
+            return Verdict(VerdictKind.INPUT_TOO_LONG)
+        raise ValidationError.at("/error_status", _OTHER_ERROR)
+    if size_of_body(request) > _THREAD_BYTES:
+        verdict = await asyncio.to_thread(judge_error, body.error, status)
+    else:
+        verdict = judge_error(body.error, status)
+    if verdict.kind is VerdictKind.OTHER:
+        raise ValidationError.at("/error", _OTHER_ERROR)
+    return verdict
+
+
+def _settings(body: CallSettings) -> RequestSettings:
+    sections = sections_to_store(body.sections)
+    dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
+    static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
+    # A stored section of this name is replaced, whatever its kind.
+    replaced = [{"name": raw["name"], "content": ""} for raw in dynamic]
+    return RequestSettings(
+        format=body.format,
+        model=body.model,
+        max_output_tokens=body.max_output_tokens,
+        max_context_tokens=body.max_context_tokens,
+        sections=json_text.dumps(static + replaced) if static or replaced else _DEFAULT.sections,
+        tools=json_text.dumps(body.tools) if body.tools else _DEFAULT.tools,
+        dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
+        status=body.status if isinstance(body.status, str) else None,
+    )

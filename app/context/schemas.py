@@ -1,0 +1,508 @@
+"""Schemas of builds, compactions and the context state."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from app.compaction.schemas import COMPACT_RESULT, CompactResult
+from app.context.usage.schemas import UsageAnswer, UsageRequest
+from app.conversations.budget_schemas import BUDGET, Budget, Estimate
+from app.conversations.compaction_receipt import Trigger
+from app.conversations.messages.append_schemas import Appended
+from app.formats.message import FormatName, Role
+from app.http.fields import (
+    MAX_SEQ,
+    MAX_TOKENS,
+    AnyObject,
+    Format,
+    HttpStatus,
+    MessageObject,
+    ModelName,
+    PayloadItem,
+    PayloadObject,
+    RequestSchema,
+    ResponseSchema,
+    Threshold,
+    Tokens,
+    Tools,
+    examples,
+)
+from app.models.budget import Pressure
+from app.policy.policy import StrategyName
+from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
+
+_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_STATE: dict[str, Any] = {
+    "strategy": "sandwich",
+    "summary": "The user plans a trip to Bergen in May; trains were compared.",
+    "summary_range": [6, 41],
+    "compressed_at": "2026-01-05T09:31:12.000123+00:00",
+}
+_STATE_SHOWN: dict[str, Any] = {
+    **_STATE,
+    "summariser_problem": None,
+    "last_failure": {
+        "failed_at": "2026-01-05T10:02:44.000123+00:00",
+        "trigger": "background",
+        "code": "SERVICE_UNAVAILABLE",
+        "reason": "rate_limited",
+        "detail": "The model's provider limits the calls",
+        "calls": 2,
+        "failures": 1,
+        "retry_at": "2026-01-05T10:03:14.000123+00:00",
+    },
+}
+
+
+_BUILT: dict[str, Any] = {
+    "format": "openai_chat",
+    "payload": {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_completion_tokens": 4096,
+    },
+    "betas": [],
+    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+    "epoch": 1,
+    "through_seq": 1,
+    "stable_items": 1,
+    "base_items": 0,
+    "prefix_hash": _HASH,
+    "cache_break_reason": None,
+    "breakpoints": [{"after": "message", "index": 0}],
+    "tail": [],
+    "tokens_used": 2146,
+    "budget": BUDGET,
+    "pressure": "ok",
+    "notice": False,
+    "next_threshold": "due",
+    "tokens_to_next": 84587,
+    "estimate": {"tokens": 2146, "method": "tokenizer", "margin": 0.0, "factor": 1.0},
+    "summary_used": False,
+    "new_state": None,
+    "compaction": None,
+    "degraded": [],
+    "deferred_tools": 0,
+    "defers_natively": False,
+    "delta": False,
+    "appended": None,
+    "reported": None,
+}
+
+
+_PREVIEWED: dict[str, Any] = {
+    name: _BUILT[name]
+    for name in (
+        "format",
+        "payload",
+        "betas",
+        "epoch",
+        "cache_break_reason",
+        "through_seq",
+        "stable_items",
+        "prefix_hash",
+        "breakpoints",
+        "tail",
+        "tokens_used",
+        "budget",
+        "pressure",
+        "notice",
+        "next_threshold",
+        "tokens_to_next",
+        "estimate",
+        "degraded",
+        "deferred_tools",
+        "defers_natively",
+    )
+} | {
+    "shown_ranges": [[1, 2]],
+    "shown_messages": [
+        {"seq": 1, "role": "user", "tokens": 14, "state": "verbatim", "pinned": False}
+    ],
+    "cleared_through": 0,
+    "uncleared_seqs": [],
+    "summaries": [],
+    "stable_through": 1,
+    "breakpoint_seqs": [1],
+    "thresholds": {"notice": 99123, "due": 92928, "compact": 117708, "blocked": 121425},
+}
+
+
+class StepAppend(RequestSchema):
+    """A batch to append before a build: all messages or none."""
+
+    messages: list[MessageObject] = Field(description="1 to 1000 messages in `format`.")
+    format: Format | None = Field(
+        default=None, description="Format of the messages; that of the build by default."
+    )
+    expected_seq: int | None = Field(
+        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
+    )
+
+
+class Known(RequestSchema):
+    """An earlier build whose payload the caller has."""
+
+    epoch: int = Field(ge=0, le=MAX_SEQ, description="The epoch of that build.")
+    through_seq: int = Field(ge=0, le=MAX_SEQ, description="The newest message in it.")
+    build_id: str | None = Field(
+        default=None,
+        max_length=256,
+        description="Its `build_id`: epochs are numbered per format and model.",
+    )
+
+
+class CallSettings(RequestSchema):
+    """Settings of the next model call; every field has a default."""
+
+    format: Format = FormatName.OPENAI_CHAT
+    model: ModelName | None = Field(
+        default=None, description="Model of this call; the conversation's by default."
+    )
+    max_output_tokens: Tokens | None = Field(
+        default=None, description="Tokens to keep free for the answer; the policy's by default."
+    )
+    max_context_tokens: int | None = Field(
+        default=None,
+        ge=-MAX_TOKENS,
+        le=MAX_TOKENS,
+        description="Context window for this call, if it should be smaller than the model's.",
+    )
+    sections: Sections = Field(
+        default_factory=list, description="Sections for this call, merged by name."
+    )
+    tools: Tools = Field(default_factory=list, description="Tools for this call, merged by name.")
+    status: str | None = Field(
+        default=None,
+        max_length=MAX_CONTENT_CHARS,
+        description=(
+            "What the agent does elsewhere; it replaces the stored sections of kind `status`."
+            " `dynamic_position` sets its place, by default the tail."
+        ),
+    )
+    known: Known | None = Field(
+        default=None,
+        description=(
+            "The build whose payload you have. The answer then has `delta: true` and only new"
+            " items: keep your first `base_items` items, append those of the payload, and put"
+            " `tail` behind them for this call. Where that is impossible, the payload is whole."
+        ),
+    )
+
+
+class ContextRequest(CallSettings):
+    """Settings of the next model call, and what to store before the build."""
+
+    model_config = examples(
+        {"format": "anthropic", "model": "claude-sonnet-4-5"},
+        {
+            "append": {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [
+                            {
+                                "id": "call_1",
+                                "type": "function",
+                                "function": {"name": "weather", "arguments": '{"city":"Bergen"}'},
+                            }
+                        ],
+                    },
+                    {"role": "tool", "tool_call_id": "call_1", "content": "Rain, 8 degrees."},
+                ]
+            },
+            "usage": {
+                "usage": {"prompt_tokens": 2146, "completion_tokens": 20, "total_tokens": 2166},
+                "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
+            },
+        },
+    )
+
+    append: StepAppend | None = Field(
+        default=None,
+        description="Messages to append before the build, as by `POST …/messages`. They stay"
+        " stored when the build fails: the error then has `appended`.",
+    )
+    usage: UsageRequest | None = Field(
+        default=None,
+        description="The usage of the model call that the appended messages come from, as by"
+        " `POST …/usage`. It is stored after the append.",
+    )
+
+
+class Breakpoint(ResponseSchema):
+    """Where a provider's cached prefix may end."""
+
+    after: Literal["section", "message"] = Field(
+        description="What it follows: a section or a payload item."
+    )
+    index: int = Field(description="Index of that section, or of that payload item.")
+
+
+class ContextState(ResponseSchema):
+    """The summary that builds show, and the seqs it stands for."""
+
+    model_config = examples(_STATE)
+
+    strategy: StrategyName | None = Field(description="The strategy that made it.")
+    summary: str | None = Field(description="Its text; null when there is none.")
+    summary_range: list[int] | None = Field(description="Seqs it stands for, the end excluded.")
+    compressed_at: datetime | None = Field(description="When it was made.")
+
+
+class CompactionFailure(ResponseSchema):
+    """Why a compaction failed."""
+
+    failed_at: datetime = Field(description="When it failed.")
+    trigger: Trigger = Field(description="What started it.")
+    code: str = Field(description="Code of the error.")
+    reason: str = Field(
+        description="Reason code, such as `rate_limited`, `timeout` or `bad_answer`."
+    )
+    detail: str = Field(description="The reason in a sentence.")
+    calls: int = Field(description="Number of model calls.")
+    failures: int = Field(description="Number of automatic compactions that failed in a row.")
+    retry_at: datetime | None = Field(
+        description="When the next automatic compaction may run; null when none is suspended."
+    )
+
+
+class StateShown(ContextState):
+    """The summary that builds show, and problems with the next one."""
+
+    model_config = examples(_STATE_SHOWN)
+
+    summariser_problem: str | None = Field(
+        description="Why the policy's `compaction.model` may not summarise; null when it may."
+    )
+    last_failure: CompactionFailure | None = Field(
+        description="The last automatic compaction that failed; null once one has succeeded since."
+    )
+
+
+class BuildPayload(ResponseSchema):
+    """The payload of a build."""
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: PayloadObject = Field(description="Splat it into the SDK's call.")
+    betas: list[str] = Field(
+        description="Beta features of Anthropic that the payload needs: `betas` of"
+        " `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload"
+        " with a compaction of Anthropic's own has one."
+    )
+    build_id: str = Field(description="Id of this build; `as_of` takes it.")
+    epoch: int = Field(description="Payloads of one epoch extend one another.")
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="How many of the first items will not change.")
+    prefix_hash: str = Field(description="Hash of the prefix that will not change.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[PayloadItem] = Field(
+        description="The last items of the payload, which the next build replaces."
+    )
+
+
+class EarlierBuild(BuildPayload):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = examples(
+        {name: _BUILT[name] for name in BuildPayload.model_fields} | {"item_seqs": [1]}
+    )
+
+    item_seqs: list[int | None] = Field(
+        description="The newest message in each item of the payload; null for the system prompt,"
+        " summaries and notes."
+    )
+
+
+class BuiltContext(BuildPayload):
+    """The payload for the next model call, with its budget and cache data."""
+
+    model_config = examples(_BUILT)
+
+    base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
+    cache_break_reason: str | None = Field(
+        description="Why this epoch began; null for the first. One of `compaction`,"
+        " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
+        " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
+        " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
+        " `media_left_out`,"
+        " `provider_compacted`."
+    )
+    tokens_used: int = Field(description="Tokens of the payload.")
+    budget: Budget = Field(description="The context window and its use by this payload.")
+    pressure: Pressure = Field(description="The highest level reached.")
+    notice: bool = Field(description="Whether `notice_at` is reached.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    estimate: Estimate = Field(description="How `tokens_used` was counted.")
+    summary_used: bool = Field(description="Whether a summary stands for older messages.")
+    new_state: ContextState | None = Field(
+        description="The state after a compaction in this build."
+    )
+    compaction: CompactResult | None = Field(description="The compaction in this build.")
+    degraded: list[str] = Field(
+        description="What the payload lacks in order to fit, or what could not be done, in order."
+        " `content_not_carried:` with a type stands for content that the format cannot carry: the"
+        " payload has a label in its place, of a provider's `compaction` without a history a note."
+        " `hosted_tool_left_out:` with a type stands for a hosted tool of another format."
+        " `builtin_tools_deferred`: tools without a category are deferred, because they would leave"
+        " no room for messages. `context_window_assumed:` with a model: the registry has no model"
+        " of this name, and the window is that of this other model of its family.",
+    )
+    deferred_tools: int = Field(description="Number of deferred tool definitions.")
+    defers_natively: bool = Field(
+        description="Whether the provider itself defers them: then answer searches natively."
+    )
+    delta: bool = Field(description="Whether the payload has only new items.")
+    appended: Appended | None = Field(
+        description="The stored batch; null if the request has no `append`."
+    )
+    reported: UsageAnswer | None = Field(
+        description="The stored report; null if the request has no `usage`."
+    )
+
+
+class Thresholds(ResponseSchema):
+    """The tokens from which a payload has reached each threshold."""
+
+    notice: int = Field(description="`notice` is true.")
+    due: int | None = Field(description="A compaction is due; null for a strategy without one.")
+    compact: int = Field(description="A build compacts before it returns.")
+    blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
+
+
+class PreviewedMessage(ResponseSchema):
+    """A message in a payload, without its content."""
+
+    seq: int = Field(description="Its seq.")
+    role: Role = Field(description="Its role.")
+    tokens: int = Field(
+        description="Its tokens there, before calibration; a cleared result has at most 80."
+    )
+    state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
+        description="`preview`: the beginning and end of a large result; `shortened`: those of an"
+        " oversized message; `cleared`: a placeholder stands for the result."
+    )
+    pinned: bool = Field(description="Whether it is pinned.")
+
+
+class SummaryPlace(ResponseSchema):
+    """A summary in a payload."""
+
+    summary_range: list[int] = Field(description="Seqs it stands for, the end excluded.")
+    tokens: int = Field(description="Tokens of the message that shows it.")
+
+
+class PreviewedContext(ResponseSchema):
+    """What the next build would return, and which messages of the log its payload shows."""
+
+    model_config = examples(_PREVIEWED)
+
+    format: FormatName = Field(description="The format of the payload.")
+    payload: PayloadObject | None = Field(description="The payload; null with `payload=false`.")
+    betas: list[str] = Field(description="Beta features of Anthropic that the payload needs.")
+    epoch: int = Field(description="The epoch that the build would belong to.")
+    cache_break_reason: str | None = Field(
+        description="Why the build would begin this epoch, as in a build; null where it would"
+        " extend the last payload, or be the first."
+    )
+    through_seq: int = Field(description="The newest message in the payload.")
+    stable_items: int = Field(description="How many of the first items would not change.")
+    prefix_hash: str = Field(description="Hash of the prefix that would not change.")
+    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
+    tail: list[PayloadItem] = Field(
+        description="The last items of the payload, which the build after it would replace."
+    )
+    tokens_used: int = Field(description="Tokens of the payload.")
+    budget: Budget = Field(description="The context window and its use by this payload.")
+    pressure: Pressure = Field(description="The highest level reached.")
+    notice: bool = Field(description="Whether `notice_at` is reached.")
+    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
+    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    estimate: Estimate = Field(description="How `tokens_used` was counted.")
+    degraded: list[str] = Field(description="What the payload lacks, as in a build.")
+    deferred_tools: int = Field(description="Number of deferred tool definitions.")
+    defers_natively: bool = Field(description="Whether the provider itself defers them.")
+    shown_ranges: list[list[int]] = Field(
+        description="Ranges of seqs, the end excluded, whose messages the payload shows."
+    )
+    shown_messages: list[PreviewedMessage] = Field(
+        description="The newest 1,000 messages that the payload shows, in order."
+    )
+    cleared_through: int = Field(
+        description="Large tool results up to this seq are placeholders; 0 for none."
+    )
+    uncleared_seqs: list[int] = Field(description="Results up to it that are not.")
+    summaries: list[SummaryPlace] = Field(description="The summaries that the payload shows.")
+    stable_through: int | None = Field(
+        description="The newest message whose items would not change; null without any."
+    )
+    breakpoint_seqs: list[int | None] = Field(
+        description="The last message of the item of each breakpoint; null where that is a summary."
+    )
+    thresholds: Thresholds = Field(description="The thresholds of this payload in tokens.")
+
+
+_StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
+
+
+class OverflowRequest(CallSettings):
+    """Settings of the payload after the cut, and the provider's error."""
+
+    model_config = examples({"error": {"code": "context_length_exceeded"}, "error_status": 400})
+
+    error: str | AnyObject | list[AnyObject] | None = Field(
+        default=None,
+        description="The body of the provider's error: the JSON it sent, an object or an array, or"
+        " text.",
+    )
+    error_status: HttpStatus | None = Field(
+        default=None, description="The HTTP status of the provider's error."
+    )
+    status: _StatusText | HttpStatus | None = Field(  # type: ignore[assignment]  # not of builds
+        default=None,
+        description="As in a build. A number is taken for `error_status`.",
+    )
+
+    @property
+    def http_status(self) -> int | None:
+        """The HTTP status of the error, in either field."""
+        if self.error_status is None and isinstance(self.status, int):
+            return self.status
+        return self.error_status
+
+
+class OverflowAnswer(CompactResult):
+    """What was done, and the payload to try again with.
+
+    With the verdict `output_too_large` nothing is cut: `compacted` is false, and the payload has a
+    lower output limit.
+    """
+
+    model_config = examples(
+        {
+            **COMPACT_RESULT,
+            "strategies_run": ["emergency"],
+            "summary_range": None,
+            "model": None,
+            "summary_tokens": 18,
+            "verdict": "input_too_long",
+            "max_output_tokens": None,
+            "context": _BUILT,
+        }
+    )
+
+    verdict: Literal["input_too_long", "output_too_large", "media_refused", "reasoning_refused"] = (
+        Field(
+            description="What the error means: the input is too long for the model, only the"
+            " requested output is too large, or images, documents or reasoning are refused."
+        )
+    )
+    max_output_tokens: int | None = Field(
+        description="The lower output limit of the payload, null where the input is too long. Send"
+        " it with the next builds, or set `budget.max_output_tokens` of the policy."
+    )
+    context: BuiltContext = Field(description="The build to try again with.")

@@ -1,0 +1,90 @@
+"""A step of an agent loop: an append, a usage report and a build in one request.
+
+1. The messages are committed before the build, which may wait for a model. A failed build does not
+   undo them: its error has the fact `appended`.
+2. With an idempotency key a repeated step stores nothing again, and builds again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.common.errors import ContextError, Problem
+from app.context.pipeline.state import KnownPayload
+from app.context.service import ContextService
+from app.context.usage.service import Report, UsageService
+from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.batches import Append
+from app.conversations.messages.service import LogService
+from app.prompt.resolved_settings import RequestSettings
+
+NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
+"""What the answer to a build has in addition, without an append and a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to store, and the settings of the build after it."""
+
+    settings: RequestSettings
+    known: KnownPayload | None = None
+    append: Append | None = None
+    report: Report | None = None
+
+
+class StepService:
+    """Runs steps."""
+
+    def __init__(self, log: LogService, usage: UsageService, context: ContextService) -> None:
+        self._log = log
+        self._usage = usage
+        self._context = context
+
+    async def run(self, tenant_id: str, conversation_id: str, step: Step) -> dict[str, Any]:
+        """Append, report and build; return the build's answer with `appended` and `reported`.
+
+        Raises as `LogService.append`, `UsageService.report` and `ContextService.build` do.
+        """
+        answer = dict(NOTHING_STORED)
+        facts: dict[str, Any] = {}
+        if step.append is not None:
+            with _located("/append"):
+                stored = await self._log.append(tenant_id, conversation_id, step.append)
+            answer["appended"] = stored
+            facts["appended"] = _positions(stored)
+        if step.report is not None:
+            report = step.report
+            if "appended" in facts:
+                report = replace(report, head_seq=facts["appended"]["first_seq"] - 1)
+            with _located("/usage", facts):
+                reported = await self._usage.report(tenant_id, conversation_id, report)
+            answer["reported"] = reported
+            facts["reported"] = reported.report_id
+        with _located("", facts):
+            built = await self._context.build(tenant_id, conversation_id, step.settings, step.known)
+        return built | answer
+
+
+def _positions(stored: AppendAnswer | Mapping[str, Any]) -> dict[str, int]:
+    if isinstance(stored, AppendAnswer):
+        seqs, head_seq = [message.seq for message in stored.messages], stored.head_seq
+    else:
+        seqs = [message["seq"] for message in stored["messages"]]
+        head_seq = stored["head_seq"]
+    return {"first_seq": seqs[0], "last_seq": seqs[-1], "head_seq": head_seq}
+
+
+@contextmanager
+def _located(pointer: str, facts: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Add a pointer and facts to an error of this part of the request."""
+    try:
+        yield
+    except ContextError as error:
+        error.problems = tuple(
+            Problem(f"{pointer}{problem.pointer}", problem.detail) for problem in error.problems
+        )
+        error.facts = {**error.facts, **(facts or {})}
+        raise

@@ -1,0 +1,289 @@
+"""Reported usage and the calibrations computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.common.pages import Page
+from app.conversations.epoch import Epoch, PastEpoch
+from app.conversations.reported_usage import UsageReport
+from app.conversations.rows import epoch_from
+from app.conversations.view import Span
+from app.database.connections import Statement
+from app.database.inserts import fields_of, placeholders
+from app.database.repository import Repository
+from app.formats.message import FormatName
+from app.models.budget import Usage
+from app.models.calibration import (
+    DECAY,
+    ENOUGH_REPORTS,
+    MIN_MARGIN,
+    SEALED_PRIOR,
+    Calibration,
+    Lesson,
+)
+from app.models.limits import INEXACT_MARGIN
+from app.models.usage_objects import TokenUsage
+
+# The lock orders it with a deletion, so that no row stays for a later conversation with this id.
+_REPORT_COLUMNS = """
+    conversation_id, report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
+    cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, usage
+"""
+ADD_REPORT = Statement(
+    f"""
+        WITH alive AS (
+            SELECT FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        )
+        INSERT INTO usage_reports ({_REPORT_COLUMNS})
+        SELECT {placeholders(_REPORT_COLUMNS)} FROM alive
+        """
+)
+# Ids of reports sort by time.
+NEWEST_REPORT = Statement(
+    """
+        SELECT * FROM usage_reports
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        ORDER BY report_id DESC LIMIT 1
+        """
+)
+LIST_REPORTS = Statement(
+    """
+        SELECT report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
+            cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, '' AS usage,
+            created_at
+        FROM usage_reports
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
+        ORDER BY report_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+# So do those of epochs; `epochs_by_id` is in this order.
+LIST_EPOCHS = Statement(
+    """
+        SELECT epoch, epoch_id, lane, format, "window", reason, start_seq, created_at FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND (CAST(:before AS uuid) IS NULL OR epoch_id < CAST(:before AS uuid))
+        ORDER BY epoch_id DESC
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+NEWEST_EPOCH = Statement(
+    """
+        SELECT * FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND lane = CAST(:lane AS text)
+        ORDER BY epoch DESC LIMIT 1
+        """
+)
+LAST_EPOCH = Statement(
+    """
+        SELECT * FROM epochs
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND format = ANY (CAST(:formats AS text[]))
+        ORDER BY created_at DESC LIMIT 1
+        """
+)
+# Each span is a range of the index.
+HAS_REASONING = Statement(
+    """
+        SELECT EXISTS (
+            SELECT FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+                AS span (first, past)
+            CROSS JOIN LATERAL (
+                SELECT m.seq FROM messages m
+                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                    AND m.seq >= span.first
+                    AND m.seq < least(span.past, CAST(:through_seq AS bigint) + 1)
+                    AND m.reasoning_tokens > 0
+                ORDER BY m.seq LIMIT 1
+            ) found
+        ) AS found
+        """
+)
+_REPORTED_SUM = "(CAST(:decay AS double precision) * old.reported_sum + excluded.reported_sum)"
+_COUNTED_SUM = "(CAST(:decay AS double precision) * old.counted_sum + excluded.counted_sum)"
+_DEVIATION_SUM = """(CAST(:decay AS double precision) * old.deviation_sum
+                + abs(excluded.reported_sum - old.factor * excluded.counted_sum))"""
+# `Tally.with_report` in SQL, one statement, so that reports at once wait for one another's sums.
+CALIBRATE = Statement(
+    f"""
+        INSERT INTO calibrations AS old (
+            tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+            deviation_sum, updated_at
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            CAST(:reported AS double precision) / CAST(:counted AS double precision),
+            CAST(:max_margin AS double precision), 1,
+            CAST(:reported AS double precision), CAST(:counted AS double precision),
+            abs(CAST(:reported AS double precision) - CAST(:counted AS double precision)),
+            statement_timestamp()
+        )
+        ON CONFLICT (tenant_id, model, counter) DO UPDATE
+        SET factor = {_REPORTED_SUM} / {_COUNTED_SUM},
+            margin = CASE WHEN old.reports + 1 < CAST(:enough AS bigint)
+                THEN CAST(:max_margin AS double precision)
+                ELSE least(
+                    greatest(
+                        {_DEVIATION_SUM} / {_REPORTED_SUM},
+                        CAST(:min_margin AS double precision)
+                    ),
+                    CAST(:max_margin AS double precision)
+                )
+            END,
+            reports = old.reports + 1, reported_sum = {_REPORTED_SUM},
+            counted_sum = {_COUNTED_SUM}, deviation_sum = {_DEVIATION_SUM},
+            updated_at = excluded.updated_at
+        RETURNING factor, margin, reports, sealed_reported / sealed_counted AS sealed
+        """
+)
+_SEALED_SUM = "CAST(:decay AS double precision) * {} + CAST(:{} AS double precision)"
+CALIBRATE_SEALED = Statement(
+    f"""
+        INSERT INTO calibrations AS old (
+            tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+            deviation_sum, sealed_reported, sealed_counted, updated_at
+        ) VALUES (
+            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
+            {_SEALED_SUM.format(SEALED_PRIOR, "reported")},
+            {_SEALED_SUM.format(SEALED_PRIOR, "counted")}, statement_timestamp()
+        )
+        ON CONFLICT (tenant_id, model, counter) DO UPDATE
+        SET sealed_reported = {_SEALED_SUM.format("old.sealed_reported", "reported")},
+            sealed_counted = {_SEALED_SUM.format("old.sealed_counted", "counted")},
+            updated_at = excluded.updated_at
+        RETURNING factor, margin, reports, sealed_reported / sealed_counted AS sealed
+        """
+)
+_FIND_CALIBRATION = """
+        SELECT factor, margin, reports, sealed_reported / sealed_counted AS sealed
+        FROM calibrations
+        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+            AND counter = CAST(:counter AS text)
+        """
+FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
+
+
+class UsageRepository(Repository):
+    """Statements for reported usage and for the calibration of models."""
+
+    async def add(self, conversation_id: str, report: UsageReport) -> bool:
+        """Store a report; False for a deleted conversation."""
+        values = fields_of(report) | fields_of(report.usage)
+        regions = [*fields_of(report.regions).values()] if report.regions is not None else None
+        values |= {"conversation_id": conversation_id, "usage": report.usage_json}
+        values |= {"regions": regions}
+        added = await self._session.run(ADD_REPORT, **values)
+        return added == 1
+
+    async def newest(self, conversation_id: str) -> UsageReport | None:
+        """Return the newest report, or None."""
+        row = await self._session.first(NEWEST_REPORT, conversation_id=conversation_id)
+        return _report_from(row) if row is not None else None
+
+    async def page(self, conversation_id: str, limit: int, before: str | None) -> Page[UsageReport]:
+        """Return reports, the newest first, starting after the one with the id `before`."""
+        rows = await self._session.all(
+            LIST_REPORTS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        return Page(map(_report_from, rows[:limit]), has_more=len(rows) > limit)
+
+    async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[PastEpoch]:
+        """Return epochs, the newest first, starting after the one with the id `before`."""
+        rows = await self._session.all(
+            LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        return Page(map(_past_epoch_from, rows[:limit]), has_more=len(rows) > limit)
+
+    async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
+        """Return the newest epoch of a payload stream, None before any build."""
+        row = await self._session.first(
+            NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
+        )
+        return epoch_from(row, "", None) if row is not None else None
+
+    async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
+        """Return the newest epoch in one of these formats, or None."""
+        row = await self._session.first(
+            LAST_EPOCH, conversation_id=conversation_id, formats=list(formats)
+        )
+        return epoch_from(row, "", None) if row is not None else None
+
+    async def has_reasoning(
+        self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
+    ) -> bool:
+        """Whether a message of these spans, after one seq and up to another, has reasoning."""
+        row = await self._session.first(
+            HAS_REASONING,
+            conversation_id=conversation_id,
+            starts=[max(span.start, after_seq + 1) for span in spans],
+            ends=[span.end for span in spans],
+            through_seq=through_seq,
+        )
+        return row is not None and row["found"]
+
+    async def calibrate(
+        self, tenant_id: str, model: str, counter: str, lesson: Lesson
+    ) -> Calibration:
+        """Add what a report says to the model's sums as `Tally` does, atomically."""
+        values = {
+            "tenant_id": tenant_id,
+            "model": model,
+            "counter": counter,
+            "reported": float(lesson.reported),
+            "counted": float(lesson.counted),
+            "decay": DECAY,
+            "max_margin": INEXACT_MARGIN,
+        }
+        if lesson.is_sealed:
+            row = await self._session.first(CALIBRATE_SEALED, **values)
+        else:
+            bounds = {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
+            row = await self._session.first(CALIBRATE, **values, **bounds)
+        assert row is not None, "an upsert returns its row"
+        return _calibration_from(row)
+
+    async def find_calibration(
+        self, tenant_id: str, model: str, counter: str
+    ) -> Calibration | None:
+        """Return the calibration of a model, or None."""
+        row = await self._session.first(
+            FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
+        )
+        return _calibration_from(row) if row is not None else None
+
+
+def _calibration_from(row: Any) -> Calibration:
+    return Calibration(row["factor"], row["margin"], row["reports"], row["sealed"])
+
+
+def _past_epoch_from(row: Any) -> PastEpoch:
+    return PastEpoch(
+        row["epoch"],
+        str(row["epoch_id"]),
+        row["lane"],
+        row["format"],
+        row["window"],
+        row["reason"],
+        row["start_seq"],
+        row["created_at"],
+    )
+
+
+def _report_from(row: Any) -> UsageReport:
+    usage = TokenUsage(*(row[name] for name in TokenUsage.__slots__))
+    return UsageReport(
+        str(row["report_id"]),
+        row["model"],
+        FormatName(row["format"]),
+        row["epoch"],
+        row["through_seq"],
+        usage,
+        row["usage"],
+        row["estimated_tokens"],
+        Usage(*row["regions"]) if row["regions"] is not None else None,
+        row["created_at"],
+    )

@@ -1,0 +1,95 @@
+"""Agents on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from app.conversations.settings_schemas import (
+    EFFECTIVE_SETTINGS,
+    EffectiveSettings,
+    ListedSettings,
+    SettingsCreate,
+    SettingsPatch,
+)
+from app.conversations.windows.rolling_window import INHERIT
+from app.http.fields import AgentId, DisplayName, OwnRollingWindow, ResponseSchema, examples
+from app.http.pages import Page
+
+_ITEM: dict[str, Any] = {
+    "agent_id": "support-bot",
+    "name": "Support bot",
+    "model": "gpt-4o",
+    "metadata": {},
+    "rolling_window_seconds": 86_400,
+    "rolling_window_source": "service",
+    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "updated_at": "2026-01-05T09:30:00.123456+00:00",
+}
+
+
+class AgentCreate(SettingsCreate):
+    """A new agent."""
+
+    model_config = examples(
+        {
+            "agent_id": "support-bot",
+            "name": "Support bot",
+            "model": "gpt-4o",
+            "sections": [{"name": "base", "content": "You answer support questions."}],
+        }
+    )
+
+    agent_id: AgentId | None = None
+    name: DisplayName
+    rolling_window_seconds: OwnRollingWindow = INHERIT
+
+
+class AgentPatch(SettingsPatch):
+    """A change; omitted fields stay unchanged."""
+
+    model_config = examples({"name": "Support bot (EU)", "model": None})
+
+    name: DisplayName | None = Field(default=None, description="A new name; null leaves it.")
+    rolling_window_seconds: OwnRollingWindow = None
+
+
+class AgentItem(ListedSettings):
+    """An agent in a list."""
+
+    agent_id: str = Field(description="Id of the agent.")
+    name: str = Field(description="Display name.")
+    last_cleared_at: datetime = Field(
+        description="When it was last cleared; when it was created if it never was."
+    )
+
+
+class ClearedAgent(ResponseSchema):
+    """An agent whose conversations were cleared."""
+
+    model_config = examples(
+        {
+            "agent_id": "support-bot",
+            "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
+            "conversations": 3,
+        }
+    )
+
+    agent_id: str = Field(description="Id of the agent.")
+    last_cleared_at: datetime = Field(description="Payloads show no message from before.")
+    conversations: int = Field(description="How many conversations were cleared.")
+
+
+class AgentPage(Page[AgentItem]):
+    """Agents, newest first."""
+
+    model_config = examples({"data": [_ITEM], "next_cursor": None})
+
+
+class ShownAgent(EffectiveSettings, AgentItem):
+    """An agent with all its settings."""
+
+    model_config = examples({**_ITEM, **EFFECTIVE_SETTINGS})

@@ -1,0 +1,224 @@
+"""The budget and pressure of a conversation, from its state instead of its log.
+
+1. The estimate is that of the next build: from the running token sums of the log, and from what the
+   last build had beyond them.
+2. The last usage that the provider reported counts as well, if it is of the current epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from app.common.errors import ContextError
+from app.conversations.conversation import Conversation
+from app.conversations.epochs import epoch_start_from, payload_stream_of
+from app.conversations.reported_usage import (
+    ReportedUsage,
+    UsageReport,
+    current_epoch,
+    is_suspended,
+    judged_tokens,
+    should_compact,
+)
+from app.conversations.service_notes import usage_with_notes
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.view import Span, overlap
+from app.conversations.views import agent_tools_tokens, mentioned_agent_tools
+from app.conversations.visibility import start_of_last
+from app.models.budget import ContextBudget, PressureStatus, Usage, measure, pressure_status, scaled
+from app.policy.policy import StrategyName
+from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
+from app.repositories import Repositories
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """A budget with its pressure."""
+
+    budget: ContextBudget
+    pressure: PressureStatus
+
+
+OpenSession = Callable[[], AbstractAsyncContextManager[Repositories]]
+"""Opens a session, or returns one that is open."""
+
+
+def within(session: Repositories) -> OpenSession:
+    """Return what answers with this session, which stays open."""
+    return lambda: nullcontext(session)
+
+
+async def read_budget(
+    resolver: SettingsResolver, open_session: OpenSession, conversation: Conversation
+) -> BudgetStatus | None:
+    """Return the status for the stored settings, None if the context window is unknown.
+
+    A session is opened only for a strategy whose budget is not in the state.
+    """
+    resolved = await _find_resolved(resolver, conversation)
+    if resolved is None:
+        return None
+    return _status(
+        resolved, conversation, await read_visible_tokens(open_session, resolved, conversation)
+    )
+
+
+async def read_budgets(
+    resolver: SettingsResolver, session: Repositories, conversations: Sequence[Conversation]
+) -> Mapping[str, BudgetStatus]:
+    """Return the statuses of conversations whose context window is known, by their ids.
+
+    One statement reads what is not in the states.
+    """
+    found = [(item, await _find_resolved(resolver, item)) for item in conversations]
+    known = [(item, resolved) for item, resolved in found if resolved is not None]
+    spans: dict[str, Sequence[Span]] = {
+        item.conversation_id: newest
+        for item, resolved in known
+        if (newest := _newest_spans(resolved, item))
+    }
+    tokens = await session.windows.tokens_in_several(spans) if spans else {}
+    return {
+        key: _status(resolved, item, min(tokens.get(key, shown), shown))
+        for item, resolved in known
+        for key, shown in ((item.conversation_id, item.state.shown_tokens),)
+    }
+
+
+async def _find_resolved(
+    resolver: SettingsResolver, conversation: Conversation
+) -> ResolvedSettings | None:
+    """Return the stored settings, None where they have no context window."""
+    try:
+        resolved = await resolver.of(conversation)
+    except ContextError:
+        return None
+    return resolved if resolved.limits is not None else None
+
+
+def _status(
+    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
+) -> BudgetStatus:
+    usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
+    assert limits is not None
+    return BudgetStatus(measure(usage, limits), pressure_status(usage.total, limits))
+
+
+async def read_visible_tokens(
+    open_session: OpenSession, resolved: ResolvedSettings, conversation: Conversation
+) -> int:
+    """Return the tokens of the log in the next build, before the factor.
+
+    These are the messages not replaced by a summary, or the last N of a sliding window.
+    """
+    visible = _newest_spans(resolved, conversation)
+    if not visible:
+        return conversation.state.shown_tokens
+    async with open_session() as session:
+        tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
+    return min(tokens, conversation.state.shown_tokens)
+
+
+def _newest_spans(resolved: ResolvedSettings, conversation: Conversation) -> Sequence[Span]:
+    """Return what a sliding window shows, empty where the state has its tokens."""
+    state = conversation.state
+    if resolved.policy.strategy is not StrategyName.SLIDING_WINDOW:
+        return ()
+    window, count = state.window.spans, resolved.policy.sliding_window.keep_last_n
+    newest = Span(start_of_last(window, state.head_seq, count), state.head_seq + 1)
+    return () if newest.start <= window[0].start else overlap(window, (newest,))
+
+
+def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int) -> Usage:
+    """Return the usage of the next build with these tokens of the log, its notes included."""
+    usage = stored_usage_of(resolved, conversation, visible_tokens)
+    tokens = usage.conversation + conversation.state.unstored_tokens
+    return replace(usage, conversation=max(0, tokens))
+
+
+def stored_usage_of(
+    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
+) -> Usage:
+    """Return the usage that follows from the sums of the log alone."""
+    state = conversation.state
+    if resolved.limits is None:
+        return resolved.usage(
+            visible_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
+        )
+    return usage_with_notes(
+        resolved,
+        resolved.limits,
+        visible_tokens,
+        state.summary_tokens,
+        mentioned_agent_tools(resolved.policy, state),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LastReport:
+    """A usage report, the tokens appended after it (before the factor), and the current epoch.
+
+    `has_item` says whether payloads of that epoch begin with a provider's compaction item.
+    """
+
+    report: UsageReport
+    appended: int
+    epoch: int
+    has_item: bool = False
+
+    def usage(self, resolved: ResolvedSettings) -> ReportedUsage:
+        """Return the reported usage with the tokens appended since, without the reported output."""
+        usage = self.report.usage
+        appended = scaled(self.appended, resolved.factor) - usage.output_tokens
+        return ReportedUsage(usage, self.report.epoch or 0, max(0, appended), self.has_item)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the report is of the current epoch, and so applies to the next payload."""
+        return (self.report.epoch or 0) >= self.epoch
+
+
+async def read_reported(
+    session: Repositories, conversation: Conversation, report: UsageReport
+) -> LastReport:
+    """Return a report with the tokens appended since."""
+    conversation_id, state = conversation.conversation_id, conversation.state
+    payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
+    newest = await session.usage.newest_epoch(conversation_id, payload_stream)
+    before = await session.log.total_at(conversation_id, report.through_seq)
+    has_item = newest is not None and _has_item(newest.start_json)
+    return LastReport(report, state.tokens - before, current_epoch(newest, state), has_item)
+
+
+def _has_item(start_json: str) -> bool:
+    return epoch_start_from(start_json).view.sent_item is not None
+
+
+def judge(
+    resolved: ResolvedSettings,
+    conversation: Conversation,
+    estimate: int,
+    reported: LastReport | None,
+) -> tuple[int, bool]:
+    """Return the usage in tokens, and whether it makes a compaction due."""
+    usage = reported.usage(resolved) if reported is not None else None
+    epoch = reported.epoch if reported is not None else 0
+    used = judged_tokens(estimate, usage, epoch)
+    limits = resolved.policy_limits or resolved.limits
+    if limits is None:
+        return used, False
+    is_due = should_compact(resolved.policy.compaction, limits, estimate, usage, epoch)
+    return used, is_due and not is_suspended(conversation.state, used, limits)
+
+
+async def is_due_as_reported(
+    session: Repositories, resolved: ResolvedSettings, conversation: Conversation
+) -> bool:
+    """Whether the last usage report alone makes a compaction due."""
+    report = await session.usage.newest(conversation.conversation_id)
+    if report is None:
+        return False
+    reported = await read_reported(session, conversation, report)
+    return judge(resolved, conversation, 0, reported)[1]

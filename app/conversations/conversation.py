@@ -1,0 +1,177 @@
+"""Conversations: their settings, and the state of their log and view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.common.ids import AgentId, ConversationId
+from app.conversations.agents.agent import Agent
+from app.conversations.messages.batch import NO_CALLS, Calls
+from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
+from app.conversations.view import Span
+from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
+from app.conversations.windows.rolling_window import NO_LIMIT, RollingWindow
+from app.models.calibration import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationState:
+    """The state of a conversation's log and view, which every append and compaction changes.
+
+    - `tokens` is the sum of the whole log by the conversation's counter. No payload shows
+      `hidden_tokens` of them: the `outside_tokens` outside the active window, and the tokens that
+      the active compaction hides.
+    - The active compaction hides `hidden_span`. The messages in `kept_seqs`, such as pinned ones,
+      are neither hidden nor cleared. `view_version` grows with every change of the view, and
+      `view_cause` is the reason of the last one.
+    - The active `window` was last moved for a rolling window of `window_seconds`. `oldest_at` is
+      the time of its oldest message. The last clear was at `cleared_at`, after `cleared_seq`.
+    - Tool results up to the seq `results_cleared_through` are placeholders. `mentions` are the
+      agent tools that cut results name. `promoted` are the tools that searches found in the turn
+      `promoted_turn`.
+    - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set
+      when one is due, and `became_due` when the last append made it due. `failures` counts failed
+      attempts in a row; `is_resting` is set until the next attempt.
+    - `redacted_version` is the view version of the last redaction, 0 without any.
+    - The newest payload has `unstored_tokens` more than follows from the rest, or less: reasoning,
+      what its format sends otherwise, and what was left out of it alone. They are after the factor.
+    """
+
+    head_seq: int = 0
+    turns: int = 0
+    tokens: int = 0
+    calls: Calls = NO_CALLS
+    view_version: int = 0
+    compaction_id: str | None = None
+    hidden_span: Span | None = None
+    summary_tokens: int = 0
+    hidden_tokens: int = 0
+    hidden_messages: int = 0
+    kept_seqs: tuple[int, ...] = ()
+    view_cause: str | None = None
+    results_cleared_through: int = 0
+    mentions: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    promoted_turn: int = 0
+    resume_at_tokens: int = 0
+    is_due: bool = False
+    is_resting: bool = False
+    became_due: bool = False
+    failures: int = 0
+    window: ActiveWindow = WHOLE_LOG_WINDOW
+    outside_tokens: int = 0
+    outside_messages: int = 0
+    window_seconds: int | None = None
+    cleared_at: datetime | None = None
+    cleared_seq: int = 0
+    oldest_at: datetime | None = None
+    redacted_version: int = 0
+    unstored_tokens: int = 0
+
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """The calls of the client that have no result."""
+        return tuple(self.calls.open)
+
+    @property
+    def shown_messages(self) -> int:
+        """The number of messages that a build shows, including cleared results."""
+        return self.head_seq - self.hidden_messages
+
+    @property
+    def promoted_now(self) -> tuple[str, ...]:
+        """The tools that searches found in the current turn."""
+        return self.promoted if self.promoted_turn == self.turns else ()
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether automatic compactions wait for the log to grow, as after an undo."""
+        return self.tokens < self.resume_at_tokens
+
+    @property
+    def shown_tokens(self) -> int:
+        """Tokens of the messages that a build shows, without summaries."""
+        return self.tokens - self.hidden_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A stored conversation with its state, its own settings and those of its `agent`.
+
+    `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
+    `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
+    the newest message was received, where it was read. `own_id` is the id that its caller gave it,
+    None if that is `conversation_id`.
+    """
+
+    conversation_id: ConversationId
+    agent_id: AgentId | None
+    counter: str
+    settings: StoredSettings
+    agent: StoredSettings
+    metadata: str
+    created_at: datetime
+    updated_at: datetime
+    state: ConversationState
+    model_entry: str | None = None
+    versions: ListVersions = NO_VERSIONS
+    calibration: Calibration | None = None
+    last_message_at: datetime | None = None
+    rolling_window: RollingWindow = NO_LIMIT
+    own_id: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def public_id(self) -> str:
+        """The id that callers use."""
+        return self.own_id or self.conversation_id
+
+    @property
+    def last_cleared_at(self) -> datetime | None:
+        """When it was last cleared, alone or with its agent; None if it never was.
+
+        A clear of its agent from before its creation counts for its active window only.
+        """
+        state = self.state
+        is_older = state.cleared_at is None or state.cleared_at < self.created_at
+        return None if is_older and not state.cleared_seq else state.cleared_at
+
+    def is_outdated(self, now: datetime) -> bool:
+        """Whether its active window has to be moved before it is read."""
+        state = self.state
+        return has_to_move(
+            state.window_seconds,
+            self.rolling_window.seconds,
+            state.cleared_at,
+            state.oldest_at,
+            now,
+        )
+
+    def has_settings_of(self, other: Conversation) -> bool:
+        """Whether the settings of a request resolve to the same for both."""
+        return self is other or (
+            (self.counter, self.settings, self.agent, self.model_entry, self.calibration)
+            == (other.counter, other.settings, other.agent, other.model_entry, other.calibration)
+        )
+
+    def given_to(self, agent: Agent | None) -> Conversation:
+        """Return the conversation with this agent, or without one.
+
+        No message from before the last clear of the agent is shown, as in its other conversations.
+        The rolling window is inherited anew when the conversation is read.
+        """
+        if agent is None:
+            return replace(self, agent_id=None, agent=StoredSettings())
+        clears = filter(None, (self.state.cleared_at, agent.cleared_at))
+        return replace(
+            self,
+            agent_id=agent.agent_id,
+            agent=agent.settings,
+            state=replace(self.state, cleared_at=max(clears, default=None)),
+        )
+
+    @property
+    def model(self) -> str | None:
+        """Its own model, or else its agent's."""
+        return self.settings.model or self.agent.model

@@ -1,0 +1,88 @@
+"""The keys of conversations by their public ids."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cachetools import LRUCache
+
+from app.common.errors import Conflict
+from app.common.public_ids import keys_of, likeliest_key
+from app.repositories import Database, Repositories
+
+_MAX_CACHED = 10_000
+
+
+class ConversationKeys:
+    """Returns keys for requests: mostly without a lookup.
+
+    The keys of conversations that are not stored under their likeliest one are cached, so that
+    only the first request for each takes a second attempt.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cached: LRUCache[tuple[str, str], str] = LRUCache(_MAX_CACHED)
+
+    def likeliest(self, tenant_id: str, public_id: str) -> str:
+        """Return the key under which a conversation with this id is, if it exists."""
+        return self._cached.get((tenant_id, public_id)) or likeliest_key(tenant_id, public_id)
+
+    async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
+        """Return the public ids of conversations by their keys."""
+        async with self._database.session() as session:
+            return await public_ids_of(session, tenant_id, keys)
+
+    async def find_other(self, tenant_id: str, public_id: str, key: str) -> str | None:
+        """Return the key of the conversation if it is another one than this, which is unknown."""
+        if len(keys_of(tenant_id, public_id)) == 1:
+            return None
+        async with self._database.session() as session:
+            found = await find_key(session, tenant_id, public_id)
+        if found is None or found == key:
+            return None
+        self._cached[tenant_id, public_id] = found
+        return found
+
+
+async def public_ids_of(
+    repositories: Repositories, tenant_id: str, keys: Collection[str]
+) -> dict[str, str]:
+    """Return the public ids of conversations by their keys."""
+    own = await repositories.conversations.own_ids(tenant_id, keys)
+    return {key: own.get(key, key) for key in keys}
+
+
+async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -> str | None:
+    """Return the key of the tenant's conversation with this id, None if there is none."""
+    keys = keys_of(tenant_id, public_id)
+    stored = await repositories.conversations.stored_keys(tenant_id, public_id, keys)
+    return next((key for key, is_own in stored.items() if is_own), None)
+
+
+async def free_key(repositories: Repositories, tenant_id: str, public_id: str) -> str:
+    """Return the key for a new conversation; raises Conflict if the tenant has one with this id."""
+    keys = keys_of(tenant_id, public_id)
+    stored = await repositories.conversations.stored_keys(tenant_id, public_id, keys)
+    free = next((key for key in keys if key not in stored), None)
+    if free is None or any(stored.values()):
+        raise id_taken(public_id)
+    return free
+
+
+def own_id_of(key: str, public_id: str) -> str | None:
+    """Return the id to store beside a key, None if the key is that id."""
+    return public_id if public_id != key else None
+
+
+def creation_deleted(public_id: str) -> Conflict:
+    """Return the error for an idempotency key whose conversation was deleted."""
+    return Conflict(
+        "The resource that the Idempotency-Key created was deleted",
+        {"conversation_id": public_id},
+    )
+
+
+def id_taken(public_id: str) -> Conflict:
+    """Return the error for an id that the tenant uses."""
+    return Conflict(f"The id {public_id!r} is taken", {"conversation_id": public_id})

@@ -1,0 +1,65 @@
+"""Schemas of the answer to an append, which a build with `append` has as well."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from app.blobs.schemas import ToolOutputRef
+from app.conversations.budget_schemas import READING, Budget
+from app.formats.message import Role
+from app.http.fields import ResponseSchema, Threshold, examples
+from app.models.budget import Pressure
+
+
+class AppendedMessage(ResponseSchema):
+    """The position of a message in the log."""
+
+    id: str = Field(description="The caller's id, or one that the service created.")
+    seq: int = Field(description="Its position, from 1 without gaps.")
+    turn: int = Field(description="Number of user messages up to it.")
+    role: Role = Field(description="Role of the message.")
+    token_count: int = Field(description="Its tokens, including reasoning.")
+    output_ref: ToolOutputRef | None = Field(
+        description="Reference to read a tool result by; null for other messages."
+    )
+
+
+class Appended(ResponseSchema):
+    """The stored batch, and the use of the context window."""
+
+    model_config = examples(
+        {
+            "messages": [
+                {
+                    "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
+                    "seq": 1,
+                    "turn": 1,
+                    "role": "user",
+                    "token_count": 12,
+                    "output_ref": None,
+                }
+            ],
+            "head_seq": 1,
+            **READING,
+            "warnings": [],
+            "system_section": "system",
+        }
+    )
+
+    messages: list[AppendedMessage] = Field(description="The messages of the batch, in order.")
+    head_seq: int = Field(description="Seq of the newest message.")
+    pressure: Pressure | None = Field(description="Null without a context window.")
+    notice: bool | None = Field(description="Whether `notice_at` is reached.")
+    next_threshold: Threshold | None = Field(description="The next threshold.")
+    tokens_to_next: int | None = Field(description="Tokens left until the next threshold.")
+    budget: Budget | None = Field(description="The context window and its use.")
+    warnings: list[Literal["tool_output_inline"]] = Field(
+        description="`tool_output_inline`: the blob store failed, so the whole results are in"
+        " their messages."
+    )
+    system_section: str | None = Field(
+        description="The section that has the text of the system messages at the beginning of the"
+        " batch; they are not stored as messages. Null where it had none, or the log keeps them."
+    )

@@ -1,0 +1,344 @@
+"""Messages on their way into the log: checked, offloaded and counted.
+
+1. `body` is the message as the caller sent it. `fragment` is its openai_chat payload item, None
+   when the body itself is that item. A chat build reads the fragment where there is one, other
+   builds read the body. A chat build also reads the body of a message with reasoning, with media
+   in a tool result, or with a label. Of long media there is no second copy: it reads the body.
+2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload
+   item. Builds for other formats count only what they send differently, such as arguments that
+   were sent with white space.
+3. A provider's compaction item costs nothing here: only a payload that begins with it has it. A
+   message that is such an item alone is in no other payload.
+4. A large tool result is offloaded: `body` then holds its preview, and `output` refers to the
+   blob that holds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from app.blobs.offloading import NewBlob, OffloadRules, offload_result
+from app.blobs.stored_output import StoredOutput
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.common.sendable import is_sendable
+from app.common.times import time_from
+from app.conversations.messages.text_limit import require_short_text
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.formats import FORMATS, block_types, compactions, openai_chat, openai_responses
+from app.formats.message import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    clean,
+)
+from app.formats.provider_calls import waiting_calls
+from app.formats.tool_calls import sendable_id
+from app.models.tokens import (
+    MESSAGE_OVERHEAD,
+    CountText,
+    count_reasoning,
+    count_visible,
+    media_overhead,
+)
+
+DEFAULT_RULES = OffloadRules()
+"""The rules of the default policy, without known tool names and attached blobs."""
+MAX_PLAIN_CHARS = 16_000
+"""The length of a plain text; a longer one is not even searched on the event loop."""
+_MAX_MEDIA_CHARS = 2**16
+"""The length of media up to which a chat item is stored beside the body."""
+_PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checked and counted message that is not stored yet.
+
+    It belongs to the call group before it, if it `joins` that. `provider_calls` are the calls in it
+    that its provider runs and that wait; `resolves` are those from before of which it has a result.
+    `raw_message` is the message of the request, found there at the JSON pointer `pointer`. `blobs`
+    are stored with it; `attached_blob_id` is the id of a blob that is stored already. `call_names`
+    are the tools that it calls, in the order of `call_ids`. `compaction` is the last compaction
+    item of a provider in it.
+    """
+
+    id: str | None
+    role: Role
+    body: bytes
+    fragment: bytes | None
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    has_media: bool
+    timestamp: str | None
+    joins: bool = False
+    provider_calls: tuple[str, ...] = ()
+    resolves: tuple[str, ...] = ()
+    output: StoredOutput | None = None
+    blobs: tuple[NewBlob, ...] = ()
+    attached_blob_id: str | None = None
+    call_names: tuple[str, ...] = ()
+    raw_message: Mapping[str, Any] = field(default_factory=dict)
+    pointer: str = ""
+    compaction: Reasoning | None = None
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether a turn begins with the message."""
+        return self.role is Role.USER and not self.joins
+
+    @property
+    def is_only_compaction(self) -> bool:
+        """Whether the message is a compaction item and nothing else."""
+        return self.compaction is not None and not self.tokens
+
+    @property
+    def is_configuration(self) -> bool:
+        """Whether it changes settings of a provider. It is pinned, so that no compaction hides it
+        [compaction.configuration].
+        """
+        return self.raw_message.get("type") == openai_responses.CONFIGURATION
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """The timestamp that the message has."""
+        return time_from(self.timestamp) if self.timestamp is not None else None
+
+    @property
+    def blob_ids(self) -> tuple[str, ...]:
+        """The blobs that the row refers to."""
+        attached = (self.attached_blob_id,) if self.attached_blob_id is not None else ()
+        return (*(blob.id for blob, _ in self.blobs), *attached)
+
+    @property
+    def stored_output(self) -> StoredOutput | None:
+        """The output to store; None for a result too small to be cleared."""
+        output = self.output
+        if output is None or output.ref is not None or self.tokens > MAX_PLACEHOLDER_TOKENS:
+            return output
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What follows from a stored message, as in `Draft`."""
+
+    fragment: bytes | None
+    tokens: int
+    reasoning_tokens: int
+    call_ids: tuple[str, ...]
+    call_names: tuple[str, ...]
+    has_media: bool
+    compaction: Reasoning | None
+
+
+def make_drafts(
+    raw: Mapping[str, Any],
+    format: FormatName,
+    count: CountText,
+    pointer: str,
+    rules: OffloadRules = DEFAULT_RULES,
+) -> list[Draft]:
+    """Return the drafts of one message of a request: checked, normalised, offloaded and counted.
+
+    A user message with several tool results, as Anthropic and Gemini send them, becomes several
+    drafts. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge for too
+    much text.
+    """
+    text = plain_text(raw, format)
+    if text is not None:
+        return [plain_draft(raw, text, count, pointer)]
+    return drafts_of_any(raw, format, count, pointer, rules)
+
+
+def plain_text(raw: Any, format: FormatName) -> str | None:
+    """Return the text of a message that has only a role and a short text and is sent as it is.
+
+    Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
+    """
+    if type(raw) is not dict or len(raw) != 2 or format is not FormatName.OPENAI_CHAT:
+        return None
+    role, text = raw.get("role"), raw.get("content")
+    if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
+        return None
+    if not 0 < len(text) <= MAX_PLAIN_CHARS:
+        return None
+    return text if not text.isspace() and is_sendable(text) else None
+
+
+def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: str) -> Draft:
+    """Return the draft of a message with this `plain_text`."""
+    return Draft(
+        id=None,
+        role=_PLAIN_ROLES[raw["role"]],
+        body=json_text.dump_stored(raw),
+        fragment=None,
+        tokens=MESSAGE_OVERHEAD + count(text),
+        reasoning_tokens=0,
+        call_ids=(),
+        has_media=False,
+        timestamp=None,
+        raw_message=raw,
+        pointer=pointer,
+    )
+
+
+def drafts_of_any(
+    raw: Any,
+    format: FormatName,
+    count: CountText,
+    pointer: str,
+    rules: OffloadRules,
+) -> list[Draft]:
+    """Return the drafts of a message of any form, as `make_drafts`."""
+    if not isinstance(raw, Mapping):
+        raise ValidationError.at(pointer, "A message is a JSON object")
+    codec = FORMATS[format]
+    try:
+        messages = codec.parse(raw, pointer)
+    except ValidationError as error:
+        raise block_types.with_format_hint(error, raw, format) from error
+    if any(isinstance(part, Opaque) for message in messages for part in message.parts):
+        block_types.require_own(raw, format, pointer)
+    message_id, timestamp = _id_and_timestamp(raw, format, pointer)
+    _check_ids(messages, pointer)
+    for message in messages:
+        require_short_text(message, pointer)
+    result_pointers = [pointer + result_pointer for result_pointer, _ in codec.results(raw)]
+    drafts = []
+    for index, (original, raw_message) in enumerate(zip(messages, codec.split(raw), strict=True)):
+        message, message_pointer = original, pointer
+        stored_raw, offloaded = raw_message, None
+        if message.role is Role.TOOL:
+            message_pointer = result_pointers[index]
+            offloaded = offload_result(raw_message, message, format, rules, message_pointer)
+            stored_raw = offloaded.raw_message
+            if stored_raw is not raw_message:
+                (preview,) = codec.parse(stored_raw, "")
+                message = replace(preview, tool_call_id=message.tool_call_id)
+        derived = derive(stored_raw, message, format, count)
+        provider_calls, resolves = waiting_calls(message)
+        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
+        drafts.append(
+            Draft(
+                id=own_id,
+                role=message.role,
+                body=json_text.dump_stored(stored_raw),
+                fragment=derived.fragment,
+                tokens=derived.tokens,
+                reasoning_tokens=derived.reasoning_tokens,
+                call_ids=derived.call_ids,
+                has_media=derived.has_media,
+                timestamp=timestamp,
+                provider_calls=provider_calls,
+                resolves=resolves,
+                output=offloaded.output if offloaded is not None else None,
+                blobs=offloaded.blobs if offloaded is not None else (),
+                attached_blob_id=offloaded.attached_blob_id if offloaded is not None else None,
+                call_names=derived.call_names,
+                raw_message=raw_message,
+                pointer=message_pointer,
+                compaction=derived.compaction,
+            )
+        )
+    return drafts
+
+
+def derive(
+    stored_raw: Mapping[str, Any], message: Message, format: FormatName, count: CountText
+) -> Derived:
+    """Return what follows from a message; `stored_raw` is its stored form."""
+    cleaned = clean(message)
+    visible = compactions.without_compactions(cleaned)
+    sent = openai_chat.adapt(visible or cleaned)
+    fragment = None
+    is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
+    has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
+    if not (is_item or has_long_media):
+        fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
+    return Derived(
+        fragment=fragment,
+        tokens=_count(sent, count) if visible is not None else 0,
+        reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
+        call_ids=_call_ids(message),
+        call_names=tuple(call.name for call in message.calls),
+        has_media=visible is None or has_long_media or _needs_body(sent),
+        compaction=compactions.last_compaction(cleaned),
+    )
+
+
+def _count(sent: Message, count: CountText) -> int:
+    return count_visible(sent, count) + media_overhead(FormatName.OPENAI_CHAT, sent, count)
+
+
+def _needs_body(sent: Message) -> bool:
+    """Whether a chat build needs more than the item: its media or its labels."""
+    labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
+    return labelled or bool(openai_chat.tool_media(sent))
+
+
+def _media_chars(sent: Message) -> int:
+    return sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
+
+
+def _id_and_timestamp(
+    raw: Mapping[str, Any], format: FormatName, pointer: str
+) -> tuple[str | None, str | None]:
+    """Return a message's id and timestamp; those of its first item where it has several.
+
+    The provider makes the id of a Responses item. One that is too long is not used as an id.
+    """
+    if format is not FormatName.OPENAI_RESPONSES:
+        return _text_field(raw, "id", pointer), _timestamp(raw, pointer)
+    if openai_responses.is_item_group(raw) and raw["output"]:
+        raw = {**raw["output"][0], **raw}
+    return raw.get("id") if _is_id(raw.get("id")) else None, _timestamp(raw, pointer)
+
+
+def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:
+    text = _text_field(raw, "timestamp", pointer)
+    if text is not None and time_from(text) is None:
+        raise ValidationError.at(f"{pointer}/timestamp", "must be a time in ISO 8601")
+    return text
+
+
+def _call_ids(message: Message) -> tuple[str, ...]:
+    if message.role is Role.TOOL:
+        return (message.tool_call_id or "",)
+    return tuple(part.id for part in message.parts if isinstance(part, ToolCall))
+
+
+def _check_ids(messages: Sequence[Message], pointer: str) -> None:
+    """Refuse call ids that become equal when sent, or that PostgreSQL cannot store."""
+    for message in messages:
+        sent = [sendable_id(call.id) for call in message.calls]
+        if len(set(sent)) < len(sent):
+            raise ValidationError.at(pointer, "Two tool calls have equal ids after conversion")
+        for call_id in _call_ids(message):
+            if not is_sendable(call_id):
+                raise ValidationError.at(
+                    pointer, "A tool call id holds NUL or a lone surrogate, which cannot be stored"
+                )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
+
+
+def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _is_id(value):
+        raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
+    return value

@@ -1,0 +1,313 @@
+"""The log in PostgreSQL: one statement appends a batch, one reads a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+
+from asyncpg import UniqueViolationError
+
+from app.blobs.blobs import Blob, StoredChunk
+from app.blobs.repository import append_parameters
+from app.common import json_text
+from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.conversation import Conversation
+from app.conversations.messages.append_statements import APPENDS
+from app.conversations.messages.batch import BatchShape, Times, batch_times
+from app.conversations.messages.draft import Draft
+from app.conversations.messages.statements import (
+    ADD_ANSWER,
+    BY_IDS,
+    CLAIM_KEY,
+    ENTRIES,
+    FIND_ANSWER,
+    IDS,
+    LAST_USED,
+    OPEN_CALLS,
+    PAGE,
+    PROMOTE,
+    SIZES,
+    TOOL_NAMES,
+    TOTAL_AT,
+    named_calls,
+)
+from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.repository import FIND_CONVERSATION, LOCK
+from app.conversations.rows import entry_from, stored_message_from
+from app.conversations.thresholds import CompactionThreshold
+from app.conversations.turns import Entry, with_pins
+from app.database.paging import limits, page_of
+from app.database.repository import Repository
+from app.formats.message import Role
+
+
+class LogRepository(Repository):
+    """Appends to the log of one conversation, and reads it."""
+
+    async def append(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        format: str,
+        ids: Sequence[str],
+        shape: BatchShape,
+        *,
+        counter: str,
+        now: datetime,
+        expected_seq: int | None,
+        default_model: str | None,
+        due: CompactionThreshold,
+        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
+        if_unchanged: bool = False,
+    ) -> Conversation | None:
+        """Store a batch if the state still allows it, and return the conversation after it.
+
+        A compaction becomes due when the batch reaches the threshold `due`. The time of a message
+        without a timestamp is `now`. `blobs` are stored with the batch. With `if_unchanged` it is
+        stored only if the settings are still those that this process has cached.
+
+        None means that nothing was stored. The caller finds the reason under the state's lock.
+        """
+        drafts = shape.drafts
+        totals = list(accumulate(draft.tokens for draft in drafts))
+        times = batch_times(drafts, now)
+        cached = self._settings_cache.get(tenant_id, conversation_id)
+        has_outputs = any(draft.output is not None for draft in drafts)
+        row = await self._append(
+            blobs,
+            [draft.blob_ids for draft in drafts] if has_outputs else (),
+            times,
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            model=None,
+            default_model=default_model,
+            due_tokens=due.tokens,
+            due_messages=due.messages,
+            counter=counter,
+            expected_seq=expected_seq,
+            if_unchanged=if_unchanged,
+            format=format,
+            required_calls=list(shape.required),
+            closed_calls=list(shape.closed),
+            opened_calls=list(shape.opened),
+            opened_at=list(shape.opened.values()),
+            group_at=shape.start,
+            provider_calls=list(shape.provider) if shape.provider is not None else None,
+            is_answering=shape.is_answering,
+            begins_answer=shape.begins_answer,
+            is_known=shape.is_known,
+            turns=shape.turns[-1],
+            mentions=_mentions(drafts) if has_outputs else (),
+            tokens=totals[-1],
+            ids=list(ids),
+            client_ids=[draft.id for draft in drafts if draft.id is not None],
+            row_turns=list(shape.turns),
+            roles=[str(draft.role) for draft in drafts],
+            row_tokens=[draft.tokens for draft in drafts],
+            row_reasoning=[draft.reasoning_tokens for draft in drafts],
+            row_totals=totals,
+            call_ids=[
+                json_text.dumps(draft.call_ids) if draft.call_ids else None for draft in drafts
+            ],
+            call_names=[
+                json_text.dumps(draft.call_names) if draft.call_names else None for draft in drafts
+            ],
+            has_media=[draft.has_media for draft in drafts],
+            joins=[draft.joins for draft in drafts],
+            bodies=[draft.body for draft in drafts],
+            fragments=[draft.fragment for draft in drafts],
+            outputs=[_output_of(draft) for draft in drafts] if has_outputs else [None] * len(ids),
+            timestamps=[draft.timestamp for draft in drafts],
+            newest_at=times.newest[-1],
+            now=times.now,
+            oldest_sent=times.oldest_sent,
+            oldest_sent_after=times.oldest_sent_after,
+            only_leading=times.only_leading,
+            sent_times=times.sent,
+            newest_times=times.newest,
+            leading=times.leading,
+            leading_tokens=totals[times.leading - 1] if times.leading else 0,
+            **cached.parameters,
+        )
+        if row is None:
+            return None
+        after = self._settings_cache.conversation_from(row, tenant_id, cached)
+        return (
+            replace(after, state=replace(after.state, became_due=True))
+            if row["became_due"]
+            else after
+        )
+
+    async def _append(
+        self,
+        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]],
+        uses: Sequence[Sequence[str]],
+        times: Times,
+        **values: Any,
+    ) -> Any | None:
+        if has_blobs := any(uses):
+            values |= append_parameters(blobs, uses)
+        is_timed = times.oldest_sent is not None
+        is_usual = not (is_timed or times.leading)
+        try:
+            return await self._session.first(APPENDS[is_usual, is_timed, has_blobs], **values)
+        except UniqueViolationError:
+            # An equal message was stored while this statement waited for the lock.
+            return None
+
+    async def lock(
+        self, tenant_id: str, conversation_id: str, default_model: str | None
+    ) -> Conversation | None:
+        """Lock the state until the transaction ends, and return the conversation."""
+        cached = self._settings_cache.get(tenant_id, conversation_id)
+        parameters = {
+            "tenant_id": tenant_id,
+            "conversation_id": conversation_id,
+            "model": None,
+            "default_model": default_model,
+            **cached.parameters,
+        }
+        row = await self._session.first(LOCK, **parameters)
+        if row is not None and row["agent_id"] is not None and row["agent_updated_at"] is None:
+            # While the statement waited, the conversation was given to an agent whose row was not
+            # read then.
+            row = await self._session.first(FIND_CONVERSATION, **parameters)
+        return (
+            self._settings_cache.conversation_from(row, tenant_id, cached)
+            if row is not None
+            else None
+        )
+
+    async def by_ids(
+        self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
+    ) -> Page[StoredMessage]:
+        """Return the stored messages with these ids after a seq, in log order."""
+        rows = await self._session.all(
+            BY_IDS,
+            conversation_id=conversation_id,
+            ids=list(ids),
+            after_seq=after_seq,
+            **limits(len(ids), bound),
+        )
+        return page_of(rows, stored_message_from)
+
+    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of the messages with these seqs."""
+        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
+        return {row["seq"]: row["message_id"] for row in rows}
+
+    async def page(
+        self,
+        conversation_id: str,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[StoredMessage]:
+        """Return up to `limit` messages between two seqs, both exclusive."""
+        rows = await self._session.all(
+            PAGE[order],
+            conversation_id=conversation_id,
+            after_seq=after_seq,
+            before_seq=before_seq,
+            **limits(limit, bound),
+        )
+        return page_of(rows, stored_message_from)
+
+    async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
+        """Return the size of the messages in `[start, end)` by seq, without reading them."""
+        rows = await self._session.all(SIZES, conversation_id=conversation_id, start=start, end=end)
+        return {row["seq"]: row["size"] for row in rows}
+
+    async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
+        """Return the messages in `[start, end)` as compaction planning reads them."""
+        rows = await self._session.all(
+            ENTRIES, conversation_id=conversation_id, start=start, end=end
+        )
+        # With results that came after their group was pinned.
+        return with_pins([entry_from(row, pinned=row["pinned"]) for row in rows])
+
+    async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
+        """Return the tool of each result in `[start, end)` by seq."""
+        rows = await self._session.all(
+            TOOL_NAMES, conversation_id=conversation_id, start=start, end=end
+        )
+        found: dict[int, str] = {}
+        names: dict[str, str] = {}
+        for row in rows:
+            if row["role"] != Role.TOOL:
+                names |= named_calls(row["call_ids"], row["call_names"])
+            elif row["seq"] >= start and (name := names.get(json_text.loads(row["call_ids"])[0])):
+                found[row["seq"]] = name
+        return found
+
+    async def open_calls(self, conversation_id: str) -> dict[str, str]:
+        """Return the tools of the calls that have no result yet, by call id."""
+        rows = await self._session.all(OPEN_CALLS, conversation_id=conversation_id)
+        return {
+            call_id: name
+            for row in rows
+            for call_id, name in named_calls(row["call_ids"], row["call_names"]).items()
+            if call_id in row["open_calls"]
+        }
+
+    async def last_used(self, conversation_id: str) -> dict[str, int]:
+        """Return the seq at which each tool was last called, within the newest messages."""
+        rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
+        found: dict[str, int] = {}
+        for row in rows:
+            for name in json_text.loads(row["call_names"]):
+                found[name] = max(row["seq"], found.get(name, 0))
+        return found
+
+    async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Promote tools for the current turn, and return all promoted tools of this turn.
+
+        The result is empty for a deleted conversation.
+        """
+        row = await self._session.first(PROMOTE, conversation_id=conversation_id, names=list(names))
+        return tuple(row["promoted"]) if row is not None else ()
+
+    async def total_at(self, conversation_id: str, seq: int) -> int:
+        """Return the running sum of tokens up to and including this seq."""
+        row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
+        return row["total_tokens"] if row is not None else 0
+
+    async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
+        """Return the request hash and the answer stored for an idempotency key."""
+        row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
+        return (row["request_hash"], row["answer"]) if row is not None else None
+
+    async def store_answer(
+        self, conversation_id: str, key: str, request_hash: str, answer: str
+    ) -> None:
+        """Store an answer for 24 hours."""
+        await self._session.run(
+            ADD_ANSWER,
+            conversation_id=conversation_id,
+            key=key,
+            request_hash=request_hash,
+            answer=answer,
+        )
+
+    async def claim_key(self, conversation_id: str, key: str, request_hash: str) -> bool:
+        """Claim an idempotency key for 24 hours; False when it is claimed already."""
+        claimed = await self._session.run(
+            CLAIM_KEY, conversation_id=conversation_id, key=key, request_hash=request_hash
+        )
+        return claimed == 1
+
+
+def _output_of(draft: Draft) -> str | None:
+    output = draft.stored_output
+    return output.as_json() if output is not None else None
+
+
+def _mentions(drafts: Sequence[Draft]) -> list[str]:
+    """Return the tools that the previews of a batch name."""
+    outputs = (draft.output for draft in drafts if draft.output is not None)
+    return sorted({name for output in outputs for name in output.mentions})

@@ -1,0 +1,257 @@
+"""`/v1/conversations/{id}/messages`: appends, transcripts, pins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from app.common.errors import Conflict, NotFound, UnpairedToolResult
+from app.common.pages import Page
+from app.common.sendable import is_sendable
+from app.conversations.conversation import Conversation
+from app.conversations.messages.append_schemas import Appended
+from app.conversations.messages.batches import Append
+from app.conversations.messages.schemas import (
+    MessagePage,
+    MessagesAppend,
+    Order,
+    Pinned,
+    PinScope,
+    ResultContent,
+)
+from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.stored_results import Content
+from app.conversations.messages.transcripts import PageMessage, TranscriptMessage
+from app.http import cursors
+from app.http.bodies import Json, long_json, require_small_messages
+from app.http.conversation_ids import path_of, public_id_of
+from app.http.dependencies import (
+    ConversationPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    page_bound,
+    services,
+    tenant_of,
+)
+from app.http.errors import problems_of
+from app.http.fields import MAX_SEQ, NoFields
+from app.http.routing import DirectRoute, PageRoute, WireRoute
+from app.prompt.agent_tools import MAX_QUERY_CHARS
+
+router = APIRouter(route_class=WireRoute, tags=["messages"])
+page_router = APIRouter(route_class=PageRoute, tags=["messages"])
+hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
+
+MAX_ID_CHARS = 256
+MessagePath = Annotated[
+    str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
+]
+Scope = Annotated[
+    PinScope, Query(description="`turn`: all messages from its user message up to the next one.")
+]
+Contents = Annotated[
+    ResultContent | None,
+    Query(
+        description="The preview of offloaded results or all of them; by default all up to 64 KiB."
+    ),
+]
+
+Words = Annotated[
+    str | None,
+    Query(
+        max_length=MAX_QUERY_CHARS,
+        description="Only messages with these words, including compacted messages. All words"
+        ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+        " Case and accents are ignored. A word of three letters or more also matches longer"
+        " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
+        " search reads texts, tool names, arguments and results as the log stores them.",
+        examples=['trip "Bergen in May" -hotel'],
+    ),
+]
+
+_PATH = "/v1/conversations/{conversation_id}/messages"
+
+
+@hot_router.post(
+    _PATH,
+    status_code=201,
+    summary="Append messages",
+    response_model=Appended,
+    responses=problems_of(Conflict, UnpairedToolResult),
+)
+async def append_messages(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: MessagesAppend,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Append all messages of a batch, or none.
+
+    System messages that begin the log become a section of the conversation, `system_section` of
+    the answer; later ones are messages.
+
+    A message whose `id` is stored with the same content is skipped; with other content it is a
+    `409`. A tool result must answer an open call of the log, otherwise `409`
+    `UNPAIRED_TOOL_RESULT`. If `expected_seq` is not the newest seq, `409` returns the newest one.
+    """
+    await require_small_messages(request, body.messages)
+    found, tenant_id = services(request), tenant_of(request)
+    batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
+    appended = await found.log.append(tenant_id, conversation_id, batch)
+    location = f"{path_of(public_id_of(request))}/messages"
+    return Json(appended, 201, headers={"Location": location})
+
+
+@page_router.get(
+    _PATH,
+    summary="Read the transcript",
+    response_model=MessagePage,
+)
+async def list_messages(
+    request: Request,
+    conversation_id: ConversationPath,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    order: Annotated[
+        Order, Query(description="Order by seq; a cursor keeps the order of its page.")
+    ] = "asc",
+    after_seq: Annotated[
+        int, Query(ge=0, le=MAX_SEQ, description="Only messages after this seq.")
+    ] = 0,
+    before_seq: Annotated[
+        int, Query(ge=0, le=MAX_SEQ, description="Only messages before this seq.")
+    ] = MAX_SEQ,
+    q: Words = None,
+    content: Contents = None,
+) -> Response:
+    """Return the messages as they were sent, each with its seq, turn, token count and time.
+
+    Compaction does not change the log; `visibility` is how the context shows each message now.
+    Repeat `after_seq`, `before_seq` and `q` with a cursor. A tool result has an `output_ref`; with
+    `content_truncated` the message has only its preview. A page of large messages ends before
+    `limit`, with a `next_cursor`.
+    """
+    page_order: str = order
+    if cursor:
+        page_order, seq = cursors.decode_message(cursor)
+        if page_order == "asc":
+            after_seq = max(after_seq, seq)
+        else:
+            before_seq = min(before_seq, seq)
+    app_services = services(request)
+    read = app_services.log.page if q is None else partial(app_services.search.page, query_text=q)
+    conversation, page = await read(
+        tenant_of(request),
+        conversation_id,
+        after_seq=after_seq,
+        before_seq=before_seq,
+        order=page_order,
+        limit=limit,
+        bound=page_bound(request),
+    )
+    return await transcript(request, conversation, page, page_order, content)
+
+
+@router.put(
+    f"{_PATH}/{{message_id:path}}/pin",
+    summary="Pin a message",
+    response_model=Pinned,
+)
+async def pin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+    body: NoFields | None = None,
+) -> Response:
+    """Keep a message in the context verbatim, with its call group.
+
+    It is never summarised, cleared or dropped. A hidden message is shown again at its position.
+    `422` when pins would take more than half of the tokens that the context window leaves for
+    history.
+    """
+    seqs = await services(request).pins.pin(
+        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+@router.delete(
+    f"{_PATH}/{{message_id:path}}/pin",
+    summary="Unpin a message",
+    response_model=Pinned,
+)
+async def unpin_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    scope: Scope = "message",
+) -> Response:
+    """Unpin a message; the next compaction may hide or clear it."""
+    seqs = await services(request).pins.unpin(
+        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
+    )
+    return Json({"seqs": seqs})
+
+
+def message_id_from(text: str) -> str:
+    """Return the message id of a path; raises NotFound for an invalid id."""
+    if not 0 < len(text) <= MAX_ID_CHARS or not is_sendable(text):
+        raise NotFound.message(text)
+    return text
+
+
+async def transcript(
+    request: Request,
+    conversation: Conversation,
+    messages: Page[StoredMessage],
+    order: str,
+    content: str | None,
+) -> Response:
+    """Return a page of messages of one conversation, as many as its maximum size allows."""
+    page = [PageMessage(conversation, message) for message in messages]
+    shown = await services(request).transcripts.with_visibility(
+        tenant_of(request), page, Content(content or Content.AUTO), page_bound(request)
+    )
+    next_cursor = None
+    if messages.has_more or len(page) > len(shown):
+        next_cursor = cursors.encode("messages", order, shown[-1].page_message.message.seq)
+    data = [shown_message(message) for message in shown]
+    return await long_json({"data": data, "next_cursor": next_cursor}, size_of(shown))
+
+
+def size_of(shown: Sequence[TranscriptMessage]) -> int:
+    """Return the approximate length of messages with the results that are shown whole."""
+    originals = [item.original for item in shown]
+    results = (item.message.output for item in originals if not item.is_truncated)
+    whole = sum(output.byte_size for output in results if output is not None)
+    return whole + sum(item.message.byte_size for item in originals)
+
+
+def shown_message(shown: TranscriptMessage) -> dict[str, Any]:
+    """Return the original message with the service's fields; fields they hide are in `given`."""
+    message, body = shown.page_message.message, shown.original.raw_message
+    conversation = shown.page_message.conversation
+    own = {
+        "id": message.id,
+        "seq": message.seq,
+        "turn": message.turn,
+        "role": message.role,
+        "token_count": message.token_count,
+        "format": message.format,
+        "created_at": message.created_at,
+        "redacted_at": shown.redacted_at,
+        "conversation_id": conversation.public_id,
+        "agent_id": conversation.agent_id,
+        "output_ref": message.output_ref,
+        "content_truncated": shown.original.is_truncated,
+        "content_collected": shown.original.is_collected,
+        "pinned": shown.pinned,
+        "visibility": shown.visibility,
+    }
+    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
+    return {**body, **own, "given": hidden or None}

@@ -1,0 +1,221 @@
+"""Messages on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
+
+from app.blobs.schemas import ToolOutputRef
+from app.conversations.visibility import State
+from app.formats.message import FormatName, Role
+from app.http.fields import (
+    MAX_SEQ,
+    NAME_PATTERN,
+    AnyObject,
+    Format,
+    MessageObject,
+    RequestSchema,
+    ResponseSchema,
+    examples,
+)
+from app.http.pages import Page
+
+_ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
+
+PinScope = TypeAliasType(
+    "PinScope", Annotated[Literal["message", "turn"], Field(description="The range of a pin.")]
+)
+Order = TypeAliasType(
+    "Order", Annotated[Literal["asc", "desc"], Field(description="Oldest or newest first.")]
+)
+ResultContent = TypeAliasType(
+    "ResultContent",
+    Annotated[Literal["view", "full"], Field(description="How much of a result is returned.")],
+)
+
+
+class MessagesAppend(RequestSchema):
+    """A batch to append: all messages or none."""
+
+    model_config = examples(
+        {
+            "messages": [
+                {"role": "user", "content": "What is the weather in Bergen?"},
+                {"role": "assistant", "content": "It rains, 8 degrees."},
+            ],
+            "expected_seq": 0,
+        },
+        {
+            "format": "openai_responses",
+            "messages": [
+                {"role": "user", "content": "What is the weather in Bergen?"},
+                {
+                    "type": "function_call",
+                    "id": "fc_1",
+                    "call_id": "call_1",
+                    "name": "weather",
+                    "arguments": '{"city":"Bergen"}',
+                },
+                {"type": "function_call_output", "call_id": "call_1", "output": "Rain, 8 degrees."},
+            ],
+        },
+        {
+            "format": "gemini",
+            "messages": [
+                {"role": "user", "parts": [{"text": "What is the weather in Bergen?"}]},
+                {"role": "model", "parts": [{"text": "It rains, 8 degrees."}]},
+            ],
+        },
+    )
+
+    messages: list[MessageObject] = Field(
+        description="1 to 1000 messages in `format`: chat messages, Responses items, Anthropic"
+        " messages or Gemini contents. Consecutive Responses items of the model become one message,"
+        ' `{"role": "assistant", "output": [items]}`. A message with several tool results becomes'
+        " several messages. A Gemini call or response without an id has its name as id, the nth of"
+        " a name in its content `name#n`."
+    )
+    format: Format = FormatName.OPENAI_CHAT
+    expected_seq: int | None = Field(
+        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
+    )
+
+
+class Visibility(ResponseSchema):
+    """How the current context, which is the input of the next build, shows a message."""
+
+    state: State = Field(
+        description="`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its"
+        " place. `summarised`: a summary replaces it. `left_out`: hidden to fit the context window,"
+        " without a summary. `outside`: outside the active window, because of its time, a clear, or"
+        " a sliding window."
+    )
+    compaction_id: str | None = Field(
+        description="The compaction that made the summary, or that cleared or hid the message;"
+        " null for other states, and after hundreds of later compactions."
+    )
+    restored_at: datetime | None = Field(
+        description="When it was put back into the active window; null for other messages."
+    )
+
+
+class StoredMessage(ResponseSchema):
+    """A message as it was sent, with fields of the service."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = Field(description="Its id in the conversation.")
+    seq: int = Field(description="Its position, from 1 without gaps.")
+    turn: int = Field(description="Number of user messages up to it.")
+    role: Role = Field(description="Role of the message.")
+    token_count: int = Field(description="Its tokens, including reasoning.")
+    format: FormatName = Field(description="The format in which it was sent.")
+    created_at: datetime = Field(description="When it was received.")
+    redacted_at: datetime | None = Field(
+        description="When its content was replaced by a tombstone; null for other messages."
+    )
+    conversation_id: str = Field(description="The conversation it belongs to.")
+    agent_id: str | None = Field(description="The agent of that conversation.")
+    output_ref: ToolOutputRef | None = Field(
+        description="Reference to read a tool result by; null for other messages."
+    )
+    content_truncated: bool = Field(description="Whether only the preview of a result is returned.")
+    content_collected: bool = Field(
+        description="Whether garbage collection deleted the whole result."
+    )
+    pinned: bool = Field(description="Whether it is pinned, so that no compaction hides it.")
+    visibility: Visibility = Field(description="How the current context shows it.")
+    given: AnyObject | None = Field(
+        description="Fields of the original message that fields of the service replace; null"
+        " without any."
+    )
+
+
+_STORED: dict[str, Any] = {
+    "role": "user",
+    "content": "What is the weather in Bergen?",
+    "id": _ID,
+    "seq": 1,
+    "turn": 1,
+    "token_count": 12,
+    "format": "openai_chat",
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "redacted_at": None,
+    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+    "agent_id": None,
+    "output_ref": None,
+    "content_truncated": False,
+    "content_collected": False,
+    "pinned": False,
+    "visibility": {
+        "state": "summarised",
+        "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+        "restored_at": None,
+    },
+    "given": None,
+}
+
+
+class ShownMessage(StoredMessage):
+    """One message, as the transcript shows it."""
+
+    model_config = examples(_STORED)
+
+
+class MessagePage(Page[StoredMessage]):
+    """Messages in the requested order."""
+
+    model_config = examples({"data": [_STORED], "next_cursor": None})
+
+
+class Pinned(ResponseSchema):
+    """The messages that were pinned or unpinned."""
+
+    model_config = examples({"seqs": [12, 13, 14]})
+
+    seqs: list[int] = Field(
+        description="Seqs of the message with its call group, or of its turn; ascending."
+    )
+
+
+class RedactionRequest(RequestSchema):
+    """Why a message is redacted."""
+
+    model_config = examples({"reason": "The user withdrew consent"})
+
+    reason: str | None = Field(
+        default=None,
+        max_length=500,
+        pattern=NAME_PATTERN,
+        description="Kept in the record and in the event; it should quote no content.",
+    )
+
+
+class Redacted(ResponseSchema):
+    """The record of a redaction."""
+
+    model_config = examples(
+        {
+            "id": _ID,
+            "seq": 1,
+            "redacted_at": "2026-01-05T09:30:00.123456+00:00",
+            "reason": "The user withdrew consent",
+            "key_id": None,
+            "conversations": 2,
+        }
+    )
+
+    id: str = Field(description="Id of the message.")
+    seq: int = Field(description="Its position in the log.")
+    redacted_at: datetime = Field(description="When it was redacted first.")
+    reason: str | None = Field(description="As the first request gave it.")
+    key_id: str | None = Field(
+        description="The API key of that request; null while the service has no keys."
+    )
+    conversations: int = Field(
+        description="In how many conversations this request redacted it, forks included; 0 when it"
+        " was redacted everywhere before."
+    )

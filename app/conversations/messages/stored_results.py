@@ -1,0 +1,236 @@
+"""Blobs between the log and the blob store: stored on append, read by transcripts and readers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
+from app.blobs.offloading import NewBlob, PreviewedBlob
+from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
+from app.blobs.restoring import restore_result
+from app.blobs.stored_output import StoredOutput
+from app.common import json_text
+from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
+from app.common.errors import Gone, ServiceUnavailable
+from app.common.pages import UNBOUNDED, Bound
+from app.conversations.messages.draft import Draft
+from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.ports import BlobStore
+from app.formats.message import FormatName
+from app.policy.policy import ToolOutputPolicy
+from app.repositories import Database
+
+DeleteConversationObjects = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Deletes the objects of a tenant's deleted conversations."""
+
+CHUNKS_PER_READ = 16
+"""Chunks read with one statement: one megabyte, if they are full."""
+CHUNKS_PER_SMALL_READ = 2
+"""Chunks of the first read, if a few may be enough."""
+MAX_CONCURRENT_WRITES = 8
+"""Contents of one append that are written to the store at the same time."""
+MAX_AUTO_BYTES = 65_536
+"""The largest output that a transcript shows whole by default [tool-output.transcript]."""
+MAX_FULL_BYTES = 64 * 2**20
+"""The largest output that a transcript shows whole with `content=full`."""
+
+_log = logging.getLogger("app.outputs")
+
+
+class Content(StrEnum):
+    """How much of offloaded results a transcript shows [tool-output.transcript]."""
+
+    AUTO = "auto"
+    VIEW = "view"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A message of the transcript: the original, or with the preview of its result.
+
+    `is_truncated` is true for a preview, `is_collected` if the blob was collected.
+    """
+
+    message: StoredMessage
+    raw_message: dict[str, Any]
+    is_truncated: bool = False
+    is_collected: bool = False
+
+
+class StoredResults:
+    """Stores the blobs of drafts, and reads stored blobs a few chunks at a time."""
+
+    def __init__(self, database: Database, store: BlobStore, new_id: Callable[[], str]) -> None:
+        self._database = database
+        self._store = store
+        self._new_id = new_id
+
+    async def store_blobs(
+        self, tenant_id: str, conversation_id: str, drafts: Sequence[Draft]
+    ) -> list[tuple[Blob, list[StoredChunk]]]:
+        """Write the bytes of all new blobs to the store, and return the blobs' rows and chunks.
+
+        Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
+        """
+        new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
+
+        async def write(new_blob: NewBlob) -> tuple[Blob, list[StoredChunk]]:
+            blob, chunks = new_blob
+            content_id = self._new_id()
+            async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
+                stored = await writer.write(chunks)
+                key = await writer.finish()
+            return replace(blob, content_id=content_id, object_key=key), stored
+
+        return await for_each(new.values(), write, MAX_CONCURRENT_WRITES)
+
+    async def delete_conversation_objects(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> None:
+        """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
+        try:
+            for conversation_id in conversation_ids:
+                await self._store.delete_conversation(tenant_id, conversation_id)
+        except ServiceUnavailable:
+            _log.warning("objects_not_removed")
+
+    async def delete_objects(self, *object_keys: str | None) -> None:
+        """Delete objects that no row names any more; after a failure the sweep deletes them."""
+        keys = [key for key in object_keys if key is not None]
+        if not keys:
+            return
+        try:
+            await self._store.remove(keys)
+        except ServiceUnavailable:
+            _log.warning("objects_not_removed", extra={"data": {"count": len(keys)}})
+
+    async def attached_blobs(
+        self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
+    ) -> Mapping[str, PreviewedBlob]:
+        """Return the blobs that exist, each with its preview.
+
+        A collected blob has an empty preview: only a message that refers to it already may name it.
+        """
+        async with self._database.session() as session:
+            blobs = await session.blobs.find_all(conversation_id, refs)
+        return {blob.id: await self._with_preview(conversation_id, blob, policy) for blob in blobs}
+
+    async def _with_preview(
+        self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
+    ) -> PreviewedBlob:
+        while blob.collected_at is None:
+            builder = PreviewBuilder(policy)
+            chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
+            try:
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        builder.feed(chunk)
+                        if builder.is_full:
+                            break
+            except Gone:
+                # It was collected meanwhile; if it was stored again, it has another content id.
+                async with self._database.session() as session:
+                    current = await session.blobs.find(conversation_id, blob.id)
+                if current is None:
+                    raise
+                blob = current
+            else:
+                return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
+        return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
+
+    async def originals(
+        self,
+        conversation_id: str,
+        messages: Sequence[StoredMessage],
+        content: Content,
+        bound: Bound = UNBOUNDED,
+    ) -> list[Original]:
+        """Return messages with their original results, as far as `content` includes them.
+
+        The list ends early, but after one message at least, if the page would become too large.
+        """
+        outputs = [message.output for message in messages]
+        refs = {output.ref for output in outputs if output is not None and output.ref is not None}
+        blobs = {}
+        if refs:
+            async with self._database.session() as session:
+                blobs = {
+                    blob.id: blob for blob in await session.blobs.find_all(conversation_id, [*refs])
+                }
+        originals: list[Original] = []
+        total = 0
+        for message, output in zip(messages, outputs, strict=True):
+            size = _whole_size(output, content)
+            total += message.byte_size + size
+            if originals and size and total > bound.max_bytes:
+                break
+            blob = blobs.get(output.ref or "") if output is not None else None
+            is_collected = blob is not None and blob.collected_at is not None
+            if output is None or blob is None or is_collected or not size:
+                is_truncated = output is not None and output.is_cut
+                raw_message = await in_thread_if(
+                    message.byte_size > THREAD_BYTES, json_text.loads, message.body
+                )
+                originals.append(Original(message, raw_message, is_truncated, is_collected))
+            else:
+                data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
+                format = FormatName(message.format)
+                is_long = message.byte_size + size > THREAD_BYTES
+                raw_message = await in_thread_if(
+                    is_long, restore_result, message.body, format, output, data
+                )
+                originals.append(Original(message, raw_message))
+        return originals
+
+    async def chunks(
+        self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a blob chunk by chunk, from the chunk number `first` on."""
+        async with aclosing(self.batches(conversation_id, blob, first, count)) as batches:
+            async for batch in batches:
+                for chunk in batch:
+                    yield chunk
+
+    async def batches(
+        self, conversation_id: str, blob: Blob, first: int = 0, count: int = CHUNKS_PER_READ
+    ) -> AsyncGenerator[list[bytes]]:
+        """Yield the chunks of a blob in batches, of which the first has `count` chunks.
+
+        No session is open while the caller has a batch. Raises Gone if the blob is collected
+        meanwhile.
+        """
+        at = first
+        end = -(-blob.byte_size // CHUNK_BYTES)
+        while at < end:
+            async with self._database.session() as session:
+                chunks = await session.blobs.chunks(conversation_id, blob.content_id, at, count)
+            if not chunks:
+                raise Gone(f"Output {blob.id} was collected", {"ref": blob.id})
+            yield await self._decompressed(conversation_id, blob, chunks)
+            at, count = chunks[-1].number + 1, CHUNKS_PER_READ
+
+    async def _decompressed(
+        self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
+    ) -> list[bytes]:
+        try:
+            return await self._store.read(blob.object_key, chunks)
+        except ServiceUnavailable:
+            # An object is deleted after its rows: without rows this is a collected blob.
+            async with self._database.session() as session:
+                if await session.blobs.holds_content(conversation_id, blob.content_id):
+                    raise
+            raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
+
+
+def _whole_size(output: StoredOutput | None, content: Content) -> int:
+    """Return the size of a cut result that is shown whole, 0 for a preview."""
+    if output is None or not output.is_cut:
+        return 0
+    limits = {Content.AUTO: MAX_AUTO_BYTES, Content.VIEW: 0, Content.FULL: MAX_FULL_BYTES}
+    return output.byte_size if output.byte_size <= limits[content] else 0

@@ -1,0 +1,59 @@
+"""The compactions of providers: who has them, and their items. [compaction.provider-item]
+
+The cost of an encrypted item is known to its provider only. Until its usage is reported, it counts
+a token for every `BYTES_PER_TOKEN` bytes that are encrypted. A readable one counts its text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.conversations.view import ProviderItem
+from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
+from app.formats.message import FormatName, Reasoning
+from app.formats.reasoning_families import ANTHROPIC, OPENAI, XAI, accepted_families
+from app.models.tokens import MESSAGE_OVERHEAD, CountText
+from app.policy.policy import Policy, StrategyName
+
+BYTES_PER_TOKEN: Final = 4
+UNAVAILABLE: Final = "provider_compaction_unavailable"
+"""`degraded`: the strategy is `provider`, but the provider of the format has no compaction."""
+_FAMILIES: Final = {
+    FormatName.OPENAI_RESPONSES: ((), (OPENAI,), (XAI,)),
+    FormatName.ANTHROPIC: ((ANTHROPIC,),),
+}
+"""The families whose providers compact, by format; a name of no known family is taken for one."""
+
+
+NATIVE_FORMATS: Final = tuple(_FAMILIES)
+"""The formats whose providers compact."""
+
+
+def leaves_user_messages(format: FormatName, model: str) -> bool:
+    """Whether an item that is a message by itself stands for all but the user's messages.
+
+    OpenAI's endpoint for compactions returns those beside it.
+    """
+    is_openai = accepted_families(model, format)[:1] in ((), (OPENAI,))
+    return format is FormatName.OPENAI_RESPONSES and is_openai
+
+
+def has_compaction(format: FormatName, model: str) -> bool:
+    """Whether the provider of a model compacts what it is sent in a format."""
+    return accepted_families(model, format)[:1] in _FAMILIES.get(format, ())
+
+
+def asks_provider(policy: Policy, format: FormatName, model: str) -> bool:
+    """Whether a payload asks its provider to compact. [strategy.provider]"""
+    compaction = policy.compaction
+    is_asked = policy.strategy is StrategyName.PROVIDER and compaction.enabled and compaction.auto
+    return is_asked and has_compaction(format, model)
+
+
+def provider_item(
+    part: Reasoning, seq: int, format: FormatName, model: str, count: CountText
+) -> ProviderItem:
+    """Return the item of the message at a seq, which a model made, with its estimated cost."""
+    text = readable_summary(part)
+    tokens = count(text) if text else encrypted_bytes(part) // BYTES_PER_TOKEN
+    return ProviderItem(seq, format, model, MESSAGE_OVERHEAD + tokens, is_requested(part))

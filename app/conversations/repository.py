@@ -1,0 +1,242 @@
+"""Conversations in PostgreSQL: their settings, and their deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.common.ids import ConversationId
+from app.conversations.agents.agent import Agent
+from app.conversations.conversation import Conversation
+from app.conversations.rows import (
+    CONVERSATION_COLUMNS,
+    NO_CACHED_SETTINGS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
+    conversation_from,
+    newest_message_at,
+)
+from app.conversations.settings import SettingsList, StoredSettings
+from app.conversations.settings_statements import (
+    FIRST_VERSIONS,
+    SET_SETTINGS,
+    ConfigurableRepository,
+    VersionStatements,
+    change_parameters,
+)
+from app.conversations.snapshot_removal import remove_from_snapshots
+from app.conversations.windows.rolling_window import INHERIT, OwnWindow, conversation_window
+from app.database.connections import Statement
+from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
+
+ADD_CONVERSATION = Statement(f"""
+    INSERT INTO conversations (
+        conversation_id, tenant_id, agent_id, model, policy, sections, tools,
+        metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
+    ) VALUES (
+        CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
+        CAST(:model AS text), CAST(:policy AS text),
+        CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
+        CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
+        {FIRST_VERSIONS}, CAST(:own_id AS text)
+    ) ON CONFLICT (conversation_id) DO NOTHING
+""")
+_HEAD_COLUMNS = "conversation_id, counter, window_seconds, cleared_at, newest_at"
+ADD_HEAD = Statement(f"""
+    INSERT INTO heads ({_HEAD_COLUMNS})
+    VALUES (CAST(:conversation_id AS uuid), CAST(:counter AS text),
+        CAST(:window_seconds AS bigint), NULL, NULL)
+""")
+ADD_HEAD_OF_AGENT = Statement(f"""
+    INSERT INTO heads ({_HEAD_COLUMNS})
+    SELECT CAST(:conversation_id AS uuid), CAST(:counter AS text),
+        CAST(:window_seconds AS bigint), a.last_cleared_at,
+        a.last_cleared_at + interval '1 microsecond'
+    FROM (SELECT 1) AS added
+    LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
+        AND a.agent_id = CAST(:agent_id AS text)
+""")
+_FIND = f"""
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    {SETTINGS_JOINS}
+    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+"""
+STORED_KEYS = Statement("""
+    SELECT conversation_id,
+        tenant_id = CAST(:tenant_id AS text)
+            AND coalesce(own_id, CAST(conversation_id AS text)) = CAST(:public_id AS text) AS is_own
+    FROM conversations
+    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+""")
+OWN_IDS = Statement("""
+    SELECT conversation_id, own_id FROM conversations
+    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+        AND tenant_id = CAST(:tenant_id AS text) AND own_id IS NOT NULL
+""")
+# Two creations of one id wait for each other, although they may choose different keys.
+LOCK_ID = Statement("""
+    SELECT pg_advisory_xact_lock(
+        hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
+""")
+FIND_CONVERSATION = Statement(f"""
+    SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
+        {newest_message_at("CAST(:conversation_id AS uuid)")} AS last_message_at
+    {_FIND}
+""")
+# Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
+LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
+CHANGE_CONVERSATION = Statement(f"""
+    WITH counted AS (
+        UPDATE heads SET counter = CAST(:counter AS text)
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND counter <> CAST(:counter AS text)
+    )
+    UPDATE conversations
+    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
+        rolling_window_seconds = CAST(:own_window_seconds AS bigint),
+        expires_at = CAST(:expires_at AS timestamptz)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+        AND tenant_id = CAST(:tenant_id AS text)
+""")
+VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
+IDS_OF_AGENT = Statement("""
+    SELECT conversation_id FROM conversations
+    WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+""")
+FIND_OWNER = Statement("""
+    SELECT tenant_id, own_id FROM conversations
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
+DELETE_STATEMENTS = {
+    table: Statement(
+        f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
+    )
+    for table in CONVERSATION_TABLES
+}
+
+
+class ConversationRepository(ConfigurableRepository[Conversation]):
+    """Stores conversations and their settings."""
+
+    versions = VERSIONS
+
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
+        return {"conversation_id": resource_id}
+
+    async def add(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        agent: Agent | None,
+        counter: str,
+        settings: StoredSettings,
+        metadata: str,
+        own_window: OwnWindow = INHERIT,
+        own_id: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> bool:
+        """Create one with an empty log; False when the key is taken."""
+        window = conversation_window(
+            own_window,
+            agent.rolling_window if agent is not None else None,
+            self._settings_cache.defaults,
+        )
+        key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
+        agent_id = agent.agent_id if agent is not None else None
+        added = await self._session.run(
+            ADD_CONVERSATION,
+            **key,
+            agent_id=agent_id,
+            metadata=metadata,
+            own_id=own_id,
+            own_window_seconds=window.stored,
+            expires_at=expires_at,
+            **asdict(settings),
+        )
+        if not added:
+            return False
+        await self._session.run(
+            ADD_HEAD if agent_id is None else ADD_HEAD_OF_AGENT,
+            **key,
+            agent_id=agent_id,
+            counter=counter,
+            window_seconds=window.seconds,
+        )
+        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
+            if body != "[]":
+                await self.add_version(tenant_id, conversation_id, kind, 1, body)
+        return True
+
+    async def stored_keys(
+        self, tenant_id: str, public_id: str, keys: Sequence[str]
+    ) -> Mapping[str, bool]:
+        """Return which of these keys any tenant has, each with whether this is its conversation."""
+        rows = await self._session.all(
+            STORED_KEYS, tenant_id=tenant_id, public_id=public_id, keys=list(keys)
+        )
+        return {str(row["conversation_id"]): row["is_own"] for row in rows}
+
+    async def own_ids(self, tenant_id: str, keys: Collection[str]) -> Mapping[str, str]:
+        """Return the callers' own ids of those conversations that have one, by key."""
+        rows = await self._session.all(OWN_IDS, tenant_id=tenant_id, keys=list(keys))
+        return {str(row["conversation_id"]): row["own_id"] for row in rows}
+
+    async def lock_id(self, tenant_id: str, public_id: str) -> None:
+        """Make other creations of a tenant with this id wait until the transaction ends."""
+        await self._session.all(LOCK_ID, tenant_id=tenant_id, public_id=public_id)
+
+    async def find(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        default_model: str | None,
+        model: str | None = None,
+    ) -> Conversation | None:
+        """Return one with inherited settings, or None."""
+        row = await self._session.first(
+            FIND_CONVERSATION,
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            model=model,
+            default_model=default_model,
+            **NO_CACHED_SETTINGS,
+        )
+        return conversation_from(row, self._settings_cache.defaults) if row is not None else None
+
+    async def change(self, tenant_id: str, resource: Conversation) -> None:
+        """Store the settings of a conversation that exists."""
+        await self._session.run(
+            CHANGE_CONVERSATION,
+            tenant_id=tenant_id,
+            conversation_id=UUID(resource.conversation_id),
+            agent_id=resource.agent_id,
+            counter=resource.counter,
+            own_window_seconds=resource.rolling_window.stored,
+            expires_at=resource.expires_at,
+            **change_parameters(resource),
+        )
+
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
+        """Return the ids of an agent's conversations."""
+        rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
+        return [ConversationId(str(row["conversation_id"])) for row in rows]
+
+    async def remove(self, conversation_id: str) -> Mapping[str, int]:
+        """Delete it with all data derived from it; returns deleted rows by table."""
+        owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
+        snapshot_rows: dict[str, int] = {}
+        if owner is not None:
+            public_id = owner["own_id"] or conversation_id
+            snapshot_rows = await remove_from_snapshots(
+                self._session, owner["tenant_id"], conversation_id, public_id
+            )
+        deleted = {
+            name: await self._session.run(statement, conversation_id=conversation_id)
+            for name, statement in DELETE_STATEMENTS.items()
+        }
+        return deleted | snapshot_rows

@@ -1,0 +1,382 @@
+"""Conversion of rows into domain objects, for every statement that returns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cachetools import LRUCache
+
+from app.common import json_text
+from app.common.ids import AgentId, ConversationId, MessageId
+from app.conversations.agents.agent import Agent
+from app.conversations.compaction_receipt import Compaction
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.epoch import Epoch
+from app.conversations.messages.batch import Calls
+from app.conversations.messages.row import LogRow
+from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.settings import ListVersions, StoredSettings
+from app.conversations.turns import Entry, entry
+from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
+from app.conversations.windows.active_window import window_from
+from app.conversations.windows.rolling_window import (
+    INHERIT,
+    RollingWindow,
+    WindowDefaults,
+    agent_window,
+    conversation_window,
+    own_from,
+)
+from app.formats.message import FormatName, Role
+from app.models.calibration import Calibration
+
+# Settings can be large and change rarely. PostgreSQL returns them only if the version that this
+# process has cached, named by the parameters `cached_…`, is outdated.
+_IS_CACHED = """(c.updated_at = CAST(:cached_at AS timestamptz)
+    AND a.updated_at IS NOT DISTINCT FROM CAST(:cached_agent_at AS timestamptz)
+    AND m.updated_at IS NOT DISTINCT FROM CAST(:cached_model_at AS timestamptz))"""
+
+
+def _unless_cached(column: str, name: str) -> str:
+    return f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {column} END AS {name}"
+
+
+_SMALL_COLUMNS = (
+    "c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at",
+    "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
+    "c.sections_version, c.tools_version",
+    "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
+    "cal.reports AS calibrated_reports",
+    "cal.sealed_reported / cal.sealed_counted AS calibrated_sealed",
+    "c.rolling_window_seconds AS own_window_seconds",
+    "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
+    "c.expires_at",
+)
+CONVERSATION_COLUMNS = ", ".join(
+    (
+        *_SMALL_COLUMNS,
+        f"coalesce({_IS_CACHED}, false) AS is_cached",
+        _unless_cached("c.metadata", "metadata"),
+        _unless_cached("c.policy", "policy"),
+        _unless_cached("c.sections", "sections"),
+        _unless_cached("c.tools", "tools"),
+        _unless_cached("a.model", "agent_model"),
+        _unless_cached("a.policy", "agent_policy"),
+        _unless_cached("a.sections", "agent_sections"),
+        _unless_cached("a.tools", "agent_tools"),
+        _unless_cached("m.entry", "model_entry"),
+    )
+)
+_WITHOUT_LISTS = (
+    *_SMALL_COLUMNS,
+    "c.metadata, '[]' AS sections, '[]' AS tools",
+    "a.model AS agent_model, '[]' AS agent_sections, '[]' AS agent_tools, m.entry AS model_entry",
+)
+LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
+"""The columns of conversations for a list, without settings except for the model."""
+SETTINGS_COLUMNS = ", ".join(
+    (
+        *_SMALL_COLUMNS,
+        "c.metadata, c.policy, c.sections, c.tools",
+        "a.model AS agent_model, a.policy AS agent_policy, a.sections AS agent_sections",
+        "a.tools AS agent_tools, m.entry AS model_entry",
+    )
+)
+"""The columns of conversations with all of their settings."""
+STATE_COLUMNS = """
+    h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
+    h.provider_calls, h.is_answering, h.view_version, h.compaction_id,
+    h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
+    h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
+    h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
+    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
+    h.unstored_tokens, h.unstored_version, h.due_at IS NOT NULL AS is_due,
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
+"""
+
+
+def newest_message_at(conversation_id: str) -> str:
+    """Return the term for when the newest message of a conversation was received."""
+    return f"""(
+        SELECT newest.created_at FROM messages newest
+        WHERE newest.conversation_id = {conversation_id}
+        ORDER BY newest.seq DESC LIMIT 1
+    )"""
+
+
+_MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
+SETTINGS_JOINS = f"""
+    LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
+    LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
+    LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = {_MODEL}
+        AND cal.counter = h.counter
+"""
+
+
+def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
+    """Return an agent from its row."""
+    return Agent(
+        agent_id=AgentId(row["agent_id"]),
+        name=row["name"],
+        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
+        metadata=row["metadata"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        versions=_versions_from(row),
+        rolling_window=agent_window(
+            INHERIT if row["inherits_window"] else row["rolling_window_seconds"], defaults
+        ),
+        cleared_at=row["last_cleared_at"],
+    )
+
+
+def state_from(row: Any) -> ConversationState:
+    """Return a conversation's state from its row."""
+    compaction_id = row["compaction_id"]
+    return ConversationState(
+        head_seq=row["head_seq"],
+        turns=row["turns"],
+        tokens=row["tokens"],
+        calls=Calls(
+            dict(zip(row["open_calls"], row["open_seqs"], strict=True)),
+            row["group_seq"],
+            tuple(row["provider_calls"]),
+            row["is_answering"],
+        ),
+        view_version=row["view_version"],
+        compaction_id=str(compaction_id) if compaction_id else None,
+        hidden_span=Span(row["span_start"], row["span_end"])
+        if row["span_start"] is not None
+        else None,
+        summary_tokens=row["summary_tokens"],
+        hidden_tokens=row["hidden_tokens"],
+        hidden_messages=row["hidden_messages"],
+        kept_seqs=tuple(row["kept"]),
+        view_cause=row["view_cause"],
+        results_cleared_through=row["trimmed_through"],
+        mentions=tuple(row["mentions"]),
+        promoted=tuple(row["promoted"]),
+        promoted_turn=row["promoted_turn"],
+        resume_at_tokens=row["resume_at"],
+        is_due=row["is_due"],
+        is_resting=row["is_resting"],
+        failures=row["failures"],
+        window=window_from(row["since"], row["parts"]),
+        outside_tokens=row["outside_tokens"],
+        outside_messages=row["outside_messages"],
+        window_seconds=row["window_seconds"],
+        cleared_at=row["cleared_at"],
+        cleared_seq=row["cleared_seq"],
+        oldest_at=row["oldest_at"],
+        redacted_version=row["redacted_version"],
+        unstored_tokens=row["unstored_tokens"]
+        if row["unstored_version"] == row["view_version"]
+        else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSettings:
+    """The cached settings of a conversation, with the times of their last changes."""
+
+    updated_at: datetime | None = None
+    agent_updated_at: datetime | None = None
+    model_updated_at: datetime | None = None
+    conversation: Conversation | None = None
+
+    @property
+    def parameters(self) -> dict[str, datetime | None]:
+        """The statement parameters that name the cached versions."""
+        return {
+            "cached_at": self.updated_at,
+            "cached_agent_at": self.agent_updated_at,
+            "cached_model_at": self.model_updated_at,
+        }
+
+
+NO_CACHED_SETTINGS = CachedSettings().parameters
+"""The parameters of a read that always returns the settings."""
+
+
+class SettingsCache:
+    """A cache of the settings of conversations, so that a read returns only changed settings."""
+
+    def __init__(self, defaults: WindowDefaults, max_size: int = 1024) -> None:
+        self.defaults = defaults
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
+
+    def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
+        """Return the cached settings of a tenant's conversation for a request with this model."""
+        return self._cache.get((tenant_id, conversation_id, model)) or CachedSettings()
+
+    def conversation_from(
+        self, row: Any, tenant_id: str, cached: CachedSettings, model: str | None = None
+    ) -> Conversation:
+        """Return a conversation from a row of a statement with the parameters of `cached`."""
+        if row["is_cached"] and cached.conversation is not None:
+            conversation = replace(
+                cached.conversation,
+                counter=row["counter"],
+                state=state_from(row),
+                calibration=calibration_from(row),
+            )
+            cached = replace(cached, conversation=conversation)
+        else:
+            conversation = conversation_from(row, self.defaults)
+            cached = CachedSettings(
+                row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
+            )
+        self._cache[tenant_id, conversation.conversation_id, model] = cached
+        return conversation
+
+
+def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
+    """Return a conversation from a row with all of its settings."""
+    agent = StoredSettings()
+    if row["agent_policy"] is not None:
+        agent = StoredSettings(
+            row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
+        )
+    return Conversation(
+        conversation_id=ConversationId(str(row["conversation_id"])),
+        agent_id=row["agent_id"],
+        counter=row["counter"],
+        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
+        agent=agent,
+        metadata=row["metadata"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        state=state_from(row),
+        model_entry=row["model_entry"],
+        versions=_versions_from(row),
+        calibration=calibration_from(row),
+        last_message_at=row.get("last_message_at"),
+        rolling_window=_window_from(row, defaults),
+        own_id=row["own_id"],
+        expires_at=row["expires_at"],
+    )
+
+
+def _window_from(row: Any, defaults: WindowDefaults) -> RollingWindow:
+    agent = None
+    if row["inherits_window"] is not None:  # it has an agent
+        inherits = row["inherits_window"]
+        agent = agent_window(INHERIT if inherits else row["agent_window_seconds"], defaults)
+    return conversation_window(own_from(row["own_window_seconds"]), agent, defaults)
+
+
+def _versions_from(row: Any) -> ListVersions:
+    return ListVersions(row["sections_version"], row["tools_version"])
+
+
+def calibration_from(row: Any) -> Calibration | None:
+    """Return the calibration of a row, None without one."""
+    if row["calibrated_factor"] is None:
+        return None
+    names = ("factor", "margin", "reports", "sealed")
+    return Calibration(*(row[f"calibrated_{name}"] for name in names))
+
+
+def stored_message_from(row: Any) -> StoredMessage:
+    """Return a message of a transcript from its row."""
+    return StoredMessage(
+        id=MessageId(row["message_id"]),
+        seq=row["seq"],
+        turn=row["turn"],
+        role=row["role"],
+        format=row["format"],
+        token_count=row["tokens"] + row["reasoning_tokens"],
+        body=row["body"],
+        created_at=row["created_at"],
+        stored_output=row["output"],
+    )
+
+
+_LOG_ROW_COLUMNS = (
+    *("ids", "seqs", "roles", "row_tokens", "row_reasoning", "row_calls", "row_media"),
+    *("row_formats", "bodies", "outputs", "row_joins"),
+)
+
+
+def log_rows_from(row: Any) -> list[LogRow]:
+    """Return log rows from one array per column."""
+    if row["seqs"] is None:
+        return []
+    columns = (row[name] for name in _LOG_ROW_COLUMNS)
+    return [
+        LogRow(
+            id=message_id,
+            seq=seq,
+            role=Role(role),
+            tokens=tokens,
+            reasoning_tokens=reasoning,
+            call_ids=tuple(json_text.loads(calls)) if calls else (),
+            has_media=media,
+            format=FormatName(name),
+            text=body,
+            stored_output=output,
+            joins=joins,
+        )
+        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output, joins in (
+            zip(*columns, strict=True)
+        )
+    ]
+
+
+def entry_from(row: Any, *, pinned: bool = False) -> Entry:
+    """Return a message as compaction planning reads it."""
+    return entry(row["seq"], Role(row["role"]), row["tokens"], pinned, joins=row["joins"])
+
+
+def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
+    """Return an epoch from columns with a prefix, None without one."""
+    if row[f"{prefix}epoch"] is None:
+        return None
+    return Epoch(
+        epoch=row[f"{prefix}epoch"],
+        epoch_id=str(row[f"{prefix}epoch_id"]),
+        payload_stream=row[f"{prefix}lane"],
+        format=row[f"{prefix}format"],
+        window=row[f"{prefix}window"],
+        reason=row[f"{prefix}reason"],
+        start_seq=row[f"{prefix}start_seq"],
+        view_version=row[f"{prefix}view_version"],
+        start_json=row[f"{prefix}frame"] or known_start or "",
+        sections_hash=row[f"{prefix}sections_hash"],
+        tools_hash=row[f"{prefix}tools_hash"],
+        policy_hash=row[f"{prefix}policy_hash"],
+    )
+
+
+def summaries_from(made: str) -> tuple[Summary, ...]:
+    """Return the summaries that a compaction made, from their stored JSON."""
+    return tuple(map(summary_from, json_text.loads(made)))
+
+
+def compaction_from(row: Any) -> Compaction:
+    """Return a receipt; one that a redaction has emptied has no view."""
+    parent = row["parent_id"]
+    span = Span(row["span_start"], row["span_end"])
+    if row["view"]:
+        view = view_from(json_text.loads(row["view"]))
+    else:
+        view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
+    read: dict[str, Any] = {
+        "compaction_id": str(row["compaction_id"]),
+        "parent_id": str(parent) if parent else None,
+        "strategies_run": tuple(row["strategies_run"]),
+        "hidden_span": span,
+        "view": view,
+        "made": summaries_from(row["made"]),
+        "degraded": tuple(row["degraded"]),
+    }
+    names = {field.name for field in fields(Compaction)} - read.keys()
+    return Compaction(**read, **{name: row[name] for name in names})
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as JSON has it: ids as text."""
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,78 @@
+"""`/v1/search`: messages of all conversations by their words."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.conversations.search.schemas import SearchPage
+from app.conversations.search.several import MAX_HITS, Hit, SearchPlace
+from app.http import cursors
+from app.http.bodies import Json
+from app.http.dependencies import Cursor, page_bound, services, tenant_of
+from app.http.fields import AgentId
+from app.http.routing import PageRoute
+from app.prompt.agent_tools import MAX_QUERY_CHARS
+
+router = APIRouter(route_class=PageRoute, tags=["messages"])
+
+
+@router.get(
+    "/v1/search",
+    summary="Search all conversations",
+    response_model=SearchPage,
+)
+async def search_messages(
+    request: Request,
+    q: Annotated[
+        str,
+        Query(
+            max_length=MAX_QUERY_CHARS,
+            description="Words that a message has, as `q` of a transcript.",
+            examples=['trip "Bergen in May" -hotel'],
+        ),
+    ],
+    agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_HITS, description="Maximum number of items on a page.")
+    ] = 20,
+    cursor: Cursor = None,
+) -> Response:
+    """Return messages of all conversations that match a query, each with a snippet.
+
+    The newest conversation is first, and in it the newest message. A page ends after
+    1,000 conversations, or after 200 that are searched for the first time and so are indexed: it
+    may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and `agent_id`
+    with a cursor.
+    """
+    digest = cursors.digest_of(q, agent_id)
+    after = None
+    if cursor:
+        at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
+        after = SearchPlace((at, conversation_id), before_seq)
+    page = await services(request).tenant_search.page(
+        tenant_of(request), q, agent_id, after, limit, page_bound(request)
+    )
+    next_cursor = None
+    if page.end is not None:
+        at, conversation_id = page.end.place
+        next_cursor = cursors.encode(
+            "search", digest, at.isoformat(), conversation_id, page.end.before_seq
+        )
+    public_ids = await services(request).conversation_keys.public_ids_of(
+        tenant_of(request), {hit.conversation_id for hit in page.hits}
+    )
+    data = [_item(hit, public_ids[hit.conversation_id]) for hit in page.hits]
+    return Json({"data": data, "next_cursor": next_cursor})
+
+
+def _item(hit: Hit, public_id: str) -> dict[str, Any]:
+    return {
+        "conversation_id": public_id,
+        "seq": hit.message.seq,
+        "id": hit.message.id,
+        "role": hit.message.role,
+        "snippet": hit.excerpt,
+        "created_at": hit.message.created_at,
+    }

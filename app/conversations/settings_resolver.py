@@ -1,0 +1,342 @@
+"""Resolution of settings levels into resolved settings, with a cache.
+
+Settings levels change rarely and are read with every request: they are parsed and counted once for
+each distinct set of levels, whose texts are the key of the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from cachetools import LRUCache
+
+from app.blobs.preview import bounded_by_window
+from app.common import json_text
+from app.common.errors import ContextError, ContextLimitUnknown, ModelSource
+from app.conversations.conversation import Conversation
+from app.conversations.epoch import Epoch
+from app.conversations.epochs import EpochStart
+from app.conversations.lookup import get_conversation
+from app.conversations.ports import Models, Tokenizer
+from app.formats import tool_from, tools_of
+from app.formats.message import FormatName
+from app.models.budget import Limits, limits_for
+from app.models.calibration import NO_REPORTS, Calibration, safety_margin
+from app.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
+from app.models.families import start_factor
+from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
+from app.models.tokens import CountText
+from app.policy.policy import (
+    CounterName,
+    OnUnknownModel,
+    Policy,
+    ToolOutputPolicy,
+    as_json,
+    effective,
+)
+from app.prompt.resolved_settings import (
+    RequestSettings,
+    ResolvedSettings,
+    digest,
+    fixed_usage,
+    message_tokens,
+    tool_costs,
+    tools_from,
+)
+from app.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
+from app.repositories import Repositories
+
+_INLINE_CHARS = 32_768
+"""Larger settings are counted in a thread."""
+_BASE_CHARS = 4_096
+"""The approximate size of resolved settings without sections and tools."""
+
+
+class SettingsResolver:
+    """Resolves settings, with a cache of the most recently used ones."""
+
+    def __init__(
+        self,
+        models: Models,
+        tokenizer: Tokenizer,
+        service_policy: Mapping[str, Any],
+        default_model: str | None,
+        *,
+        max_chars: int = 16 * 2**20,
+    ) -> None:
+        self._models = models
+        self._tokenizer = tokenizer
+        self._service_policy = service_policy
+        self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
+        self._cache = LRUCache(max_chars, getsizeof=lambda cached: cached[1])
+        self.default_model = default_model
+
+    async def find_conversation(
+        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
+    ) -> Conversation:
+        """Return a conversation with its settings for this model; raises NotFound."""
+        return await get_conversation(
+            session, tenant_id, conversation_id, self.default_model, model
+        )
+
+    def counter(self, name: str) -> CountText:
+        """Return the function that counts tokens with this counter."""
+        match CounterName(name):
+            case CounterName.TOKENIZER:
+                return self._tokenizer.count
+            case CounterName.BYTES_4:
+                return text_bytes_4
+            case CounterName.CHARS_4:
+                return text_chars_4
+            case CounterName.CHARS_2_5:
+                return text_chars_2_5
+
+    def policy(self, *levels: str) -> Policy:
+        """Return the effective policy of stored settings levels, weakest first."""
+        return effective(self._service_policy, *(json_text.loads(level) for level in levels))
+
+    def policy_of(self, conversation: Conversation) -> Policy:
+        """Return the effective policy of a conversation."""
+        return self.policy(conversation.agent.policy, conversation.settings.policy)
+
+    async def tool_output_of(self, conversation: Conversation) -> ToolOutputPolicy:
+        """Return the policy of tool output, its previews bounded by a known window."""
+        policy = self.policy_of(conversation).tool_output
+        try:
+            resolved = await self.of(conversation)
+        except ContextError:
+            return policy
+        return bounded_by_window(policy, resolved.policy_limits)
+
+    async def of(
+        self,
+        conversation: Conversation,
+        request: RequestSettings | None = None,
+        factor: float | None = None,
+    ) -> ResolvedSettings:
+        """Return the resolved settings of a conversation and a request.
+
+        Counts are multiplied by `factor`, by default the current calibration factor of the model.
+        The margin is always that of the current calibration.
+        """
+        calibration = self.calibration_of(conversation, request)
+        if factor is None:
+            factor = calibration.factor
+        levels = (
+            conversation.agent,
+            conversation.settings,
+            conversation.counter,
+            conversation.model_entry,
+            request,
+        )
+        key = (*levels, factor, calibration)
+        with suppress(KeyError):  # get() would hash the large key twice as often
+            return self._cache[key][0]
+        resolved, size = await self._uncalibrated((*levels, 1.0, NO_REPORTS), conversation, request)
+        if factor != 1 or calibration != NO_REPORTS:
+            stored = conversation.model or self.default_model
+            resolved = _calibrated(resolved, factor, calibration, stored)
+            resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
+            self._add(key, resolved, size)
+        return resolved
+
+    def calibration_of(
+        self, conversation: Conversation, request: RequestSettings | None = None
+    ) -> Calibration:
+        """Return the calibration of counts for the model of a request, by its family at first."""
+        model = (request and request.model) or conversation.model or self.default_model
+        info = self.model_info(conversation, model) if model else None
+        return applied_calibration(conversation.calibration, conversation.counter, model, info)
+
+    async def _uncalibrated(
+        self, key: tuple[Any, ...], conversation: Conversation, given: RequestSettings | None
+    ) -> tuple[ResolvedSettings, int]:
+        """Return the settings without calibration, and their size in characters."""
+        with suppress(KeyError):
+            return self._cache[key]
+        request = given or RequestSettings()
+        levels = (conversation.agent, conversation.settings, request)
+        size = sum(len(level.sections) + len(level.tools) for level in levels)
+        if size > _INLINE_CHARS:
+            resolved = await asyncio.to_thread(self._resolve, conversation, given)
+        else:
+            resolved = self._resolve(conversation, given)
+        self._add(key, resolved, size + _BASE_CHARS)
+        return resolved, size + _BASE_CHARS
+
+    def model_info(self, conversation: Conversation, model: str) -> ModelInfo | None:
+        """Return the registry entry of the conversation's effective model, None without one."""
+        info = self._models.find(model)
+        if conversation.model_entry is not None:
+            return merged_entry(model, info, conversation.model_entry)
+        return info
+
+    def recorded(
+        self, conversation: Conversation, epoch: Epoch, start: EpochStart, texts: Mapping[str, str]
+    ) -> ResolvedSettings:
+        """Return the resolved settings of an epoch from its record.
+
+        They serve to render payloads; they have no limits for compaction.
+        """
+        model = epoch.payload_stream.partition(":")[2]
+        info = self.model_info(conversation, model)
+        policy = effective(json_text.loads(texts[epoch.policy_hash]))
+        stored = json_text.loads(texts[epoch.sections_hash])
+        sections = tuple(section_from(raw, index) for index, raw in enumerate(stored))
+        tools = tuple(map(tool_from, json_text.loads(texts[epoch.tools_hash])))
+        count = self.counter(conversation.counter)
+        costs = tool_costs(tools, count)
+        limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
+        resolved = ResolvedSettings(
+            policy=policy,
+            model=model,
+            info=info,
+            limits=limits,
+            policy_limits=None,
+            limits_error=None,
+            sections=sections,
+            tools=tools,
+            raw_fixed=fixed_usage(sections, sum(costs), count),
+            factor=start.factor,
+            count=count,
+            sections_hash=epoch.sections_hash,
+            tools_hash=epoch.tools_hash,
+            policy_hash=epoch.policy_hash,
+            texts=texts,
+            tool_costs=costs,
+        )
+        return resolved.with_usual_deferral(FormatName(epoch.format))
+
+    def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
+        """Add settings to the cache, and evict the least recently used ones beyond its bound."""
+        if size <= self._cache.maxsize:
+            self._cache[key] = (resolved, size)
+
+    def _model_source(
+        self, conversation: Conversation, request: RequestSettings
+    ) -> ModelSource | None:
+        """Return the settings level that sets the model, None if none does."""
+        candidates: tuple[tuple[str | None, ModelSource], ...] = (
+            (request.model, "request"),
+            (conversation.settings.model, "conversation"),
+            (conversation.agent.model, "agent"),
+            (self.default_model, "service"),
+        )
+        return next((source for model, source in candidates if model), None)
+
+    def _resolve(
+        self, conversation: Conversation, given: RequestSettings | None
+    ) -> ResolvedSettings:
+        request = given or RequestSettings()
+        levels = (conversation.agent, conversation.settings, request)
+        policy = self.policy_of(conversation)
+        stored = conversation.model or self.default_model
+        model = request.model or stored
+        info = self._models.find(model) if model else None
+        tenant = None
+        if model and conversation.model_entry is not None:
+            tenant = merged_entry(model, info, conversation.model_entry)
+        sections = merge_sections(
+            [section_from(raw, index) for index, raw in enumerate(json_text.loads(level.sections))]
+            for level in levels
+        )
+        tools = tools_from([json_text.loads(level.tools) for level in levels])
+        left_out: tuple[str, ...] = ()
+        if given is not None:  # otherwise the hosted tools of all formats are counted
+            tools, left_out = tools_of(tools, given.format)
+        count = self.counter(conversation.counter)
+        costs = tool_costs(tools, count)
+        limits, limits_error = _limits(policy, request, info, tenant)
+        if isinstance(limits_error, ContextLimitUnknown):
+            limits_error = ContextLimitUnknown.of(model, self._model_source(conversation, request))
+        if stored is not None and stored != model:
+            policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
+        else:
+            policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
+        static = [asdict(section) for section in static_sections(sections)]
+        lists = static, [tool.record() for tool in tools]
+        texts = [json_text.dumps(value) for value in (*lists, as_json(policy))]
+        hashes = [*map(digest, texts)]
+        resolved = ResolvedSettings(
+            policy=policy,
+            model=model,
+            info=tenant or info,
+            limits=limits,
+            policy_limits=policy_limits,
+            limits_error=limits_error,
+            sections=sections,
+            tools=tools,
+            raw_fixed=fixed_usage(sections, sum(costs), count),
+            factor=1.0,
+            count=count,
+            sections_hash=hashes[0],
+            tools_hash=hashes[1],
+            policy_hash=hashes[2],
+            texts=dict(zip(hashes, texts, strict=True)),
+            tool_costs=costs,
+            left_out_tools=left_out,
+            raw_dynamic=message_tokens(dynamic_texts(sections), count),
+        )
+        return resolved.with_usual_deferral(request.format)
+
+
+def applied_calibration(
+    calibration: Calibration | None, counter: str, model: str | None, info: ModelInfo | None
+) -> Calibration:
+    """Return the calibration that counts of a model by this counter are corrected with."""
+    calibration = calibration or NO_REPORTS
+    if counter != CounterName.TOKENIZER:
+        return calibration.applied(1.0, exact=False)
+    if info is None:
+        return calibration.applied(start_factor(model or ""), exact=False)
+    return calibration.applied(info.start_factor, exact=info.exact)
+
+
+def _calibrated(
+    resolved: ResolvedSettings, factor: float, calibration: Calibration, stored: str | None
+) -> ResolvedSettings:
+    """Return settings with a calibration; it changes the limits of the stored model only."""
+
+    def with_margin(limits: Limits | None) -> Limits | None:
+        if limits is None:
+            return None
+        return replace(limits, margin=safety_margin(limits.margin, factor, calibration))
+
+    is_stored_model = resolved.model == stored
+    return replace(
+        resolved,
+        factor=factor,
+        sealed_factor=calibration.sealed,
+        limits=with_margin(resolved.limits),
+        policy_limits=with_margin(resolved.policy_limits)
+        if is_stored_model
+        else resolved.policy_limits,
+        # The deferred tools depend on the factor, so they are determined again.
+        raw_fixed=replace(resolved.raw_fixed, tool_descriptions=sum(resolved.tool_costs)),
+    )
+
+
+def _limits(
+    policy: Policy, request: RequestSettings, info: ModelInfo | None, tenant: ModelInfo | None
+) -> tuple[Limits | None, ContextError | None]:
+    """Return the limits of a request, or the error if they are unknown."""
+    try:
+        window = resolve_context_window(
+            request.max_context_tokens,
+            policy.budget.context_window,
+            info,
+            tenant,
+            request.max_output_tokens or policy.budget.max_output_tokens,
+            policy.budget.on_unknown_model is OnUnknownModel.DERIVE,
+        )
+    except ContextError as error:
+        return None, error
+    model_info = tenant or info
+    margin = model_info.margin if model_info is not None else INEXACT_MARGIN
+    due_at = policy.due_ratio
+    limits = limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)
+    return limits, None

@@ -1,0 +1,111 @@
+"""Removal of a conversation or an agent from the snapshots that name it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from app.database.connections import Session, Statement
+
+REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
+"""The summary of a snapshot after one of its conversations was deleted."""
+
+DELETE_PARTS_AND_MESSAGES = """
+    removed_parts AS (
+        DELETE FROM snapshot_parts p USING deleted
+        WHERE p.tenant_id = deleted.tenant_id AND p.session_id = deleted.session_id
+        RETURNING p.session_id
+    ), removed_messages AS (
+        DELETE FROM snapshot_messages m USING deleted
+        WHERE m.tenant_id = deleted.tenant_id AND m.session_id = deleted.session_id
+        RETURNING m.session_id
+    )
+    SELECT (SELECT count(*) FROM deleted) AS snapshots,
+        (SELECT count(*) FROM removed_parts) AS snapshot_parts,
+        (SELECT count(*) FROM removed_messages) AS snapshot_messages
+"""
+
+REMOVE_OF_AGENT = Statement(f"""
+    WITH deleted AS (
+        DELETE FROM snapshots
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        RETURNING tenant_id, session_id
+    ), {DELETE_PARTS_AND_MESSAGES}
+""")
+
+
+LOCK_SNAPSHOTS = Statement("""
+    SELECT s.session_id
+    FROM snapshots s
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = ANY (ARRAY(
+            SELECT session_id FROM snapshot_parts
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+        ) || ARRAY(
+            SELECT DISTINCT session_id FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+        ))
+    ORDER BY s.session_id
+    FOR UPDATE OF s
+""")
+
+
+REMOVE_MESSAGES = Statement("""
+    DELETE FROM snapshot_messages
+    WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+    RETURNING session_id
+""")
+REMOVE_PARTS = Statement("""
+    DELETE FROM snapshot_parts WHERE conversation_id = CAST(:conversation_id AS uuid)
+    RETURNING session_id, message_count
+""")
+REMOVE_EMPTY = Statement("""
+    DELETE FROM snapshots s
+    USING unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (session_id, messages)
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
+        AND s.message_count <= removed.messages
+""")
+REDUCE = Statement(f"""
+    UPDATE snapshots s
+    SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
+    FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (session_id, messages)
+    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
+""")
+
+
+async def remove_from_snapshots(
+    session: Session, tenant_id: str, conversation_id: str, public_id: str
+) -> dict[str, int]:
+    """Remove a conversation from all snapshots before it is deleted; returns rows by table.
+
+    The summaries of these snapshots are removed as well. Call it in a transaction that holds the
+    lock of the conversation's state.
+    """
+    names = {"tenant_id": tenant_id, "public_id": public_id}
+    if not await session.all(LOCK_SNAPSHOTS, **names, conversation_id=conversation_id):
+        return {}
+    messages = await session.all(REMOVE_MESSAGES, **names)
+    parts = await session.all(REMOVE_PARTS, conversation_id=conversation_id)
+    counts = Counter(row["session_id"] for row in messages)
+    for row in parts:
+        counts[row["session_id"]] += row["message_count"]
+    removed = {
+        "tenant_id": tenant_id,
+        "session_ids": list(counts),
+        "counts": list(counts.values()),
+    }
+    snapshots = await session.run(REMOVE_EMPTY, **removed)
+    await session.run(REDUCE, **removed)
+    return {
+        "snapshots": snapshots,
+        "snapshot_parts": len(parts),
+        "snapshot_messages": len(messages),
+    }
+
+
+async def delete_snapshots_of_agent(
+    session: Session, tenant_id: str, agent_id: str
+) -> dict[str, int]:
+    """Delete the snapshots of an agent and its conversations; returns rows by table."""
+    row = await session.first(REMOVE_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
+    return dict(row or {})

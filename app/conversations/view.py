@@ -1,0 +1,355 @@
+"""Views: the messages of a log that payloads show, and the summaries of the others.
+
+1. A view is a value: spans that are shown verbatim, summaries of hidden messages, and the tool
+   results that are cleared.
+2. A view neither shows nor summarises messages outside the conversation's active window. The
+   window is a set of spans, of which the last has no end.
+3. The hidden messages of the window are one range, the `hidden_span` of the conversation's
+   state, except for the `unhidden_seqs` inside it. All messages before and after it are shown.
+4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
+   messages that are hidden without a summary.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.common import json_text
+from app.formats.message import FormatName
+
+SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "
+"""What a summary's message begins with. [summary.lossy]"""
+RETAIN_PREFIX = "[Kept from earlier in the conversation: "
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of seqs."""
+
+    start: int
+    end: int
+
+    def holds(self, seq: int) -> bool:
+        """Whether this seq lies in the range."""
+        return self.start <= seq < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenedMessage:
+    """A user or assistant message of which only the beginning and the end are shown.
+
+    `head_bytes` and `tail_bytes` count the bytes of all its texts, `tokens` is the remaining cost.
+    """
+
+    seq: int
+    head_bytes: int
+    tail_bytes: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class MediaCut:
+    """The media that are left out: those before the message at `seq`, and its first `count`."""
+
+    seq: int
+    count: int
+
+
+def _start(span: Span) -> int:
+    return span.start
+
+
+ENDLESS = 2**62
+"""The end of a span without an end."""
+
+WHOLE = (Span(1, ENDLESS),)
+"""The spans of a whole log."""
+
+
+def union(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs in any of these spans, as ascending spans that do not touch."""
+    merged: list[Span] = []
+    for span in sorted(spans, key=_start):
+        if span.start >= span.end:
+            continue
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def spans_of(seqs: Iterable[int]) -> tuple[Span, ...]:
+    """Return the spans that hold exactly these seqs, ascending."""
+    return union(Span(seq, seq + 1) for seq in seqs)
+
+
+def count_in(spans: Iterable[Span]) -> int:
+    """Return how many seqs lie in these spans, which do not overlap."""
+    return sum(span.end - span.start for span in spans)
+
+
+def overlap(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs that lie in both, each of them ascending spans that do not touch."""
+    right = tuple(others)
+    shared: list[Span] = []
+    for span in spans:
+        first = max(0, bisect_right(right, span.start, key=_start) - 1)
+        for other in right[first:]:
+            if other.start >= span.end:
+                break
+            start, end = max(span.start, other.start), min(span.end, other.end)
+            if start < end:
+                shared.append(Span(start, end))
+    return tuple(shared)
+
+
+def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the seqs in these spans and not in the others, ascending as they are."""
+    edges = [0]
+    for other in others:
+        edges += (other.start, other.end)
+    edges.append(ENDLESS)
+    return overlap(spans, map(Span, edges[::2], edges[1::2]))
+
+
+@dataclass(frozen=True, slots=True)
+class SectionCount:
+    """How many statements of a section a summary without a model found, and their fate.
+
+    `found` is the sum of the others: `kept` in the summary, `superseded` by a newer statement,
+    `dropped` for lack of room.
+    """
+
+    section: str
+    found: int
+    kept: int
+    superseded: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary of the messages in a span; `tokens` is the cost of its message.
+
+    A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
+    below. `sources` are the spans of those, or the span itself. `sections` are empty for a summary
+    by a model. `unlisted` are statements without room in it, for the next one without a model; only
+    receipts store them.
+    """
+
+    span: Span
+    text: str
+    tokens: int = 0
+    level: int = 1
+    sources: tuple[Span, ...] = ()
+    sections: tuple[SectionCount, ...] = ()
+    unlisted: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderItem:
+    """A provider's compaction item, which stands for every message before its own.
+
+    The message at `seq` has it, in `format`; `model` made it, empty where that is unknown. `tokens`
+    is its estimated cost. One that is `requested` came of a request for it, with a signature;
+    another one came when a threshold was reached. A payload that only has summaries instead does
+    not send it.
+    """
+
+    seq: int
+    format: FormatName
+    model: str
+    tokens: int
+    requested: bool = False
+    is_sent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The view of a log, which is constant within an epoch.
+
+    - `window` are the seqs of the active window, `spans` those shown verbatim, both ascending; the
+      last span has no end.
+    - `retain` and each summary are messages of their own at the start of the hidden range.
+    - Tool results up to `results_cleared_through` are placeholders, except for the seqs in
+      `uncleared_results`.
+    - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
+    - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
+      for the payloads that do not send it.
+    - Late results up to the seq `late_through` are shown next to their calls. Later ones are shown
+      where they came, as text, because the calls have been sent without a result.
+    - Labels stand for the media up to the `media_cut`.
+    - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
+      in the Chat format the model accepts.
+    """
+
+    spans: tuple[Span, ...] = WHOLE
+    summaries: tuple[Summary, ...] = ()
+    retain: str | None = None
+    note: str | None = None
+    results_cleared_through: int = 0
+    uncleared_results: tuple[int, ...] = ()
+    reasoning_after: int = 0
+    reasoning_of: tuple[str, ...] = ()
+    summary_as_system: bool = False
+    window: tuple[Span, ...] = WHOLE
+    shortened: tuple[ShortenedMessage, ...] = ()
+    provider_item: ProviderItem | None = None
+    late_through: int = 0
+    media_cut: MediaCut | None = None
+
+    @property
+    def sent_item(self) -> ProviderItem | None:
+        """The provider's item that payloads begin with."""
+        item = self.provider_item
+        return item if item is not None and item.is_sent else None
+
+    def shows(self, seq: int) -> bool:
+        """Whether the message with this seq is shown verbatim."""
+        at = bisect_right(self.spans, seq, key=_start) - 1
+        return at >= 0 and seq < self.spans[at].end
+
+    def cuts_media(self, seq: int) -> bool:
+        """Whether media of the message with this seq are left out."""
+        return self.media_cut is not None and seq <= self.media_cut.seq
+
+    def clears_result(self, seq: int) -> bool:
+        """Whether a tool result with this seq is a placeholder."""
+        return seq <= self.results_cleared_through and seq not in self.uncleared_results
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it shows the whole log unchanged."""
+        return self.spans == WHOLE and not (self.summaries or self.is_reduced_inside)
+
+    @property
+    def is_reduced_inside(self) -> bool:
+        """Whether something is left out that neither a summary nor a provider's item stands for."""
+        cut = self.media_cut is not None
+        return bool(self.note or self.results_cleared_through or self.shortened) or cut
+
+    @property
+    def cuts_the_start(self) -> bool:
+        """Whether the log's first message is not shown."""
+        return not self.shows(1)
+
+    @property
+    def hidden(self) -> Span | None:
+        """The hidden range, None when all is shown."""
+        return hidden_by(self.spans, self.window)
+
+    @property
+    def unhidden_seqs(self) -> tuple[int, ...]:
+        """The seqs in the hidden range that are shown, such as pinned messages."""
+        hidden = self.hidden
+        if hidden is None:
+            return ()
+        return tuple(
+            seq
+            for span in self.spans
+            if hidden.start <= span.start < hidden.end
+            for seq in range(span.start, span.end)
+        )
+
+    @property
+    def summarised(self) -> Span | None:
+        """The range of all summaries together."""
+        if not self.summaries:
+            return None
+        return Span(self.summaries[0].span.start, self.summaries[-1].span.end)
+
+    def summary_texts(self) -> tuple[str, ...]:
+        """Return the texts of the messages in place of the hidden range, in order."""
+        summaries, item = self.summaries, self.sent_item
+        if item is not None:
+            summaries = tuple(summary for summary in summaries if summary.span.end > item.seq)
+        retain = self.retain if item is None or summaries else None
+        texts = [] if retain is None else [f"{RETAIN_PREFIX}{retain}]"]
+        texts += [f"{SUMMARY_PREFIX}{summary.text}]" for summary in summaries]
+        if self.note is not None:
+            texts.append(f"{texts.pop()}\n{self.note}" if texts else self.note)
+        return tuple(texts)
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether something stands for messages that are not shown."""
+        return self.sent_item is not None or bool(
+            self.summaries or self.retain is not None or self.note is not None
+        )
+
+    def as_stored(self) -> dict[str, Any]:
+        """Return it as a JSON object, as it is stored."""
+        stored = asdict(self)
+        for summary in stored["summaries"]:
+            del summary["unlisted"]
+        return stored
+
+    def as_json(self) -> str:
+        """Return it as stored JSON."""
+        return json_text.dumps(self.as_stored())
+
+
+WHOLE_VIEW = View()
+"""The view of a whole log."""
+
+
+def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | None:
+    """Return the range of the window's seqs that are not in these spans, None without any.
+
+    It may contain seqs outside the window as well.
+    """
+    hidden = minus(window, spans)
+    return Span(hidden[0].start, hidden[-1].end) if hidden else None
+
+
+def spans_beside(
+    hidden: Span | None, unhidden_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
+) -> tuple[Span, ...]:
+    """Return the spans of a window around a hidden range, and of the unhidden seqs inside it."""
+    if hidden is None:
+        return window
+    inside = spans_of(filter(hidden.holds, unhidden_seqs))
+    return union((*minus(window, (hidden,)), *overlap(inside, window)))
+
+
+def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
+    """Return the spans up to the head of a log."""
+    ended = (Span(span.start, min(span.end, head_seq + 1)) for span in spans)
+    return [span for span in ended if span.start < span.end]
+
+
+def view_from(raw: Mapping[str, Any]) -> View:
+    """Parse a stored view."""
+    parsed = {
+        **raw,
+        "spans": tuple(Span(**item) for item in raw["spans"]),
+        "summaries": tuple(map(summary_from, raw["summaries"])),
+        "uncleared_results": tuple(raw["uncleared_results"]),
+        "reasoning_of": tuple(raw["reasoning_of"]),
+        "window": tuple(Span(**item) for item in raw["window"]),
+        "shortened": tuple(ShortenedMessage(**item) for item in raw["shortened"]),
+        "provider_item": _provider_item_from(raw["provider_item"]),
+        "media_cut": MediaCut(**raw["media_cut"]) if raw["media_cut"] else None,
+    }
+    return View(**parsed)
+
+
+def _provider_item_from(raw: Mapping[str, Any] | None) -> ProviderItem | None:
+    return None if raw is None else ProviderItem(**{**raw, "format": FormatName(raw["format"])})
+
+
+def summary_from(raw: Mapping[str, Any]) -> Summary:
+    """Parse a summary from its JSON object."""
+    return Summary(
+        span=Span(**raw["span"]),
+        text=raw["text"],
+        tokens=raw.get("tokens", 0),
+        level=raw.get("level", 1),
+        sources=tuple(Span(**item) for item in raw.get("sources", ())),
+        sections=tuple(SectionCount(**item) for item in raw.get("sections", ())),
+        unlisted=raw.get("unlisted", ""),
+    )

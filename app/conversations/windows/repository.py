@@ -1,0 +1,380 @@
+"""Active windows in PostgreSQL: how they are found, moved and cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from app.blobs.stored_output import stored_output_from
+from app.conversations.conversation import ConversationState
+from app.conversations.messages.statements import MESSAGE_TIME, named_calls, seq_search
+from app.conversations.status import Activity
+from app.conversations.view import Span
+from app.conversations.windows.active_window import OUT_OF_DATE
+from app.database.connections import Statement
+from app.database.conversation_tables import NOT_EXPIRED
+from app.database.repository import Repository
+
+_FIRST_AFTER = seq_search(
+    "CAST(:conversation_id AS uuid)",
+    "CAST(:first AS bigint)",
+    "CAST(:head_seq AS bigint) + 1",
+    f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
+)
+# A call group that begins before the marker is left out with all its results.
+FIND_START = Statement(f"""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS since
+""")
+
+# A group ends at the next message that does not join it.
+FIND_GAPS = Statement("""
+    SELECT DISTINCT
+        coalesce((
+            SELECT starts.seq FROM messages starts
+            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+                AND starts.seq <= late.seq AND NOT starts.joins
+            ORDER BY starts.seq DESC LIMIT 1
+        ), late.seq) AS start,
+        coalesce((
+            SELECT ends.seq FROM messages ends
+            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
+                AND ends.seq > late.seq AND NOT ends.joins
+            ORDER BY ends.seq LIMIT 1
+        ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM messages late
+    WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+        AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+        AND late.late_at <= CAST(:marker AS timestamptz)
+    ORDER BY start
+""")
+
+FIND_OLDEST = Statement(f"""
+    SELECT least(
+        (
+            SELECT {MESSAGE_TIME} FROM messages m
+            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq >= CAST(:since AS bigint)
+            ORDER BY m.seq LIMIT 1
+        ),
+        (
+            SELECT min(late.late_at) FROM messages late
+            WHERE late.conversation_id = CAST(:conversation_id AS uuid)
+                AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+                AND (CAST(:marker AS timestamptz) IS NULL
+                    OR late.late_at > CAST(:marker AS timestamptz))
+        )
+    ) AS oldest_at
+""")
+
+# A range that ends inside a group is extended to its end.
+FIND_ENDS = Statement("""
+    SELECT coalesce((
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= edge.past AND NOT m.joins
+        ORDER BY m.seq LIMIT 1
+    ), CAST(:head_seq AS bigint) + 1) AS past
+    FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+    ORDER BY edge.position
+""")
+
+OUTPUTS = Statement("""
+    SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+        AS part (start, past)
+    JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+        AND m.seq >= part.start AND m.seq < part.past
+    WHERE m.output IS NOT NULL
+""")
+
+HAS_EPOCHS = Statement("""
+    SELECT EXISTS (
+        SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+    ) AS has_epochs
+""")
+
+# Total tokens are running sums: two rows of the log give the sum between them.
+COUNT_TOKENS = Statement("""
+    SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
+    FROM (
+        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+        UNION ALL
+        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+    ) edge
+    JOIN LATERAL (
+        SELECT m.total_tokens AS tokens FROM messages m
+        WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+        ORDER BY m.seq DESC LIMIT 1
+    ) through ON true
+""")
+
+COUNT_TOKENS_OF_SEVERAL = Statement("""
+    SELECT m.conversation_id, sum(m.total_tokens * edge.sign) AS tokens
+    FROM unnest(
+        CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]), CAST(:signs AS integer[])
+    ) AS edge (in_conversation, at_seq, sign)
+    JOIN messages m ON m.conversation_id = edge.in_conversation AND m.seq = edge.at_seq
+        AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+    GROUP BY m.conversation_id
+""")
+
+# Run it with the lock of the state.
+MOVE = Statement("""
+    UPDATE heads
+    SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
+        outside_tokens = CAST(:outside_tokens AS bigint),
+        outside_messages = CAST(:outside_messages AS bigint),
+        window_seconds = CAST(:window_seconds AS bigint),
+        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
+        oldest_at = CAST(:oldest_at AS timestamptz),
+        view_version = CAST(:view_version AS bigint),
+        view_cause = CAST(:view_cause AS text),
+        compaction_id = CAST(:compaction_id AS uuid),
+        span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
+        kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
+        summary_tokens = CAST(:summary_tokens AS integer),
+        hidden_tokens = CAST(:hidden_tokens AS bigint),
+        hidden_messages = CAST(:hidden_messages AS bigint)
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
+
+# The newest conversations of an agent with recent messages in their windows.
+ACTIVITIES = Statement(f"""
+    SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
+        calling.call_names, h.open_calls
+    FROM (
+        SELECT * FROM conversations c
+        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+            AND {NOT_EXPIRED}
+        ORDER BY created_at DESC, conversation_id DESC
+        LIMIT CAST(:max_conversations AS bigint)
+    ) c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    LEFT JOIN LATERAL (
+        SELECT m.call_ids, m.call_names FROM messages m
+        WHERE m.conversation_id = h.conversation_id AND m.seq >= h.group_seq
+            AND m.seq = h.open_seqs[cardinality(h.open_seqs)]
+        LIMIT 1
+    ) calling ON true
+    WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+    ORDER BY h.newest_at DESC, c.conversation_id
+    LIMIT CAST(:limit AS bigint)
+""")
+
+# All messages of the log are outside then, and no summary of them is shown. Messages received from
+# now on are newer than the clear, even if a clock goes back.
+_CLEAR = """
+    SET cleared_at = greatest(h.cleared_at, CAST(:at AS timestamptz)), cleared_seq = h.head_seq,
+        since = h.head_seq + 1, parts = '', oldest_at = NULL,
+        newest_at = greatest(h.newest_at, CAST(:at AS timestamptz) + interval '1 microsecond'),
+        outside_tokens = h.tokens, outside_messages = h.head_seq,
+        hidden_tokens = h.tokens, hidden_messages = h.head_seq,
+        view_version = h.view_version + 1, view_cause = 'cleared',
+        compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
+        trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+        last_failure = NULL, failed_at = NULL,
+        promoted = '{}', mentions = '{}', open_outside = true,
+        event_seq = h.event_seq + 1
+"""
+_ADD_EVENTS = """
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
+        clock_timestamp()
+    FROM cleared
+"""
+CLEAR = Statement(f"""
+    WITH cleared AS (
+        UPDATE heads h {_CLEAR}
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENTS}
+""")
+# The clear of an agent that the conversation is given to: the next read moves the window.
+TAKE_CLEAR = Statement(f"""
+    UPDATE heads
+    SET cleared_at = CAST(:at AS timestamptz), window_seconds = {OUT_OF_DATE},
+        newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
+    WHERE conversation_id = CAST(:conversation_id AS uuid)
+""")
+# Locks in the order in which other transactions lock conversations.
+LOCK_ALL = Statement("""
+    SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+    ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
+""")
+# With the lock of the agent, so that two concurrent clears cannot deadlock.
+CLEAR_ALL = Statement(f"""
+    WITH cleared AS (
+        UPDATE heads h {_CLEAR}
+        FROM conversations c
+        WHERE h.conversation_id = c.conversation_id
+            AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    {_ADD_EVENTS}
+""")
+
+
+class ActiveWindowRepository(Repository):
+    """Reads and moves the active window of one conversation."""
+
+    async def start_after(
+        self, conversation_id: str, first: int, head_seq: int, marker: datetime
+    ) -> int:
+        """Return the seq, from `first` on, of the first call group after a marker."""
+        row = await self._session.first(
+            FIND_START,
+            conversation_id=conversation_id,
+            first=first,
+            head_seq=head_seq,
+            marker=marker,
+        )
+        return int(row["since"]) if row is not None else first
+
+    async def late_groups(
+        self, conversation_id: str, since: int, head_seq: int, marker: datetime
+    ) -> list[Span]:
+        """Return the call groups from a seq on with a message from before the marker."""
+        rows = await self._session.all(
+            FIND_GAPS,
+            conversation_id=conversation_id,
+            since=since,
+            head_seq=head_seq,
+            marker=marker,
+        )
+        return [Span(row["start"], row["past"]) for row in rows]
+
+    async def oldest_at(
+        self, conversation_id: str, since: int, marker: datetime | None
+    ) -> datetime | None:
+        """Return the time of the oldest message from a seq on that is newer than the marker."""
+        row = await self._session.first(
+            FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
+        )
+        return row["oldest_at"] if row is not None else None
+
+    async def has_epochs(self, conversation_id: str) -> bool:
+        """Whether a payload was built before."""
+        row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
+        return row is not None and row["has_epochs"]
+
+    async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
+        """Return the tokens of the messages in these spans."""
+        row = await self._session.first(
+            COUNT_TOKENS,
+            conversation_id=conversation_id,
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return int(row["tokens"]) if row is not None else 0
+
+    async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
+        """Return the tokens of the messages in the spans of each of these conversations."""
+        edges = [
+            (conversation_id, seq - 1, sign)
+            for conversation_id, parts in spans.items()
+            for span in parts
+            for seq, sign in ((span.start, -1), (span.end, 1))
+        ]
+        conversation_ids, seqs, signs = (list(values) for values in zip(*edges, strict=True))
+        rows = await self._session.all(
+            COUNT_TOKENS_OF_SEVERAL, conversation_ids=conversation_ids, seqs=seqs, signs=signs
+        )
+        return {str(row["conversation_id"]): int(row["tokens"]) for row in rows}
+
+    async def whole_groups(
+        self, conversation_id: str, spans: Sequence[Span], head_seq: int
+    ) -> list[Span]:
+        """Return these spans, each extended to the end of its last call group."""
+        rows = await self._session.all(
+            FIND_ENDS,
+            conversation_id=conversation_id,
+            head_seq=head_seq,
+            ends=[span.end for span in spans],
+        )
+        return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
+
+    async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the agent tools that previews of results in these spans name."""
+        rows = await self._session.all(
+            OUTPUTS,
+            conversation_id=conversation_id,
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return frozenset(
+            name for row in rows for name in stored_output_from(row["output"]).mentions
+        )
+
+    async def move(self, conversation_id: str, state: ConversationState) -> None:
+        """Store the window and the view of a state.
+
+        Call it in a transaction that holds the state's lock.
+        """
+        await self._session.run(
+            MOVE,
+            conversation_id=conversation_id,
+            since=state.window.since,
+            parts=state.window.parts_as_json(),
+            outside_tokens=state.outside_tokens,
+            outside_messages=state.outside_messages,
+            window_seconds=state.window_seconds,
+            open_outside=not state.window.holds(state.head_seq),
+            mentions=list(state.mentions),
+            oldest_at=state.oldest_at,
+            view_version=state.view_version,
+            view_cause=state.view_cause,
+            compaction_id=state.compaction_id,
+            span_start=state.hidden_span.start if state.hidden_span is not None else None,
+            span_end=state.hidden_span.end if state.hidden_span is not None else None,
+            kept=list(state.kept_seqs),
+            trimmed_through=state.results_cleared_through,
+            summary_tokens=state.summary_tokens,
+            hidden_tokens=state.hidden_tokens,
+            hidden_messages=state.hidden_messages,
+        )
+
+    async def activities(
+        self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
+    ) -> list[Activity]:
+        """Return the newest of an agent's conversations that have messages since, newest first."""
+        rows = await self._session.all(
+            ACTIVITIES,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            since=since,
+            max_conversations=max_conversations,
+            limit=limit,
+        )
+        activities = []
+        for row in rows:
+            calls = named_calls(row["call_ids"], row["call_names"])
+            waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
+            item = Activity(
+                str(row["conversation_id"]),
+                row["metadata"],
+                row["newest_at"],
+                waits_for,
+                row["own_id"],
+            )
+            activities.append(item)
+        return activities
+
+    async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
+        """Empty the window, and store an event with `data`, a JSON object."""
+        await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
+
+    async def take_clear(self, conversation_id: str, at: datetime) -> None:
+        """Note a clear before now; the next read moves the window by it."""
+        await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
+
+    async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
+        """Empty the windows of all conversations of an agent; returns their number."""
+        agent = {"tenant_id": tenant_id, "agent_id": agent_id}
+        await self._session.run(LOCK_ALL, **agent)
+        return await self._session.run(CLEAR_ALL, **agent, at=at, data=data)

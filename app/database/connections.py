@@ -1,0 +1,379 @@
+"""One asyncpg pool, statements with named parameters, and the translation of errors.
+
+Statements are SQL on asyncpg: on the hot paths an ORM would cost more than the queries, and its
+import a fifth of the process's memory.
+
+1. PostgreSQL itself ends statements, lock waits and idle transactions that take too long, so that
+   no abandoned work continues there.
+2. If the database does not answer shortly after such a timeout, the connection is closed and never
+   used again.
+3. An error that means that the database is unavailable becomes ServiceUnavailable, which clients
+   may retry; a full disk becomes InsufficientStorage.
+4. No statement needs session state. Through a transaction pooler, session settings are not sent,
+   and a statement is parsed and executed in one message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, assert_never
+
+import asyncpg
+
+from app.common.errors import InsufficientStorage, ServiceUnavailable
+
+_UNAVAILABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,  # its files cannot be read or written
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TransactionRollbackError,  # a deadlock, or a query conflict on a standby
+    asyncpg.LockNotAvailableError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InvalidCachedStatementError,  # a migration changed what it returns
+    asyncpg.InvalidCatalogNameError,  # the database does not exist (yet)
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.UndefinedTableError,  # not migrated yet
+    asyncpg.UndefinedColumnError,  # not migrated yet
+)
+_RETRY_SECONDS = 1
+_DISK_FULL_RETRY_SECONDS = 30
+
+# The statements are few and their best plans do not depend on parameters. Custom plans, which
+# PostgreSQL would make for some, cost more than the execution.
+PLANNING = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    # Every statement has an index; a plan made for a small table must not stay in use.
+    "enable_seqscan": "off",
+}
+"""Planner settings. With a pooler, the pooler sets them on its servers."""
+
+_LONG_READS = 1
+"""Reads of long values at once: a server process takes several times the memory of each."""
+_NAME = re.compile(r"(?<!:):([a-z_]+)")
+
+
+class Pooler(StrEnum):
+    """The connection pooler between the service and PostgreSQL."""
+
+    NONE = "none"
+    """None, or a pooler in session mode."""
+    TRANSACTION = "transaction"
+    """A pooler in transaction mode without support for prepared statements."""
+    PREPARED = "prepared"
+    """A pooler in transaction mode with support for prepared statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Timeouts of the database, in seconds.
+
+    `connection` is for a connection from the pool, `statement` for a statement with its lock
+    waits, and `long_statement` for a statement whose work grows with a conversation. `grace` is
+    added to the latter two, for PostgreSQL to report that it ended a statement (rule 2).
+    """
+
+    connection: float = 4.0
+    statement: float = 5.0
+    long_statement: float = 60.0
+    grace: float = 1.0
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the PostgreSQL settings for them (rule 1)."""
+        return {
+            "statement_timeout": _milliseconds(self.statement),
+            "lock_timeout": _milliseconds(self.statement),
+            "idle_in_transaction_session_timeout": _milliseconds(self.long_statement),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """The database connections of a process, and the number of sessions that wait for one."""
+
+    size: int
+    in_use: int
+    waiting: int
+    limit: int
+
+
+class Statement:
+    """A statement with named parameters, which become PostgreSQL's numbered ones.
+
+    `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
+    """
+
+    __slots__ = ("is_long", "names", "sql")
+
+    def __init__(self, text: str, *, is_long: bool = False) -> None:
+        self.is_long = is_long
+        self.names = tuple(dict.fromkeys(_NAME.findall(text)))
+        numbers = {name: str(number) for number, name in enumerate(self.names, start=1)}
+        self.sql = _NAME.sub(lambda match: "$" + numbers[match[1]], text)
+
+    def arguments(self, values: dict[str, Any]) -> list[Any]:
+        """Return the values in the order of the placeholders."""
+        return [values[name] for name in self.names]
+
+
+class Session:
+    """Runs statements on one connection; `reading_long` bounds reads of long values."""
+
+    def __init__(
+        self, connection: Any, timeouts: Timeouts, reading_long: asyncio.Semaphore
+    ) -> None:
+        self._connection = connection
+        self._timeouts = timeouts
+        self.reading_long = reading_long
+        self._has_long_timeout = False
+
+    async def all(self, statement: Statement, **values: Any) -> Sequence[Any]:
+        """Return every row."""
+        return list(await self._execute(self._connection.fetch, statement, values))
+
+    async def first(self, statement: Statement, **values: Any) -> Any | None:
+        """Return the first row, or None."""
+        return await self._execute(self._connection.fetchrow, statement, values)
+
+    async def run(self, statement: Statement, **values: Any) -> int:
+        """Run it and return the number of affected rows."""
+        status: str = await self._execute(self._connection.execute, statement, values)
+        return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
+
+    async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
+        arguments = statement.arguments(values)
+        try:
+            if not statement.is_long:
+                limit = self._timeouts.statement + self._timeouts.grace
+                return await execute(statement.sql, *arguments, timeout=limit)
+            return await self._execute_long(execute, statement.sql, arguments)
+        except (TimeoutError, asyncpg.InternalClientError):
+            self._connection.terminate()  # otherwise a rollback would wait for the answer as well
+            raise
+
+    async def _execute_long(self, execute: Any, sql: str, arguments: Sequence[Any]) -> Any:
+        """Run with the longer timeout, which applies to the rest of the transaction."""
+        limit = self._timeouts.long_statement
+        if not self._connection.is_in_transaction():
+            async with self._connection.transaction():
+                await self._set_timeout(limit)
+                return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
+        if not self._has_long_timeout:
+            await self._set_timeout(limit)
+            self._has_long_timeout = True
+        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
+
+    async def _set_timeout(self, seconds: float) -> None:
+        await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")
+
+
+class PooledConnection(asyncpg.Connection):
+    """A connection to a pooler that changes servers between transactions (rule 4).
+
+    asyncpg reads a statement's types before each run and parses it twice. The types are the same on
+    every server, so they are read once; then parsing and execution are one round trip.
+    """
+
+    __slots__ = ("_described",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._described: dict[str, Any] = {}
+
+    async def _get_statement(self, query: str, timeout: float | None, **options: Any) -> Any:
+        if any(options.values()):
+            return await super()._get_statement(query, timeout, **options)  # type: ignore[misc]
+        described = self._described.get(query)
+        if described is None:
+            described = await super()._get_statement(query, timeout, **options)  # type: ignore[misc]
+            self._described[query] = described
+        return described
+
+    def _drop_local_statement_cache(self) -> None:
+        self._described.clear()
+        super()._drop_local_statement_cache()  # type: ignore[misc]
+
+
+class Store:
+    """The database; `session` autocommits each statement, `transaction` spans a block.
+
+    `failed` is called with the class name of the error when a session fails. `is_full` returns
+    whether the disk is full: a server that cannot write its log ends without that error.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        min_size: int = 1,
+        max_size: int = 10,
+        timeouts: Timeouts | None = None,
+        pooler: Pooler = Pooler.NONE,
+        failed: Callable[[str], None] = lambda _kind: None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._url = url
+        self._sizes = (min_size, max_size)
+        self._timeouts = timeouts or Timeouts()
+        self._pooler = pooler
+        self._failed = failed
+        self._is_full = is_full
+        self._waiting = 0
+        self._reading_long = asyncio.Semaphore(_LONG_READS)
+        self._pool: Any = None
+        self._creating: asyncio.Task[Any] | None = None
+
+    async def open(self, statements: Sequence[Statement] = ()) -> None:
+        """Connect; raises ServiceUnavailable when the database does not answer.
+
+        The first run of a statement on a connection takes ten times as long as the next ones. So
+        that no request waits for it, `statements` run on the first connections without values,
+        with which they must do nothing.
+        """
+        async with self.session():
+            pass
+        await asyncio.gather(*(self._run_once(statements) for _ in range(self._sizes[0])))
+
+    async def _run_once(self, statements: Sequence[Statement]) -> None:
+        with suppress(asyncpg.PostgresError):  # of an older schema: the process is not ready then
+            async with self.session() as session:
+                for statement in statements:
+                    await session.all(statement, **dict.fromkeys(statement.names))
+
+    async def close(self) -> None:
+        """Wait for running statements, then disconnect."""
+        if self._creating is not None:
+            self._creating.cancel()
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(5):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+    @asynccontextmanager
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Session]:
+        """Yield a session in which each statement commits by itself.
+
+        `seconds` is the timeout of the connection and of each statement.
+        """
+        timeouts = self._timeouts
+        if seconds is not None:
+            timeouts = replace(timeouts, connection=seconds, statement=seconds, grace=0)
+        pool, connection = await self._acquire(timeouts.connection)
+        try:
+            yield Session(connection, timeouts, self._reading_long)
+        except _UNAVAILABLE as error:
+            await self._discard(connection, error)
+            raise self._unavailable(error) from error
+        finally:
+            # If a cancelled statement is not acknowledged, the pool closes the connection.
+            with suppress(*_UNAVAILABLE):
+                await pool.release(connection)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Session]:
+        """Yield a session whose statements commit together at the end of the block."""
+        async with self.session() as session, session._connection.transaction():
+            yield session
+
+    def pool_state(self) -> PoolState:
+        """Return the current state of the pool."""
+        size = self._pool.get_size() if self._pool is not None else 0
+        idle = self._pool.get_idle_size() if self._pool is not None else 0
+        return PoolState(size, size - idle, self._waiting, self._sizes[1])
+
+    async def _acquire(self, seconds: float) -> tuple[Any, Any]:
+        """Return the pool and one of its connections, each within the timeout."""
+        self._waiting += 1
+        try:
+            pool = self._pool
+            if pool is None:
+                async with asyncio.timeout(seconds):
+                    pool = await self._first_pool()
+            return pool, await pool.acquire(timeout=seconds)
+        except (*_UNAVAILABLE, asyncpg.PostgresError) as error:
+            raise self._unavailable(error) from error
+        finally:
+            self._waiting -= 1
+
+    async def _first_pool(self) -> Any:
+        """Return the pool when it is created; concurrent callers share one attempt."""
+        if self._creating is None:
+            self._creating = asyncio.create_task(self._create_pool())
+            self._creating.add_done_callback(self._on_pool_created)
+        return await asyncio.shield(self._creating)
+
+    async def _create_pool(self) -> Any:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=self._sizes[0],
+            max_size=self._sizes[1],
+            # No statement leaves session state, so no reset is needed.
+            reset=_skip_reset,
+            command_timeout=self._timeouts.statement + self._timeouts.grace,
+            timeout=self._timeouts.connection,
+            **self._options,
+        )
+
+    def _on_pool_created(self, task: asyncio.Task[Any]) -> None:
+        self._creating = None
+        if not task.cancelled() and task.exception() is None:
+            self._pool = task.result()
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Return the connection options for the pooler."""
+        match self._pooler:
+            case Pooler.NONE:
+                name = {"application_name": "context-service"}
+                return {"server_settings": name | PLANNING | self._timeouts.settings}
+            case Pooler.TRANSACTION:
+                return {"statement_cache_size": 0, "connection_class": PooledConnection}
+            case Pooler.PREPARED:
+                return {}
+            case other:
+                assert_never(other)
+
+    async def _discard(self, connection: Any, error: Exception) -> None:
+        """Close connections that are unusable after this error."""
+        if isinstance(error, TimeoutError | asyncpg.InternalClientError):
+            with suppress(asyncpg.InterfaceError):  # the session has already closed it
+                connection.terminate()
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and self._pool is not None:
+            # The writable server may be another one now, under the same name.
+            await self._pool.expire_connections()
+
+    def _unavailable(self, error: Exception) -> ServiceUnavailable:
+        """Return the error for callers; the error of a failed rollback is not the reason."""
+        is_of_rollback = isinstance(error, asyncpg.InterfaceError)
+        if is_of_rollback and isinstance(error.__context__, _UNAVAILABLE):
+            error = error.__context__
+        reason = type(error).__name__
+        self._failed(reason)
+        if isinstance(error, asyncpg.DiskFullError) or self._is_full():
+            facts = {"reason": reason, "retry_after": _DISK_FULL_RETRY_SECONDS}
+            return InsufficientStorage("The disk of the database is full", facts)
+        facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
+        return ServiceUnavailable("The database does not answer", facts)
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
+
+
+async def _skip_reset(connection: Any) -> None:
+    """Replace asyncpg's reset of a returned connection."""

@@ -1,0 +1,83 @@
+"""Compaction items of providers: parts in which a provider keeps what it compacted.
+
+1. OpenAI Responses and xAI have encrypted items of the type `compaction`, Anthropic has blocks of
+   that type with a readable summary. Both are parsed as reasoning: only their provider reads them.
+2. A part without content is a compaction that failed. It stands for nothing.
+3. A part stands for everything before it, in its own message as well. Calls of that message stay:
+   their results come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from app.formats.message import FormatName, Message, Part, Reasoning, ToolCall
+
+COMPACTION: Final = "compaction"
+"""The type of these items and blocks."""
+CONTENT_KEYS: Final = {
+    FormatName.OPENAI_RESPONSES: "encrypted_content",
+    FormatName.ANTHROPIC: "content",
+}
+"""The formats that have them, and the field without which one stands for nothing (rule 2)."""
+
+
+def is_compaction(part: Part) -> bool:
+    """Whether a part is a provider's compaction, failed ones included."""
+    return isinstance(part, Reasoning) and (part.block or {}).get("type") == COMPACTION
+
+
+def last_compaction(message: Message) -> Reasoning | None:
+    """Return the last part that stands for something, None without any."""
+    for part in reversed(message.parts):
+        if isinstance(part, Reasoning) and _content(part):
+            return part
+    return None
+
+
+def readable_summary(part: Reasoning) -> str:
+    """Return the readable text of a compaction, empty for an encrypted one."""
+    return _content(part) if part.format is FormatName.ANTHROPIC else ""
+
+
+def encrypted_bytes(part: Reasoning) -> int:
+    """Return the size of an encrypted compaction, which is sent as base64; 0 for a readable one."""
+    return len(_content(part)) * 3 // 4 if not readable_summary(part) else 0
+
+
+def is_requested(part: Reasoning) -> bool:
+    """Whether a compaction came of a request for it: Anthropic signs those."""
+    return bool((part.block or {}).get("signature"))
+
+
+def without_compactions(message: Message) -> Message | None:
+    """Return a clean message without its compactions, None where nothing else is in it."""
+    return _with_parts(message, [part for part in message.parts if not is_compaction(part)])
+
+
+def after_compaction(message: Message) -> Message | None:
+    """Return what its last compaction does not stand for, None where that is nothing (rule 3)."""
+    last = last_compaction(message)
+    if last is None:
+        return without_compactions(message)
+    index = next(index for index, part in enumerate(message.parts) if part is last)
+    calls = [part for part in message.parts[:index] if isinstance(part, ToolCall)]
+    after = [part for part in message.parts[index + 1 :] if not is_compaction(part)]
+    return _with_parts(message, [*calls, *after])
+
+
+def _content(part: Reasoning) -> str:
+    """Return the content of a compaction, empty for a failed one and for other parts."""
+    if part.block is None or part.format not in CONTENT_KEYS or not is_compaction(part):
+        return ""
+    content = part.block.get(CONTENT_KEYS[part.format])
+    return content if isinstance(content, str) else ""
+
+
+def _with_parts(message: Message, parts: Sequence[Part]) -> Message | None:
+    """Return a message with these parts, None without any."""
+    if not parts:
+        return None
+    return message if len(parts) == len(message.parts) else replace(message, parts=tuple(parts))

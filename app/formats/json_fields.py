@@ -1,0 +1,187 @@
+"""Reads fields of JSON objects whose structure a provider's type describes.
+
+A function takes a value and its JSON pointer, and raises `ValidationError` there when the value
+has another type.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from app.common.errors import ValidationError
+from app.formats.message import FormatName
+
+MAX_DEPTH: Final = 100
+OBJECT: Final = (dict, Mapping)
+"""The types of JSON objects. A check of an abstract type alone takes ten times as long."""
+CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
+"""Fields that mark a cache breakpoint."""
+
+
+def refuse_role(role: object, pointer: str, accepted: str) -> NoReturn:
+    """Raise for a role that a format does not accept."""
+    if role == "function":
+        detail = 'role "function" is deprecated: send role "tool" with a tool_call_id'
+        raise ValidationError.at(f"{pointer}/role", detail)
+    raise ValidationError.at(f"{pointer}/role", f"role must be one of {accepted}")
+
+
+def object_at(value: object, pointer: str) -> Mapping[str, Any]:
+    """Read a JSON object."""
+    if not isinstance(value, OBJECT):
+        raise ValidationError.at(pointer, f"must be an object, not {json_type(value)}")
+    return value
+
+
+class Fields:
+    """The fields of a JSON object, and its JSON pointer `at`."""
+
+    __slots__ = ("at", "raw")
+
+    def __init__(self, value: object, pointer: str) -> None:
+        self.raw = object_at(value, pointer)
+        self.at = pointer
+
+    def error(self, key: str, detail: str) -> ValidationError:
+        """Return the error for a field."""
+        return ValidationError.at(f"{self.at}/{key}", detail)
+
+    def get(self, key: str) -> Any:
+        """Return any value, None where the field is absent."""
+        return self.raw.get(key)
+
+    def object(self, key: str) -> Fields:
+        """Read a required object."""
+        return Fields(self.raw.get(key), f"{self.at}/{key}")
+
+    def items(self, key: str) -> list[tuple[Any, str]]:
+        """Read a required array as its items with their JSON pointers."""
+        value, at = self.raw.get(key), f"{self.at}/{key}"
+        if not isinstance(value, list):
+            raise ValidationError.at(at, f"must be a list, not {json_type(value)}")
+        return [(item, f"{at}/{index}") for index, item in enumerate(value)]
+
+    def text(self, key: str) -> str:
+        """Read a required string, which may be empty."""
+        return text_at(self.raw, key, self.at)
+
+    def filled_text(self, key: str) -> str:
+        """Read a required string that may not be empty."""
+        return filled_text_at(self.raw, key, self.at)
+
+    def optional_text(self, key: str) -> str | None:
+        """Read a string that may be null or absent."""
+        return optional_text_at(self.raw, key, self.at)
+
+    def optional_boolean(self, key: str) -> bool | None:
+        """Read a boolean that may be null or absent."""
+        value = self.raw.get(key)
+        if not isinstance(value, bool | None):
+            raise self.error(key, f"must be a boolean, not {json_type(value)}")
+        return value
+
+    def json(self, *excluded: str) -> dict[str, Any]:
+        """Return the object without the excluded fields, checked by `json_at`."""
+        fields = {key: item for key, item in self.raw.items() if key not in excluded}
+        return json_at(fields, self.at)  # type: ignore[no-any-return]
+
+    def beside(self, format: FormatName, *known: str) -> dict[str, Any]:
+        """Return `block` and `format` of a part with the fields beside the known ones, if any.
+
+        Cache breakpoints are no such fields: each payload places them itself.
+        """
+        block = without_nulls(self.json("type", *CACHE_MARKS, *known))
+        return {"block": block, "format": format} if block else {}
+
+
+def text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
+    """Read a required string field, which may be empty."""
+    if key not in raw:
+        raise ValidationError.at(f"{pointer}/{key}", "is required")
+    value = raw[key]
+    if not isinstance(value, str):
+        raise ValidationError.at(f"{pointer}/{key}", f"must be a string, not {json_type(value)}")
+    return value
+
+
+def filled_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
+    """Read a required string field that may not be empty."""
+    value = text_at(raw, key, pointer)
+    if not value:
+        raise ValidationError.at(f"{pointer}/{key}", "must not be empty")
+    return value
+
+
+def optional_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str | None:
+    """Read a string field that may be null or absent."""
+    return None if raw.get(key) is None else text_at(raw, key, pointer)
+
+
+def without_nulls(raw: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    """Leave out null fields, which SDKs write for absent ones and providers refuse.
+
+    The `required` ones, which other SDK calls leave out where they are null, are there.
+    """
+    filled = {key: item for key, item in raw.items() if item is not None or key in required}
+    return filled | {key: None for key in required if key not in filled}
+
+
+def json_at(value: object, pointer: str) -> Any:
+    """Return any JSON value; raises for more than `MAX_DEPTH` levels, NaN and infinity."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return value
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            raise ValidationError.at(pointer, "numbers must be finite")
+        level = _children(level)
+    raise ValidationError.at(pointer, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def object_in(value: object, key: str) -> Mapping[str, Any]:
+    """Return the object in a field, an empty one where there is none or `value` is no object."""
+    item = value.get(key) if isinstance(value, OBJECT) else None
+    return item if item is not None and isinstance(item, OBJECT) else {}
+
+
+def text_in(value: object, key: str) -> str:
+    """Return the string in a field, the empty one where there is none or `value` is no object."""
+    item = value.get(key) if isinstance(value, OBJECT) else None
+    return item if isinstance(item, str) else ""
+
+
+def json_type(value: object) -> str:
+    """Return the JSON type of a value, for error details."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case Mapping():
+            return "an object"
+        case _:
+            return "a list"
+
+
+def compact(value: Any) -> str:
+    """Write JSON without spaces and without ASCII escapes, keys in their order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _children(level: list[object]) -> list[object]:
+    children: list[object] = []
+    for item in level:
+        if item is None or isinstance(item, str | int | float):
+            continue
+        if isinstance(item, OBJECT):
+            children.extend(item.values())
+        elif isinstance(item, list | tuple):
+            children.extend(item)
+    return children

@@ -1,0 +1,164 @@
+"""Tool definitions, and reading one from the form of any provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from app.common.sendable import sendable, sendable_json
+from app.formats import json_fields, tool_calls
+from app.formats.hosted_tools import hosted_definition, hosted_format, hosted_kind, hosted_name
+from app.formats.message import OPENAI_FORMATS, FormatName
+
+ToolCategory = Literal["builtin", "mcp", "skill"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool that the model may call; `parameters` is a JSON schema of type object.
+
+    `category` decides which tools are deferred first. `hosted` is the definition of a hosted tool
+    as the caller gave it, and `format` the only format that has it. Both are None for a function.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    category: ToolCategory = "builtin"
+    strict: bool | None = None
+    hosted: Mapping[str, Any] | None = None
+    format: FormatName | None = None
+
+    def is_taken_by(self, format: FormatName) -> bool:
+        """Whether a format has the tool: those of Chat are a gateway's, which has both OpenAI's."""
+        is_gateway = self.format is FormatName.OPENAI_CHAT and format in OPENAI_FORMATS
+        return is_gateway or self.format in (None, format)
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON: a hosted tool as it was given, a function by its fields."""
+        if self.hosted is not None:
+            return dict(self.hosted)
+        names = ("name", "description", "parameters", "category", "strict")
+        return {name: getattr(self, name) for name in names}
+
+
+_GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+_SCHEMA_KEYS = (
+    "parameters",
+    "input_schema",
+    "inputSchema",
+    "parametersJsonSchema",
+    "parameters_json_schema",
+)
+_VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
+
+
+def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
+    """Read a tool definition of OpenAI Chat, OpenAI Responses, Anthropic, MCP or Gemini.
+
+    Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
+    """
+    fields = body = json_fields.Fields(raw, pointer)
+    format = hosted_format(raw)
+    if format is not None:
+        return _hosted_tool(fields, format)
+    if fields.get("type") not in (None, "function", "custom") or "custom" in fields.raw:
+        detail = "must be function, or the type of a hosted tool of a provider"
+        raise fields.error("type", detail)
+    if "function" in fields.raw:
+        body = fields.object("function")
+    name = body.text("name")
+    if not tool_calls.is_name(name):
+        raise body.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    return ToolDefinition(
+        name=name,
+        description=body.optional_text("description") or "",
+        parameters=_parameters(body),
+        category=_category(fields),
+        strict=body.optional_boolean("strict"),
+    )
+
+
+def tool_from(record: Mapping[str, Any]) -> ToolDefinition:
+    """Read a definition back from `ToolDefinition.record`."""
+    if hosted_format(record) is not None:
+        return parse_tool(record, "")
+    return ToolDefinition(**record)
+
+
+def tools_of(
+    tools: Sequence[ToolDefinition], format: FormatName
+) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+    """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
+    taken = tuple(tool for tool in tools if tool.is_taken_by(format))
+    others = (tool.hosted for tool in tools if not tool.is_taken_by(format))
+    return taken, tuple(hosted_kind(raw) for raw in others if raw is not None)
+
+
+def _hosted_tool(fields: json_fields.Fields, format: FormatName) -> ToolDefinition:
+    if "name" in fields.raw and not tool_calls.is_name(fields.text("name")):
+        raise fields.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    for key in ("function_declarations", "functionDeclarations"):
+        if key in fields.raw:
+            raise fields.error(key, "a hosted tool has no functions: give each as its own tool")
+    name = hosted_name(fields.raw, format)
+    category = _category(fields)
+    return ToolDefinition(name, "", {}, category, hosted=fields.raw, format=format)
+
+
+def _category(fields: json_fields.Fields) -> ToolCategory:
+    for category in get_args(ToolCategory):
+        if fields.raw.get("category", "builtin") == category:
+            return category  # type: ignore[no-any-return]  # get_args forgets the literals
+    raise fields.error("category", f"must be one of {', '.join(get_args(ToolCategory))}")
+
+
+def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
+    key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
+    if key is None:
+        return {"type": "object", "properties": {}}
+    schema: Mapping[str, Any] = body.object(key).json()
+    if schema.get("type") == "OBJECT":
+        schema = _lower_types(schema)
+    if schema.get("type", "object") != "object":
+        detail = 'the parameters of a tool must have type "object"'
+        raise body.error(f"{key}/type", detail)
+    if "type" in schema and "properties" in schema:
+        return schema
+    return {"type": "object", "properties": {}} | dict(schema)
+
+
+def _lower_types(value: Any) -> Any:
+    """Write schema types in lower case: Gemini's capitals are accepted by no other provider."""
+    match value:
+        case Mapping():
+            return {key: _lower_type(key, item) for key, item in value.items()}
+        case list():
+            return [_lower_types(item) for item in value]
+        case _:
+            return value
+
+
+def _lower_type(key: str, item: Any) -> Any:
+    if key in _VALUES_NOT_SCHEMAS and not isinstance(item, Mapping):
+        return item
+    if key == "type" and item in _GEMINI_TYPES:
+        return item.lower()
+    return _lower_types(item)
+
+
+def hosted_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Render the hosted tools among these, in their order."""
+    return [hosted_definition(tool.hosted) for tool in tools if tool.hosted is not None]
+
+
+def wire_fields(
+    tool: ToolDefinition, schema_key: str, *, strict: bool | None = None
+) -> dict[str, Any]:
+    """Render the fields of all formats: name, description, and the schema by its key."""
+    fields: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        fields["description"] = sendable(tool.description)
+    fields[schema_key] = sendable_json(tool.parameters)
+    return fields if strict is None else fields | {"strict": strict}

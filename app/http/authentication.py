@@ -1,0 +1,157 @@
+"""Authentication middleware: API keys, limits of requests and host checks.
+
+1. Authentication comes before routing, so that an unauthenticated client learns no path.
+2. A request counts against its tenant's limit of requests before it is handled.
+3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
+   pages. A request without a key must name an IP address, a host name that cannot be registered, or
+   one of the allowed hosts of the settings.
+4. A request has one Host header (RFC 9112), and at most one Authorization: a proxy could have
+   checked the other one of two.
+5. A browser sends requests without a body to other origins without a preflight. A cross-origin
+   request without a key is refused.
+6. A read-only key may only read (`app.http.scopes`).
+7. Every response to a tenant with a limit tells what is left (`app.http.rate_limits`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.common.errors import ContextError, Forbidden
+from app.common.limiter import RateState
+from app.http.bodies import MalformedRequest, header_of
+from app.http.errors import answer_error
+from app.http.rate_limits import rate_limit_headers
+from app.http.scopes import require_scope
+from app.tenancy.api_keys import Caller, is_address
+
+PUBLIC_PATHS = frozenset(
+    {
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/inspector"),
+    }
+)
+"""Paths without authentication."""
+PUBLIC_FOLDER = "/inspector/"
+"""The folder of the files of `/inspector` and `/docs`, which need none either."""
+ANY_HOST = "*"
+"""The allowed host that allows all hosts."""
+
+_MAX_HOST = 300
+_HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
+
+
+class Keys(Protocol):
+    """Authenticates API keys."""
+
+    async def admit(self, authorization: str, address: str) -> Caller:
+        """Return the caller of an `Authorization` header, which may be empty.
+
+        Raises Unauthenticated and ServiceUnavailable.
+        """
+        ...
+
+
+class Limits(Protocol):
+    """The limits of tenants."""
+
+    async def count_request(self, tenant_id: str) -> RateState | None:
+        """Count a request; return what is left of the minute, None without a limit."""
+        ...
+
+
+class AuthenticationMiddleware:
+    """ASGI middleware that adds the caller to the scope, or refuses the request."""
+
+    def __init__(
+        self, app: ASGIApp, keys: Keys, limits: Limits, allowed_hosts: Sequence[str] = ()
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._limits = limits
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authenticate the request, unless its path is public."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        names = [name for name, _ in scope["headers"]]
+        hosts = names.count(b"host")
+        no_host = scope["http_version"] == "1.1" and not hosts
+        if no_host or hosts > 1 or names.count(b"authorization") > 1:
+            refusal = "A request must have exactly one Host header and at most one Authorization"
+            await answer_error(MalformedRequest(refusal))(scope, receive, send)
+            return
+        if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
+            await self._app(scope, receive, send)
+            return
+        client = scope.get("client")
+        address = client[0] if client else ""
+        authorization = header_of(scope, b"authorization") or ""
+
+        state: RateState | None = None
+
+        async def send_state(message: Message) -> None:
+            if message["type"] == "http.response.start" and state is not None:
+                message["headers"] = [*message["headers"], *rate_limit_headers(state)]
+            await send(message)
+
+        try:
+            caller = await self._keys.admit(authorization, address)
+            if caller.key_id is None:
+                host = header_of(scope, b"host") or ""
+                _require_same_origin(header_of(scope, b"origin"), host)
+                self._require_allowed(host)
+            scope["caller"] = caller
+            state = await self._limits.count_request(caller.tenant_id)
+            if state is not None:
+                state.require()
+            require_scope(caller, scope["method"], scope["path"])
+        except ContextError as error:
+            await answer_error(error)(scope, receive, send_state)
+            return
+
+        await self._app(scope, receive, send_state if state is not None else send)
+
+    def _require_allowed(self, host: str) -> None:
+        """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""
+        if len(host) <= _MAX_HOST and _is_private(host):
+            return
+        if ANY_HOST not in self._allowed_hosts and _name_of(host) not in self._allowed_hosts:
+            raise Forbidden(
+                "Without an API key the service accepts requests to its address only, not to a"
+                " host name: use 127.0.0.1, create a key with `context-service keys create`, or add"
+                " the host to CONTEXT_ALLOWED_HOSTS"
+            )
+
+
+@lru_cache(maxsize=1024)
+def _is_private(host: str) -> bool:
+    """Return whether a host is an address or a name that cannot be registered."""
+    name = _name_of(host)
+    return name is not None and ("." not in name or _is_local(name) or is_address(name))
+
+
+def _require_same_origin(origin: str | None, host: str) -> None:
+    """Raise Forbidden for an origin other than this service or this machine (rule 5)."""
+    if origin is None or origin.partition("://")[2] == host:
+        return
+    name = _name_of(origin.partition("://")[2])
+    if not name or not (_is_local(name) or (is_address(name) and ip_address(name).is_loopback)):
+        raise Forbidden("Cross-origin requests require an API key")
+
+
+def _name_of(host: str) -> str | None:
+    """Return a host in lower case without port and brackets, None if it is invalid."""
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2]).lower() if match else None
+
+
+def _is_local(name: str) -> bool:
+    return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,267 @@
+"""Request bodies, read and parsed within limits, and JSON responses.
+
+1. A body is refused as soon as its declared or actual size exceeds the limit.
+2. JSON is parsed by `app.common.json_text`, which accepts more than orjson
+   [log.identical-strings].
+3. Only `application/json` is accepted: a web page cannot send it to a service on the loopback
+   without a CORS preflight. Compressed bodies are refused: their size does not bound their content.
+4. Responses are dicts and dataclasses serialised without response models.
+5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
+   objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
+6. A request with a long body is one of `app.http.heavy_requests`.
+"""
+
+from __future__ import annotations
+
+import json
+from codecs import getincrementaldecoder
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from io import BytesIO
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from app.common import json_text
+from app.common.concurrency import THREAD_BYTES, in_thread_if
+from app.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
+from app.common.json_structure import (
+    MAX_MESSAGE_VALUES,
+    ExceededLimit,
+    StructureLimits,
+    exceeded_limit,
+    has_more_values,
+)
+from app.http.heavy_requests import LIGHT_BYTES, take_share
+
+_BODY_SIZE = "body_size"
+_SLICE = 1 << 20
+_MIN_VALUE_BYTES = 2  # with its comma
+_MAX_CODING = 40
+_JSON = (b"content-type", b"application/json")
+CLIENT_CLOSED_REQUEST = 499
+"""The status in logs and metrics of a request whose client disconnected before the response."""
+
+
+class MalformedJson(ValidationError):
+    """The body is not JSON."""
+
+
+class MalformedRequest(ValidationError):
+    """The HTTP request is ambiguous."""
+
+
+class EncodedBody(ValidationError):
+    """The body has a content coding."""
+
+
+class UnknownParameter(ValidationError):
+    """The query has a parameter that the operation does not accept."""
+
+
+class Json(Response):
+    """A JSON response."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self,
+        content: Any,
+        status_code: int = 200,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        # What the superclass does for this case, without the other ones.
+        self.status_code = status_code
+        self.background = None
+        self.body = dump(content)
+        self.raw_headers = [
+            *((name.lower().encode(), text.encode("latin-1")) for name, text in headers.items()),
+            (b"content-length", b"%d" % len(self.body)),
+            _JSON,
+        ]
+
+
+class WireRequest(Request):
+    """A request with a bounded body and JSON limits."""
+
+    async def body(self) -> bytes:
+        """Return the body; raises PayloadTooLarge (rule 1)."""
+        if not hasattr(self, "_body"):
+            self._body = await self.read_body(self.app.state.max_body_bytes)
+        return self._body
+
+    async def read_body(self, max_bytes: int) -> bytes:
+        """Read a body that has a limit of its own; raises PayloadTooLarge."""
+        expected = body_bytes_of(self.scope)
+        if expected is not None and expected > max_bytes:
+            raise _too_large(max_bytes)
+        chunk, has_more = await self._next_chunk()
+        if len(chunk) > max_bytes:
+            raise _too_large(max_bytes)
+        if not has_more:
+            return chunk
+        body = BytesIO()  # which gives its bytes without a copy, as neither bytearray nor join do
+        body.write(chunk)
+        while has_more:
+            if (expected or body.tell()) > LIGHT_BYTES:
+                await take_share(self.scope, expected)
+            chunk, has_more = await self._next_chunk()
+            body.write(chunk)
+            if body.tell() > max_bytes:
+                raise _too_large(max_bytes)
+        return body.getvalue()
+
+    async def _next_chunk(self) -> tuple[bytes, bool]:
+        """Return a part of the body, and whether there are more; raises ClientDisconnect."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def json(self) -> Any:
+        """Return the parsed body, whose bytes are let go; raises as `parse` (rule 5)."""
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            limits = self.app.state.json_limits
+            self._json = await in_thread_if(len(body) > THREAD_BYTES, parse, body, limits)
+            self.scope[_BODY_SIZE] = len(body)
+            self._body = body[:1]
+        return self._json
+
+
+def size_of_body(request: Request) -> int:
+    """Return the length of a body that was parsed, 0 without one."""
+    size: int = request.scope.get(_BODY_SIZE, 0)
+    return size
+
+
+async def long_json(content: Any, size: int) -> Json:
+    """Return a JSON response of about this size, which a thread writes if it is long."""
+    return await in_thread_if(size > THREAD_BYTES, Json, content)
+
+
+def parse(body: bytes, limits: StructureLimits) -> Any:
+    """Parse a JSON body.
+
+    Raises MalformedJson; PayloadTooLarge for too many values or keys, ValidationError for one
+    nested too deeply.
+    """
+    try:
+        return json_text.loads_within(body, limits)
+    except json_text.ExceedsLimits as error:
+        raise _structure_error(error.excess) from None
+    except ValueError as error:
+        raise MalformedJson(_utf8_error(body) or f"The body is not JSON: {error}") from error
+
+
+def require_structure(body: bytes, limits: StructureLimits) -> None:
+    """Raise PayloadTooLarge or ValidationError for a body over one of the limits (rule 5)."""
+    excess = exceeded_limit(body, limits)
+    if excess is not None:
+        raise _structure_error(excess)
+
+
+async def require_small_messages(
+    request: Request, messages: Sequence[Any], pointer: str = "/messages"
+) -> None:
+    """Raise PayloadTooLarge for a message with more than `MAX_MESSAGE_VALUES`.
+
+    `pointer` is where the messages are in the body.
+    """
+    if size_of_body(request) <= MAX_MESSAGE_VALUES * _MIN_VALUE_BYTES:
+        return
+    for index, message in enumerate(messages):
+        if has_more_values(message, MAX_MESSAGE_VALUES):
+            detail = f"has more than {MAX_MESSAGE_VALUES:,} JSON values"
+            raise PayloadTooLarge(
+                f"A message has more than {MAX_MESSAGE_VALUES:,} JSON values; nothing was stored",
+                {"limit": MAX_MESSAGE_VALUES},
+                (Problem(f"{pointer}/{index}", detail),),
+            )
+
+
+def _structure_error(excess: ExceededLimit) -> ContextError:
+    facts = {"limit": excess.limit, "found": excess.count}
+    if excess.what == "depth":
+        return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)
+    return PayloadTooLarge(
+        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.count:,} were counted"
+        " before the end",
+        facts,
+    )
+
+
+def _utf8_error(body: bytes) -> str | None:
+    decoder = getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), _SLICE):
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[start : start + _SLICE], start + _SLICE >= len(body))
+        except UnicodeDecodeError as error:
+            at = start - pending + error.start
+            return f"The body is not UTF-8: invalid byte {body[at]:#04x} at offset {at}"
+    return None
+
+
+def dump(content: Any) -> bytes:
+    """Serialise a response; lone surrogates, which orjson refuses, are escaped."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        return json.dumps(content, default=_plain, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def require_json(request: Request) -> None:
+    """Raise EncodedBody for a content coding, ValidationError for another media type (rule 3)."""
+    require_uncoded(request)
+    given = header_of(request.scope, b"content-type") or ""
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (
+        kind.startswith("application/") and kind.endswith("+json")
+    ):
+        raise ValidationError.at("/header/content-type", "must be application/json")
+
+
+def require_uncoded(request: Request) -> None:
+    """Raise EncodedBody for a content coding (rule 3)."""
+    coding = (header_of(request.scope, b"content-encoding") or "").strip()
+    if coding.lower() not in ("", "identity"):
+        detail = (
+            f"must be identity: a body with Content-Encoding {coding[:_MAX_CODING]} is not decoded"
+        )
+        raise EncodedBody.at("/header/content-encoding", detail)
+
+
+def header_of(scope: Scope, name: bytes) -> str | None:
+    """Return the first header of this name, in lower case, without an index of all headers."""
+    for each, value in scope["headers"]:
+        if each == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
+def body_bytes_of(scope: Scope) -> int | None:
+    """Return the length of a body as its headers say, None if they do not."""
+    declared = header_of(scope, b"content-length") or ""
+    if declared.isdecimal() and len(declared) < 19:
+        return int(declared)
+    return None if header_of(scope, b"transfer-encoding") else 0
+
+
+def _too_large(max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"A body has at most {max_bytes:,} bytes", {"limit": max_bytes})

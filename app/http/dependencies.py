@@ -1,0 +1,158 @@
+"""Dependencies of the routers: the services, the caller, and ids of paths."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Path, Query, Request
+
+from app.common.errors import NotFound
+from app.common.pages import Bound
+from app.common.public_ids import MAX_CHARS, PATTERN
+from app.common.sendable import is_sendable
+from app.compaction.background import JobService
+from app.compaction.receipts import ReceiptService
+from app.compaction.service import CompactionService
+from app.context.build_replay import BuildReplayService
+from app.context.call_history.service import CallHistoryService
+from app.context.models.service import RegistryService
+from app.context.service import ContextService
+from app.context.stateless_service import StatelessService
+from app.context.steps import StepService
+from app.context.tool_calls import ToolCallService
+from app.context.usage.service import UsageService
+from app.context.usage.totals_service import UsageTotalService
+from app.conversations.agents.service import AgentService
+from app.conversations.events.service import EventService
+from app.conversations.keys import ConversationKeys
+from app.conversations.messages.pins import PinService
+from app.conversations.messages.redactions import RedactionService
+from app.conversations.messages.service import LogService
+from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.search.service import SearchService
+from app.conversations.search.tenant_service import TenantSearchService
+from app.conversations.service import ConversationService
+from app.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
+from app.snapshots.exports_service import ExportService
+from app.snapshots.forks_service import ForkService
+from app.snapshots.imports_service import ImportService
+from app.snapshots.service import SnapshotService
+from app.tenancy.api_keys import Caller
+from app.tool_output.collection import BlobCollector
+from app.tool_output.reading import BlobReader
+from app.tool_output.tool_search import ToolSearchService
+from app.tool_output.uploads import BlobUploads
+
+_MAX_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
+
+    agents: AgentService
+    blobs: BlobReader
+    uploads: BlobUploads
+    blob_collector: BlobCollector
+    conversations: ConversationService
+    conversation_keys: ConversationKeys
+    log: LogService
+    context: ContextService
+    build_replay: BuildReplayService
+    call_history: CallHistoryService
+    compaction: CompactionService
+    receipts: ReceiptService
+    pins: PinService
+    redactions: RedactionService
+    events: EventService
+    exports: ExportService
+    imports: ImportService
+    forks: ForkService
+    jobs: JobService
+    registry: RegistryService
+    search: SearchService
+    tenant_search: TenantSearchService
+    snapshots: SnapshotService
+    steps: StepService
+    stateless: StatelessService
+    tools: ToolSearchService
+    tool_calls: ToolCallService
+    transcripts: TranscriptService
+    usage: UsageService
+    usage_totals: UsageTotalService
+    is_ready: Callable[[], Awaitable[bool]]
+    degraded: Sequence[str]
+    still_admits: Callable[[Caller], Awaitable[bool]]
+
+
+def caller_of(request: Request) -> Caller:
+    """Return the caller that `app.http.authentication` has authenticated."""
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+def tenant_of(request: Request) -> str:
+    """Return the tenant of the request's API key."""
+    return caller_of(request).tenant_id
+
+
+def by_caller(request: Request, **data: object) -> dict[str, object]:
+    """Return the data of a log line of the audit: who has sent the request, and what was done."""
+    caller = caller_of(request)
+    return {"tenant_id": caller.tenant_id, "key_id": caller.key_id, **data}
+
+
+def page_bound(request: Request) -> Bound:
+    """Return the maximum bytes of a page."""
+    return Bound(request.app.state.page_bytes)
+
+
+def services(request: Request) -> Services:
+    """Return the services of the app."""
+    app_services: Services = request.app.state.services
+    return app_services
+
+
+ConversationPath = Annotated[
+    str,
+    Path(
+        description="Id of the conversation, percent-encoded.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "customer-42:ticket-7"],
+        json_schema_extra={"pattern": PATTERN, "minLength": 1, "maxLength": MAX_CHARS},
+    ),
+]
+AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
+ModelPath = Annotated[
+    str, Path(description="Name of the model; slashes need no escape.", examples=["gpt-4o"])
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY_PATTERN,
+        max_length=MAX_IDEMPOTENCY_KEY_CHARS,
+        description="A repeated key with the same body returns the first response, for 24 h.",
+        examples=["0d2f7c1e"],
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on a page.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=1024, description="`next_cursor` of the previous page."),
+]
+
+
+def agent_id_from(text: str) -> str:
+    """Return the agent id of a path; raises NotFound for text that is not an agent id."""
+    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
+        raise NotFound.agent(text)
+    return text
+
+
+def model_from(text: str) -> str:
+    """Return the model of a path; raises NotFound for text that is not a model name."""
+    if not 0 < len(text) <= _MAX_NAME or not is_sendable(text) or not text.isprintable():
+        raise NotFound(f"The model {text!r} is unknown", {"model": text})
+    return text

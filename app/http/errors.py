@@ -1,0 +1,379 @@
+"""Error responses: `application/problem+json` (RFC 9457) with a status for each error class.
+
+1. A pointer in `errors[]` is into the body. Pointers of parameters begin with their location:
+   `/query/limit`, `/path/model`, `/header/idempotency-key`.
+2. An unexpected error is a 500 without details; the log has the code location.
+3. A problem document has at most 64 KiB: at most a hundred places, and truncated texts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+
+from app.common.errors import (
+    Conflict,
+    ContextError,
+    ContextLimitUnknown,
+    ContextOverflow,
+    Forbidden,
+    Gone,
+    InsufficientStorage,
+    NotFound,
+    PayloadTooLarge,
+    Problem,
+    RateLimited,
+    ServiceUnavailable,
+    Unauthenticated,
+    UnpairedToolResult,
+    ValidationError,
+)
+from app.common.logs import places, request_id
+from app.common.sendable import sendable_json
+from app.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
+
+MEDIA_TYPE = "application/problem+json"
+MAX_PROBLEM_BYTES = 65_536
+"""The size of the largest problem document."""
+_MAX_PLACES = 100
+_MAX_CHARACTERS = 1_000
+_STANDARD_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
+
+
+class ProblemPlace(BaseModel):
+    """A place of a request that is wrong."""
+
+    pointer: str = Field(
+        description="JSON pointer into the body, or to a parameter: `/query/limit`."
+    )
+    detail: str = Field(description="What is wrong there.")
+
+
+class ProblemAnswer(BaseModel):
+    """An RFC 9457 problem, with further fields for some codes."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:context-service:problem:conflict",
+                    "title": "Conflict",
+                    "status": 409,
+                    "detail": "The log's head is 12, not 11",
+                    "code": "CONFLICT",
+                    "errors": [],
+                    "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
+                    "head_seq": 12,
+                    "expected_seq": 11,
+                }
+            ]
+        },
+    )
+
+    type: str = Field(description="URN of the kind of problem.")
+    title: str = Field(description="Name of the kind of problem.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="The cause of this problem.")
+    code: str = Field(description="Stable code of the kind of problem, for programs.")
+    errors: list[ProblemPlace] = Field(
+        description="The places that are wrong, if known; the first hundred of them."
+    )
+    request_id: str = Field(
+        description="Id of the request, as in `X-Request-Id` and in the log of the service."
+    )
+
+
+STATUS: Mapping[type[ContextError], int] = {
+    ValidationError: 422,
+    MalformedJson: 400,
+    MalformedRequest: 400,
+    EncodedBody: 415,
+    UnknownParameter: 422,
+    NotFound: 404,
+    Conflict: 409,
+    UnpairedToolResult: 409,
+    ContextLimitUnknown: 422,
+    ContextOverflow: 422,
+    Gone: 410,
+    PayloadTooLarge: 413,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    RateLimited: 429,
+    ServiceUnavailable: 503,
+    InsufficientStorage: 507,
+}
+"""The HTTP status of every error class."""
+
+_EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
+    ValidationError: (
+        "/expected_seq must be a valid integer",
+        {"errors": [{"pointer": "/expected_seq", "detail": "must be a valid integer"}]},
+    ),
+    MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
+    MalformedRequest: ("A request must have exactly one Host header", {}),
+    EncodedBody: (
+        "must be identity: a body with Content-Encoding gzip is not decoded",
+        {
+            "errors": [
+                {
+                    "pointer": "/header/content-encoding",
+                    "detail": "must be identity: a body with Content-Encoding gzip is not decoded",
+                }
+            ]
+        },
+    ),
+    UnknownParameter: (
+        "/query/limt is not a parameter of this operation, which accepts cursor, limit",
+        {
+            "errors": [
+                {
+                    "pointer": "/query/limt",
+                    "detail": "is not a parameter of this operation, which accepts cursor, limit",
+                }
+            ]
+        },
+    ),
+    NotFound: (
+        "No conversation 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+        {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"},
+    ),
+    Conflict: ("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
+    UnpairedToolResult: (
+        "Tool result for call 'call_7' answers no open call; nothing was stored",
+        {"tool_call_id": "call_7"},
+    ),
+    ContextLimitUnknown: (
+        "The context window of 'my-model', the model of the conversation, is unknown: set"
+        " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
+        " set budget.on_unknown_model to derive",
+        {"model": "my-model", "model_source": "conversation"},
+    ),
+    ContextOverflow: (
+        "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there, 40,004 of"
+        " them for the user message with seq 12",
+        {
+            "budget": {
+                "total": 8000,
+                "max_output_tokens": 4096,
+                "system_prompt": 8,
+                "skill_prompts": 0,
+                "tool_descriptions": 0,
+                "summary": 0,
+                "conversation": 40004,
+                "effective_window": 3904,
+                "used_tokens": 40012,
+                "remaining_tokens": -36108,
+                "used_percentage": 1024.9,
+            },
+            "largest": [
+                {
+                    "kind": "message",
+                    "tokens": 40004,
+                    "id": "msg_7",
+                    "seq": 12,
+                    "role": "user",
+                    "pinned": False,
+                },
+                {"kind": "section", "tokens": 8, "name": "rules"},
+            ],
+            "suggestions": [
+                {
+                    "action": "offload_oversized",
+                    "detail": "Set messages.offload_oversized in the policy to true",
+                },
+                {
+                    "action": "larger_window",
+                    "detail": "Take a window of at least 44,108 tokens: a model with a larger one,"
+                    " or a larger budget.context_window or max_context_tokens",
+                },
+            ],
+        },
+    ),
+    Gone: (
+        "Output blob_9f86d081884c7d659a2feaa0 was collected",
+        {"ref": "blob_9f86d081884c7d659a2feaa0"},
+    ),
+    PayloadTooLarge: ("A body has at most 33,554,432 bytes", {"limit": 33554432}),
+    Unauthenticated: ("The API key is unknown, revoked or expired", {}),
+    Forbidden: ("Without an API key the service accepts requests to its address only", {}),
+    RateLimited: (
+        "The 600 requests of this minute are used up",
+        {"limit": 600, "kind": "requests", "retry_after": 23},
+    ),
+    ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
+    InsufficientStorage: ("The disk of the database is full", {"reason": "DiskFullError"}),
+}
+_REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
+_HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
+_RETRY_SECONDS = 1
+_RETRY_AFTER = ("Retry-After", "Seconds to wait before a retry.")
+_HEADERS = {
+    STATUS[ServiceUnavailable]: _RETRY_AFTER,
+    STATUS[InsufficientStorage]: _RETRY_AFTER,
+    STATUS[RateLimited]: _RETRY_AFTER,
+    STATUS[EncodedBody]: ("Accept-Encoding", "The accepted content coding: `identity`."),
+    STATUS[Unauthenticated]: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
+}
+_log = logging.getLogger("app.api")
+
+
+def install(app: FastAPI) -> None:
+    """Install the exception handlers of the app."""
+
+    async def on_context_error(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, ContextError)
+        return answer_error(error)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
+        code = _HTTP_CODES.get(error.status_code, ValidationError.code)
+        return problem(error.status_code, code, _http_detail(error, request), headers=headers)
+
+    async def on_unexpected(_request: Request, _error: Exception) -> Response:
+        return _unexpected()  # FastAPI raises the error again, and the request logging logs it
+
+    app.add_exception_handler(ContextError, on_context_error)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_unexpected)
+
+
+def answer_error(error: ContextError) -> Response:
+    """Return the response to an error of the domain."""
+    headers = {}
+    if isinstance(error, ServiceUnavailable | RateLimited):
+        headers["Retry-After"] = str(error.facts.get("retry_after", _RETRY_SECONDS))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, EncodedBody):
+        headers["Accept-Encoding"] = "identity"
+    return problem(
+        STATUS[type(error)],
+        error.code,
+        error.sentence,
+        error.problems,
+        error.facts,
+        headers=headers,
+    )
+
+
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """Return a 500 without details; the log has the code location, not the error's text."""
+    route = getattr(request.scope.get("route"), "path", None)
+    data = {"route": route, "error": type(error).__name__, "places": places(error)}
+    _log.error("request_failed", extra={"data": data})
+    return _unexpected()
+
+
+def _unexpected() -> Response:
+    return problem(500, ContextError.code, "Internal error; see the log of the service")
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    problems: Sequence[Problem] = (),
+    facts: Mapping[str, Any] | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a problem document."""
+    body = _document(status, code, _cut(detail), problems[:_MAX_PLACES])
+    body["request_id"] = request_id.get()
+    for name, value in (facts or {}).items():
+        body.setdefault(name, _cut(value) if isinstance(value, str) else value)
+    return Response(_bounded(body), status, headers, MEDIA_TYPE)
+
+
+def _bounded(body: dict[str, Any]) -> bytes:
+    """Return at most `MAX_PROBLEM_BYTES`, without some places or all facts (rule 3)."""
+    written = dump(sendable_json(body))
+    while len(written) > MAX_PROBLEM_BYTES and body["errors"]:
+        body["errors"] = body["errors"][: len(body["errors"]) // 2]
+        written = dump(sendable_json(body))
+    if len(written) > MAX_PROBLEM_BYTES:
+        written = dump(sendable_json({name: body[name] for name in _STANDARD_FIELDS}))
+    return written
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
+
+
+def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI `responses` of an operation with these errors."""
+    by_status: dict[int, list[type[ContextError]]] = {}
+    if ServiceUnavailable in kinds:
+        kinds = (*kinds, InsufficientStorage)  # a database that answers may have a full disk
+    for kind in kinds:
+        by_status.setdefault(STATUS[kind], []).append(kind)
+    return {status: _response(status, matching) for status, matching in by_status.items()}
+
+
+def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any]:
+    codes = dict.fromkeys(kind.code for kind in kinds)
+    response: dict[str, Any] = {
+        "description": " or ".join(f"`{code}`" for code in codes),
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"},
+                "examples": {kind.__name__: {"value": _example(kind)} for kind in kinds},
+            }
+        },
+    }
+    if status in _HEADERS:
+        name, description = _HEADERS[status]
+        response["headers"] = {name: {"description": description, "schema": {"type": "string"}}}
+    return response
+
+
+def _example(kind: type[ContextError]) -> dict[str, Any]:
+    detail, facts = _EXAMPLES[kind]
+    return _document(STATUS[kind], kind.code, detail, ()) | {"request_id": _REQUEST_ID, **facts}
+
+
+def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {
+        "type": f"urn:context-service:problem:{code.lower().replace('_', '-')}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "errors": [
+            {"pointer": _cut(place.pointer), "detail": _cut(place.detail)} for place in problems
+        ],
+    }
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
+    """Return the methods of the matching path with the fewest parameters."""
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    paths = [getattr(route, "path", "") for route in matching]
+    nearest = min(paths, key=lambda path: path.count("{"), default="")
+    return {
+        method
+        for route, path in zip(matching, paths, strict=True)
+        if path == nearest
+        for method in getattr(route, "methods", None) or ()
+    }
+
+
+def _http_detail(error: HTTPException, request: Request) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return "Unknown path; see /docs"
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"The path does not allow {request.method}"
+    return str(error.detail)

@@ -1,0 +1,349 @@
+"""Field types and base classes that several schemas share.
+
+A `TypeAliasType` is a named schema in openapi.json, so that generated clients have one type for it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_args
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+from typing_extensions import TypeAliasType
+
+from app.common import public_ids as own_ids
+from app.common.times import time_from
+from app.formats import ToolCategory
+from app.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
+from app.formats.message import FormatName
+from app.formats.tool_calls import TOOL_NAME_PATTERN
+from app.policy.policy import StrategyName
+
+MAX_TOKENS = 1_000_000_000
+MAX_SEQ = 2**53 - 1  # the largest integer that every JSON parser keeps exact
+MAX_METADATA_BYTES = 65_536
+MAX_TOOLS = 1_000
+MAX_WINDOW_SECONDS = 1_000_000_000
+
+NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
+AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
+UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+IDEMPOTENCY_KEY_PATTERN = r"^[\x21-\x7e]+$"
+MAX_IDEMPOTENCY_KEY_CHARS = 255
+PATTERNS = {
+    NAME_PATTERN: "must be one line of text, without control characters",
+    AGENT_ID_PATTERN: "must be letters, digits and ._:@=+-, with a letter or digit first",
+    UUID_PATTERN: "must be a UUID",
+    DAY_PATTERN: "must be a day such as 2026-11-23",
+    IDEMPOTENCY_KEY_PATTERN: f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters",
+}
+"""The error message of each pattern."""
+
+UUID = re.compile(UUID_PATTERN)
+AGENT_ID = re.compile(AGENT_ID_PATTERN)
+
+
+def _with_integers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case [float(), *_]:
+            return [_with_integers(item) for item in value]
+    return value
+
+
+class RequestSchema(BaseModel):
+    """A request body: unknown fields are refused, and values are not converted.
+
+    As in JSON Schema, `25.0` is an integer.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_integers(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {name: _with_integers(value) for name, value in body.items()}
+
+
+class ResponseSchema(BaseModel):
+    """A response body, for openapi.json only: responses are not validated against it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def examples(*values: Any) -> ConfigDict:
+    """Return the configuration of a schema with these examples."""
+    return ConfigDict(json_schema_extra={"examples": list(values)})
+
+
+class NoFields(RequestSchema):
+    """A request without fields; its body may be missing."""
+
+    model_config = examples({})
+
+
+_YEARS = range(2000, 9000)
+
+
+def _time(value: Any) -> Any:
+    time = time_from(value) if isinstance(value, str) else None
+    if time is None or time.year not in _YEARS:
+        raise ValueError("must be a time in ISO 8601")
+    return time
+
+
+Time = Annotated[
+    datetime,
+    BeforeValidator(_time),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A time in ISO 8601, as UTC without a zone."""
+
+
+def _object(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    return value
+
+
+def _metadata(value: Any) -> Any:
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError:  # lone surrogates
+        size = len(repr(value))
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"must have at most {MAX_METADATA_BYTES:,} bytes of JSON")
+    return value
+
+
+def _public_id(value: str) -> str:
+    public_id = own_ids.public_id_from(value)
+    if public_id is None:
+        raise ValueError(own_ids.RULE)
+    return public_id
+
+
+ConversationId = Annotated[
+    str,
+    AfterValidator(_public_id),
+    Field(
+        description="Id of the conversation, unique in its tenant: a UUID, or a string of the"
+        " client, in which case counts; by default a new UUID.",
+        examples=["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "customer-42:ticket-7"],
+        min_length=1,
+        max_length=own_ids.MAX_CHARS,
+        json_schema_extra={"pattern": own_ids.PATTERN},
+    ),
+]
+AgentId = Annotated[
+    str,
+    Field(
+        pattern=AGENT_ID_PATTERN,
+        max_length=256,
+        description="Id of the agent, unique in its tenant.",
+        examples=["support-bot"],
+    ),
+]
+ModelName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        max_length=256,
+        description="Name of a model as in `GET /v1/models`.",
+        examples=["gpt-4o"],
+    ),
+]
+DisplayName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        max_length=256,
+        description="Display name.",
+        examples=["Support bot"],
+    ),
+]
+Format = Annotated[FormatName, Field(strict=False, description="The provider's message format.")]
+Strategy = Annotated[
+    StrategyName, Field(strict=False, description="Name of a strategy of `GET /v1/strategies`.")
+]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+HttpStatus = Annotated[int, Field(strict=True, ge=100, le=599)]
+AnyObject = TypeAliasType(
+    "AnyObject", Annotated[dict[str, Any], Field(description="An object with fields of any kind.")]
+)
+MessageObject = TypeAliasType(
+    "MessageObject",
+    Annotated[
+        Any,
+        WithJsonSchema(
+            {
+                "type": "object",
+                "additionalProperties": True,
+                "description": "A message in the format of a provider; unknown fields are kept.",
+                "examples": [{"role": "user", "content": "What is the weather in Bergen?"}],
+            }
+        ),
+    ],
+)
+PayloadObject = TypeAliasType(
+    "PayloadObject",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="The arguments of a provider's SDK, in the format that `format` names.",
+            examples=[{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}],
+        ),
+    ],
+)
+PayloadItem = TypeAliasType(
+    "PayloadItem",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A message, input item or content of a payload, in its provider's format.",
+            examples=[{"role": "user", "content": "Hello"}],
+        ),
+    ],
+)
+TOOL_EXAMPLE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Return the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+_HOSTED: list[dict[str, Any]] = [
+    {
+        "required": ["type"],
+        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
+    },
+    {
+        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
+        "not": {
+            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
+        },
+    },
+]
+"""Schemas of hosted tools."""
+ToolObject = TypeAliasType(
+    "ToolObject",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A tool definition in a provider's format, with an optional `category`: a"
+            " function, or a hosted tool of one provider such as its web search.",
+            examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
+            json_schema_extra={
+                "properties": {
+                    # Patterns, since enumerations would narrow the types of generated clients.
+                    "category": {
+                        "type": "string",
+                        "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
+                    },
+                    "type": {
+                        "type": ["string", "null"],
+                        "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
+                    },
+                },
+                "if": {"anyOf": _HOSTED},
+                "else": {
+                    "not": {"required": ["custom"], "properties": {"custom": {}}},
+                    "if": {"required": ["function"], "properties": {"function": {}}},
+                    "then": {
+                        "additionalProperties": True,
+                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                    },
+                    "else": {"$ref": "#/components/schemas/ToolFunction"},
+                },
+            },
+        ),
+    ],
+)
+TOOL_FUNCTION: dict[str, Any] = {
+    "type": "object",
+    "title": "ToolFunction",
+    "description": "The common fields of tool definitions.",
+    "additionalProperties": True,
+    "required": ["name"],
+    "properties": {
+        "name": {
+            "type": "string",
+            "pattern": TOOL_NAME_PATTERN,
+            "description": "Name of the tool, unique in its list.",
+        },
+        "description": {"type": ["string", "null"], "description": "Description of the tool."},
+        "strict": {
+            "type": ["boolean", "null"],
+            "description": "Whether arguments must follow the schema.",
+        },
+    },
+    "examples": [TOOL_EXAMPLE["function"]],
+}
+"""The schema of a function inside a tool definition."""
+AnyTool = TypeAliasType(
+    "AnyTool",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A tool definition in the format of a provider.", examples=[TOOL_EXAMPLE]
+        ),
+    ],
+)
+Threshold = TypeAliasType(
+    "Threshold",
+    Annotated[
+        Literal["notice", "due", "compact", "blocked"],
+        Field(
+            description="A threshold of token use: the usage note, or the next compaction pressure."
+        ),
+    ],
+)
+Tools = Annotated[list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions.")]
+StoredTools = Annotated[
+    list[ToolObject],
+    Field(
+        max_length=MAX_TOOLS,
+        description="Tool definitions with unique names.",
+        json_schema_extra={"uniqueItems": True},
+    ),
+]
+OwnRollingWindow = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_WINDOW_SECONDS)] | Literal["inherit"] | None,
+    Field(
+        description="Age in seconds after which messages leave the active window; null is no"
+        " limit, `inherit` the value of the agent or the service. A longer window shows older"
+        " messages again.",
+        examples=[86_400],
+    ),
+]
+Metadata = TypeAliasType(
+    "Metadata",
+    Annotated[
+        dict[str, Any],
+        BeforeValidator(_object),
+        AfterValidator(_metadata),
+        Field(
+            description="Metadata of the client, up to 64 KiB of JSON.",
+            examples=[{"customer": "42"}],
+        ),
+    ],
+)

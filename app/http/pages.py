@@ -1,0 +1,48 @@
+"""Response schemas of lists and deletions, and pages of lists in the order of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
+
+from app.common import pages
+from app.http import cursors
+from app.http.bodies import Json
+from app.http.fields import ResponseSchema
+
+Item = TypeVar("Item")
+
+RowCounts = TypeAliasType(
+    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by table.")]
+)
+
+
+class Page(ResponseSchema, Generic[Item]):
+    """A page of a list."""
+
+    data: list[Item] = Field(description="The items of this page.")
+    next_cursor: str | None = Field(
+        description="The `cursor` of the next page; null on the last page."
+    )
+
+
+def page_by_id(
+    kind: str, id_name: str, page: pages.Page[Item], shown: Callable[[Item], dict[str, Any]]
+) -> Json:
+    """Return a page of `kind` whose cursor is the last id; `cursors.decode_id` reads it."""
+    data = [shown(item) for item in page]
+    next_cursor = cursors.encode(kind, data[-1][id_name]) if page.has_more else None
+    return Json({"data": data, "next_cursor": next_cursor})
+
+
+class Deleted(ResponseSchema):
+    """The rows that a deletion removed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}
+    )
+
+    deleted: RowCounts = Field(description="Rows deleted, by table.")

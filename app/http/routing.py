@@ -1,0 +1,239 @@
+"""The route classes: `WireRoute` for every endpoint, `DirectRoute` for the two hot ones.
+
+1. A route reads the body before FastAPI, within the limits of `app.http.bodies`.
+2. An unexpected error is a 500 without details.
+3. Unknown query parameters of paths under `/v1` are refused, like unknown fields of a body.
+4. A direct route reads its conversation id, body and idempotency key itself: FastAPI's handling of
+   a request takes as long as the rest of an append.
+5. An endpoint gets the key of a conversation in place of the id in its path
+   (`app.http.conversation_ids`).
+6. The errors that follow from what a route under `/v1` reads are documented without being named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import cache
+from typing import Any, TypeVar
+
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.common.concurrency import THREAD_BYTES, in_thread_if
+from app.common.errors import (
+    ContextError,
+    NotFound,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    ValidationError,
+)
+from app.http.bodies import (
+    CLIENT_CLOSED_REQUEST,
+    MalformedJson,
+    WireRequest,
+    body_bytes_of,
+    header_of,
+    require_json,
+    size_of_body,
+)
+from app.http.conversation_ids import with_key
+from app.http.errors import answer_error, answer_unexpected, problems_of
+from app.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
+from app.http.heavy_requests import SLOT_BYTES, drained, take_share
+from app.http.request_errors import refuse_unknown_query, validated, validation_error
+
+_IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+
+def heavy(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint as heavy (`app.http.heavy_requests`)."""
+    endpoint.__dict__["share"] = "heavy"
+    return endpoint
+
+
+def large(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint as large (`app.http.heavy_requests`)."""
+    endpoint.__dict__["share"] = "large"
+    return endpoint
+
+
+class _NamedRoute(APIRoute):
+    """A route whose operation id is, by default, the name of its function."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        super().__init__(path, endpoint, **options)
+        if path.startswith("/v1/"):
+            self.responses = problems_of(*_usual_errors(self)) | self.responses
+
+
+def _usual_errors(route: APIRoute) -> Iterator[type[ContextError]]:
+    """Return the errors of every route that reads the same parts of a request (rule 6)."""
+    reads_json = route.body_field is not None
+    reads_body = reads_json or "requestBody" in (route.openapi_extra or {})
+    if "{" in route.path:
+        yield NotFound
+    if reads_body or any(_query_names(route.dependant)):
+        yield ValidationError
+    if reads_json:
+        yield MalformedJson
+    if reads_body:
+        yield PayloadTooLarge
+    if route.dependant.request_param_name:  # only these use services
+        yield ServiceUnavailable
+
+
+class WireRoute(_NamedRoute):
+    """A route of FastAPI with bounded bodies and error responses."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if share := getattr(endpoint, "share", None):
+            self.app = _with_share(self.app, share, self.body_field is not None)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler with the body read before it and error handling around it."""
+        handle = super().get_route_handler()
+        reads_body = self.body_field is not None
+        body = self.body_field.field_info.annotation if self.body_field is not None else None
+        accepted = _parameters(self)
+        # Created on demand: most routes never receive a long body.
+        schema = cache(lambda: TypeAdapter[Any](body or Any))
+
+        async def handle_wire(request: Request) -> Response:
+            request = WireRequest(request.scope, request.receive)
+            try:
+                if accepted is not None and request.scope["query_string"]:
+                    refuse_unknown_query(request, accepted)
+                if reads_body and await request.body():
+                    require_json(request)
+                    value = await request.json()
+                    if size_of_body(request) > THREAD_BYTES:
+                        # FastAPI would validate on the event loop, and create all error objects.
+                        await asyncio.to_thread(validated, schema(), value)
+                return await with_key(request, handle)
+            except (ContextError, HTTPException):
+                raise
+            except RequestValidationError as error:
+                raise validation_error(error.errors(), error.body) from error
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+            except Exception as error:  # every 500 is a problem document
+                return answer_unexpected(request, error)
+
+        return handle_wire
+
+
+class PageRoute(WireRoute):
+    """A route whose endpoints return pages, which are heavy, and large with full contents."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        endpoint.__dict__.setdefault("share", "page")
+        super().__init__(path, endpoint, **options)
+
+
+def _with_share(inner: ASGIApp, share: str, reads_body: bool) -> ASGIApp:
+    """Return the app with a share of the heavy work, held until the response is sent."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        state, slots = scope["app"].state, 1
+        if share == "large" or b"content=full" in scope["query_string"]:
+            slots = state.large_slots
+        elif share == "page":
+            slots += state.page_bytes // SLOT_BYTES
+        try:
+            await take_share(scope, body_bytes_of(scope) if reads_body else 0, slots)
+        except ContextError as error:
+            await answer_error(error)(scope, receive, send)
+            return
+        await inner(scope, receive, drained(send))
+
+    return app
+
+
+class DirectRoute(_NamedRoute):
+    """A route that FastAPI only documents; ASGI calls its endpoint directly (rule 4)."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = _direct(endpoint, _parameters(self))
+
+
+def _parameters(route: APIRoute) -> frozenset[str] | None:
+    """Return the query parameters of a route, None if all are accepted (rule 3).
+
+    A name that ends with `[]` stands for all parameters `name[key]`.
+    """
+    if not route.path.startswith("/v1/"):
+        return None
+    by_key = (route.openapi_extra or {}).get("parameters", ())
+    return frozenset(_query_names(route.dependant)) | {f"{item['name']}[]" for item in by_key}
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for further in dependant.dependencies:
+        yield from _query_names(further)
+
+
+def _direct(
+    endpoint: Callable[..., Awaitable[Response]], accepted: frozenset[str] | None
+) -> Callable[..., Awaitable[None]]:
+    parameters = inspect.signature(endpoint, eval_str=True).parameters
+    body = parameters["body"]
+    schema: TypeAdapter[Any] = TypeAdapter(body.annotation)
+    is_optional = body.default is not inspect.Parameter.empty
+    takes_key = "idempotency_key" in parameters
+
+    async def answer(request: WireRequest) -> Response:
+        if accepted is not None and request.scope["query_string"]:
+            refuse_unknown_query(request, accepted)
+        value = None
+        if await request.body():
+            require_json(request)
+            parsed = await request.json()
+            is_long = size_of_body(request) > THREAD_BYTES
+            value = await in_thread_if(is_long, validated, schema, parsed)
+        elif not is_optional:
+            raise ValidationError.at("", "is required")
+        arguments = {"idempotency_key": _idempotency_key(request)} if takes_key else {}
+
+        async def call(request: Request) -> Response:
+            conversation_id = request.path_params["conversation_id"]
+            return await endpoint(request, conversation_id, value, **arguments)
+
+        return await with_key(request, call)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = WireRequest(scope, receive)
+        try:
+            response = await answer(request)
+        except ContextError as error:
+            response = answer_error(error)
+        except ClientDisconnect:
+            response = Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Exception as error:
+            response = answer_unexpected(request, error)
+        await response(scope, receive, send)
+
+    return app
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = header_of(request.scope, b"idempotency-key")
+    if key is not None and not (
+        len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and _IDEMPOTENCY_KEY.fullmatch(key)
+    ):
+        detail = f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters"
+        raise ValidationError.at("/header/idempotency-key", detail)
+    return key

@@ -1,0 +1,186 @@
+"""The agent tools in the form of MCP; imported by the first request.
+
+1. The tools are those of `app.prompt.agent_tools`, executed by `ToolCallService`.
+2. An error that the model can correct is a result with `isError`. Others, such as an unknown bound
+   conversation or an unavailable database, are JSON-RPC errors.
+3. A conversation of another tenant is an unknown conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from starlette.requests import Request
+
+from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
+from app.common.errors import ContextError, NotFound, ValidationError
+from app.common.public_ids import MAX_CHARS
+from app.context.tool_calls import ToolCallResult
+from app.formats.message import FormatName
+from app.http.conversation_ids import call_with_key
+from app.http.dependencies import services, tenant_of
+from app.http.errors import answer_error, answer_unexpected
+from app.mcp_server.binding import CONVERSATION, conversation_of
+from app.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
+
+INSTRUCTIONS: Final = (
+    "Tools to look at what a conversation no longer shows: whole tool outputs, messages that were"
+    " summarised, and tools that were held back. Call them when a note in the conversation names"
+    " them, with the refs exactly as it gives them."
+)
+UNEXPECTED: Final = "Internal error; see the log of the service"
+
+_CUT_CHARS = MAX_CHARS + 1  # a text that is cut is too long for an id
+_STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
+_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation.", minimum=1)
+
+_Context = ServerRequestContext[Any, Request]
+
+
+def manager_of(
+    version: str, max_body_bytes: int, deadline_seconds: float
+) -> StreamableHTTPSessionManager:
+    """Return the SDK's stateless server with JSON responses; its `run` is entered once."""
+
+    async def call_tool(context: _Context, params: CallToolRequestParams) -> CallToolResult:
+        return await _call(_request_of(context), params, deadline_seconds)
+
+    server: Server[Any] = Server(
+        "context-service",
+        version=version,
+        title="Context Service",
+        instructions=INSTRUCTIONS,
+        on_list_tools=_list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=_no_schema,
+    )
+    # The service has its own spans; the SDK names spans by client input.
+    server.middleware.clear()
+    # The SDK logs client input, which the service never does.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    return StreamableHTTPSessionManager(
+        server, json_response=True, stateless=True, max_request_body_size=max_body_bytes
+    )
+
+
+async def _list_tools(context: _Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(
+        tools=_UNBOUND if conversation_of(_request_of(context)) is None else _BOUND
+    )
+
+
+async def _call(
+    request: Request, params: CallToolRequestParams, deadline_seconds: float
+) -> CallToolResult:
+    if params.name not in AGENT_TOOLS:
+        detail = f"Unknown tool; the tools are {', '.join(AGENT_TOOLS)}"
+        raise MCPError(INVALID_PARAMS, detail)
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await _call_tool(request, AGENT_TOOLS[params.name], params.arguments or {})
+    except TimeoutError:
+        return _failed(f"{params.name} took longer than {deadline_seconds:g} s and was cancelled.")
+    except ContextError as error:
+        raise _rpc_error(error) from error
+    except Exception as error:
+        answer_unexpected(request, error)  # logs the error
+        raise MCPError(INTERNAL_ERROR, UNEXPECTED) from None
+
+
+async def _call_tool(
+    request: Request, tool: AgentTool, arguments: dict[str, Any]
+) -> CallToolResult:
+    bound = conversation_of(request)
+    if bound is not None:
+        return await _execute(request, tool, bound, arguments)
+    tool_arguments = dict(arguments)
+    named = tool_arguments.pop(CONVERSATION, None)
+    if not isinstance(named, str):
+        takes = ", ".join(item.usage for item in _unbound(tool).parameters)
+        return _failed(f"{tool.name} was not run: {CONVERSATION} is required. It takes {takes}.")
+    try:
+        return await _execute(request, tool, named, tool_arguments)
+    except NotFound as error:
+        return _failed(error.detail)
+
+
+async def _execute(
+    request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
+) -> CallToolResult:
+    """Execute a call in Anthropic's format, whose results have `is_error` like those of MCP."""
+    call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
+
+    async def answered(key: str) -> ToolCallResult:
+        tool_calls = services(request).tool_calls
+        return await tool_calls.answer(tenant_of(request), key, FormatName.ANTHROPIC, call)
+
+    answer = await call_with_key(request, named[:_CUT_CHARS], answered)
+    (result,) = answer.message["content"]
+    return CallToolResult(content=[TextContent(text=result["content"])], is_error=answer.is_error)
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+def _rpc_error(error: ContextError) -> MCPError:
+    """Return a JSON-RPC error; `data.code` is the code of the problem document."""
+    data: dict[str, Any] = {"code": error.code}
+    if (seconds := answer_error(error).headers.get("retry-after")) is not None:
+        data["retry_after"] = int(seconds)
+    is_client_error = isinstance(error, NotFound | ValidationError)
+    return MCPError(INVALID_PARAMS if is_client_error else INTERNAL_ERROR, error.sentence, data)
+
+
+def _request_of(context: _Context) -> Request:
+    assert context.request is not None
+    return context.request
+
+
+def _no_schema(_name: str) -> None:
+    """Return no schema, so that the SDK does not compare arguments with headers."""
+
+
+def _unbound(tool: AgentTool) -> AgentTool:
+    """Return a tool for unbound clients."""
+    return replace(tool, parameters=(_CONVERSATION, *tool.parameters))
+
+
+def _listed(tool: AgentTool) -> Tool:
+    definition = tool.definition
+    title = tool.name.replace("_", " ").capitalize()
+    return Tool(
+        name=definition.name,
+        title=title,
+        description=definition.description,
+        input_schema=dict(definition.parameters),
+        annotations=ToolAnnotations(
+            title=title,
+            read_only_hint=tool.name not in _STATE_CHANGING,
+            destructive_hint=False,
+            idempotent_hint=tool.name != COMPACT_CONTEXT,
+            open_world_hint=False,
+        ),
+    )
+
+
+_BOUND = [_listed(tool) for tool in AGENT_TOOLS.values()]
+_UNBOUND = [_listed(_unbound(tool)) for tool in AGENT_TOOLS.values()]

@@ -1,0 +1,193 @@
+"""Limits and prices of models, and the context window of a build.
+
+1. Input and output share the context window. The output limit is a limit of its own.
+2. `total` is the smaller of the requested window and the model's.
+3. Some models limit their input apart from their output. `total` is then at most that input limit
+   plus the reserved output, so that `total - max_output_tokens` always fits.
+4. Every number has a source. The window of an unknown model of a known family is that of another
+   model of the family, where nobody names one; that of any other unknown model is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from app.common import json_text
+from app.common.errors import ContextLimitUnknown, ValidationError
+
+INEXACT_MARGIN = 0.05
+"""Share of a count that is added for safety where the model has another tokenizer."""
+
+DERIVED_FACTOR = 4
+"""Window per token of reserved output, for unknown models under `derive`."""
+
+BUILT_IN_WINDOWS: Mapping[str, int] = {
+    "claude-3-5-sonnet": 200_000,
+    "claude-3-opus": 200_000,
+    "gpt-4-turbo": 128_000,
+    "gpt-4o": 128_000,
+    "gemini-pro": 32_000,
+}
+"""Windows in tokens, for models that the bundled map does not have."""
+
+CAPABILITIES = ("tool_search", "cache_breakpoint", "mid_conversation_system")
+"""The fields of an entry with what a model's provider supports."""
+
+NUMERIC_FIELDS = (
+    "context_window",
+    "max_input_tokens",
+    "max_output_tokens",
+    "cache_minimum_tokens",
+    "input_price",
+    "output_price",
+    "cache_read_price",
+    "cache_write_price",
+)
+"""The fields of an entry that each have a source."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One model's limits in tokens and prices in USD per token; None where unknown.
+
+    `max_input_tokens` is set only where the input has a limit apart from the window. `exact` means
+    that the service counts with the model's tokenizer. `sources` names the source of each number,
+    by field. The next three are features of its provider: tool search with deferred tools, OpenAI's
+    explicit cache breakpoints, and system text after the first message.
+
+    Counts by another tokenizer are multiplied by `start_factor` until usage is reported. The limits
+    of an unknown model are those of `assumed_from`, a model of its family.
+    """
+
+    model: str
+    context_window: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    tokenizer: str = "unknown"
+    exact: bool = False
+    cache_minimum_tokens: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    cache_read_price: float | None = None
+    cache_write_price: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    tool_search: bool = False
+    cache_breakpoint: bool = False
+    mid_conversation_system: bool = False
+    start_factor: float = 1.0
+    assumed_from: str | None = None
+
+    @property
+    def margin(self) -> float:
+        """The share that is added to a count for safety."""
+        return 0.0 if self.exact else INEXACT_MARGIN
+
+    def cost(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        cache_creation_tokens: int = 0,
+        cache_read_tokens: int = 0,
+    ) -> float | None:
+        """Return the price in USD of one call, None without the prices of input and output.
+
+        `input_tokens` excludes cached tokens. Where no price of cached tokens is known, they cost
+        as much as other input.
+        """
+        if self.input_price is None or self.output_price is None:
+            return None
+        write_price, read_price = self.cache_write_price, self.cache_read_price
+        return (
+            input_tokens * self.input_price
+            + cache_creation_tokens * (self.input_price if write_price is None else write_price)
+            + cache_read_tokens * (self.input_price if read_price is None else read_price)
+            + output_tokens * self.output_price
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """The tokens of one call: `total`, and of these the reserved output.
+
+    `source` of `total` is `request`, `policy`, `tenant`, `registry` or `derived`.
+    """
+
+    total: int
+    max_output_tokens: int
+    source: str
+
+    @property
+    def effective(self) -> int:
+        """Tokens that the input may have."""
+        return self.total - self.max_output_tokens
+
+
+def resolve_context_window(
+    requested: int | None,
+    policy: int | None,
+    info: ModelInfo | None,
+    tenant: ModelInfo | None,
+    max_output_tokens: int,
+    derive: bool,
+) -> ContextWindow:
+    """Return the context window of a call.
+
+    The reserved output is at most the model's output limit. Raises ContextLimitUnknown when no
+    window is known and `derive` is false, ValidationError for limits that leave no input.
+    """
+    if max_output_tokens <= 0:
+        raise ValidationError.at("/max_output_tokens", "The output limit must be positive")
+    limits: list[tuple[int, str]] = []
+    if requested is not None:
+        limits.append((_positive(requested, "/max_context_tokens"), "request"))
+    elif policy is not None:
+        limits.append((_positive(policy, "/policy"), "policy"))
+    has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
+    model, model_source = (tenant, "tenant") if has_own else (info, "registry")
+    if model is not None and model.assumed_from and limits:
+        model = None  # the named window is more certain
+    max_input = model.max_input_tokens if model is not None else None
+    if model is not None and model.context_window:
+        limits.append((model.context_window, model_source))
+    elif max_input:
+        limits.append((max_input + max_output_tokens, model_source))
+    if not limits:
+        if not derive:
+            raise ContextLimitUnknown("The model's context window is unknown")
+        limits.append((max_output_tokens * DERIVED_FACTOR, "derived"))
+    total, source = min(limits, key=lambda limit: limit[0])
+    if max_output_tokens >= total:
+        raise ValidationError(
+            "max_output_tokens must be smaller than the context window",
+            {"max_output_tokens": max_output_tokens, "total": total, "source": source},
+        )
+    if model is not None and model.max_output_tokens:
+        max_output_tokens = min(max_output_tokens, model.max_output_tokens)
+    if max_input:
+        total = min(total, max_input + max_output_tokens)
+    return ContextWindow(total, max_output_tokens, source)
+
+
+def _positive(limit: int, pointer: str) -> int:
+    if limit <= 0:
+        raise ValidationError.at(pointer, "Context limit must be positive")
+    return limit
+
+
+def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
+    """Return a model's entry, with the fields of the tenant's own entry in place of the bundled."""
+    info = bundled or ModelInfo(model)
+    entry = json_text.loads(own) if own is not None else {}
+    numbers = {name: entry[name] for name in NUMERIC_FIELDS if entry.get(name) is not None}
+    return replace(
+        info,
+        model=model,
+        tokenizer=entry.get("tokenizer") or info.tokenizer,
+        exact=info.exact if entry.get("exact") is None else entry["exact"],
+        start_factor=1.0 if entry.get("exact") else info.start_factor,
+        assumed_from=None if entry.get("context_window") else info.assumed_from,
+        sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
+        **numbers,
+        **{name: entry[name] for name in CAPABILITIES if entry.get(name) is not None},
+    )

@@ -1,0 +1,261 @@
+"""Calls language models through LiteLLM. No other module imports litellm.
+
+1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
+2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
+3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
+4. No more than a limit is read of an answer; see `bounded_answers`.
+5. A request in the provider's own format is sent unchanged; see `native_calls`.
+6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+   provider's message is only in the cause, since it may quote the conversation. The log has the
+   type of the error and where it was raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any
+
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.formats.message import FormatName
+from app.models import native_calls
+from app.models.bounded_answers import bound, bounding
+from app.models.model_calls import Completion, ModelCall
+from app.models.overflow_errors import is_context_overflow
+
+_log = logging.getLogger("app.models.litellm_gateway")
+
+_OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
+}
+
+_REASONS = {
+    400: "refused",
+    401: "authentication",
+    402: "refused",
+    403: "authentication",
+    404: "refused",
+    408: "timeout",
+    409: "provider_error",
+    413: "rate_limited",  # an overflow is recognized before
+    422: "refused",
+    429: "rate_limited",
+    504: "timeout",
+}
+"""Why a call failed, by HTTP status; every other status is a provider error."""
+
+_DETAILS = {
+    "timeout": "The model did not answer in time",
+    "rate_limited": "The model's provider limits the rate of calls",
+    "refused": "The model's provider refused the call",
+    "context_window": "The call is larger than the model's context window",
+    "authentication": "The model's provider does not accept the key",
+    "provider_error": "The model's provider failed",
+    "bad_answer": "The model's answer cannot be parsed",
+}
+
+
+_KEYED = re.compile(
+    r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
+)
+_OTHER_KEYS = {"ANTHROPIC": "ANTHROPIC_AUTH_TOKEN", "GEMINI": "GOOGLE_API_KEY"}
+"""The second variable that LiteLLM reads a provider's key from."""
+
+
+class LiteLLMGateway:
+    """Calls any model that LiteLLM supports; one instance serves the process."""
+
+    def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
+        self._api_base = api_base
+        self._api_key = api_key
+
+    def missing_key(self, model: str) -> str | None:
+        """Return the variable that the key of a model is missing in, None where one is given.
+
+        None also for a provider that needs no key, or several values. Does not import LiteLLM.
+        """
+        match = _KEYED.match(model)
+        if self._api_key or match is None:
+            return None
+        provider = (match[1] or ("anthropic" if match[2] else "openai")).upper()
+        variable = f"{provider}_API_KEY"
+        given = (variable, _OTHER_KEYS.get(provider, variable))
+        return None if any(os.environ.get(name) for name in given) else variable
+
+    def load(self) -> None:
+        """Import LiteLLM now (rule 1)."""
+        _litellm()
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer, or raise ServiceUnavailable with the reason."""
+        litellm = await asyncio.to_thread(_litellm)
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                response = await self._send(litellm, call)
+        # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
+        except Exception as exc:
+            raise _failed(exc, call.model) from exc
+        try:
+            return _completion(response, call)
+        except (AttributeError, LookupError, TypeError, ValidationError) as exc:
+            raise _unavailable("bad_answer", call.model) from exc
+
+    async def _send(self, litellm: Any, call: ModelCall) -> Any:
+        options = {
+            "model": call.model,
+            "timeout": call.timeout_seconds,
+            "num_retries": 0,
+            "max_retries": 0,
+            "api_base": self._api_base,
+            "api_key": self._api_key,
+        }
+        if call.native is not None:
+            return await native_calls.send(litellm, call.native, **options)
+        messages = [dict(message) for message in call.messages]
+        return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
+
+    async def takes_payload(self, model: str, format: FormatName) -> bool:
+        """Return whether payloads of a format can be sent to a model unchanged."""
+        litellm = await asyncio.to_thread(_litellm)
+        return native_calls.takes_payload(litellm, model, format)
+
+    async def close(self) -> None:
+        """Close the open connections of LiteLLM, if it was ever used.
+
+        All gateways of the process share them; a later call opens new ones.
+        """
+        if _litellm.cache_info().currsize:
+            litellm = _litellm()
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+@cache
+def _litellm() -> Any:
+    """Import LiteLLM without downloads and log lines."""
+    for name, value in _OFFLINE.items():
+        os.environ.setdefault(name, value)
+    import litellm
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    litellm.disable_aiohttp_transport = True
+    _bound_answers(litellm)
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+def _bound_answers(litellm: Any) -> None:
+    """Limit what all clients of LiteLLM read, those that it has made and those that it will."""
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    from litellm.llms.openai.common_utils import BaseOpenAILLM
+
+    AsyncHTTPHandler.create_client = bounding(AsyncHTTPHandler.create_client)
+    openai_client = bounding(BaseOpenAILLM._get_async_http_client)
+    BaseOpenAILLM._get_async_http_client = staticmethod(openai_client)
+    bound(litellm.module_level_aclient.client)
+
+
+def _failed(exc: Exception, model: str) -> ServiceUnavailable:
+    """Log why a call failed, and return the error for it."""
+    reason = _reason(exc)
+    data = {"model": model, "reason": reason}
+    _log.warning("model_call_failed", exc_info=exc, extra={"data": data})
+    return _unavailable(reason, model, _retry_after(exc))
+
+
+def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
+    facts: dict[str, Any] = {"reason": reason, "model": model}
+    if retry_after is not None:
+        facts["retry_after"] = retry_after
+    return ServiceUnavailable(_DETAILS[reason], facts)
+
+
+def _reason(exc: Exception) -> str:
+    """Return why a call failed: by the exception's class first, then by its status."""
+    kinds = {kind.__name__ for kind in type(exc).__mro__}
+    if kinds & {"TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"}:
+        return "timeout"
+    if "ContextWindowExceededError" in kinds:
+        return "context_window"
+    if "ContentPolicyViolationError" in kinds:
+        return "refused"
+    status, body = getattr(exc, "status_code", None), getattr(exc, "body", None)
+    code = status if isinstance(status, int) else None
+    quoted = body if isinstance(body, str | Mapping) else None
+    if is_context_overflow(str(exc), code) or is_context_overflow(quoted, code):
+        return "context_window"
+    if kinds & {"APIConnectionError", "TransportError"}:
+        return "provider_error"
+    if "APIResponseValidationError" in kinds:
+        return "bad_answer"
+    return _REASONS.get(status, "provider_error") if status else "provider_error"
+
+
+def _retry_after(exc: Exception) -> int | None:
+    """Return the seconds of the provider's Retry-After header, None without one."""
+    headers = getattr(exc, "litellm_response_headers", None)
+    header = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
+
+
+def _completion(response: Any, call: ModelCall) -> Completion:
+    """Return what an answer says.
+
+    Raises AttributeError, LookupError, TypeError or ValidationError for one without the fields of
+    its format, and ServiceUnavailable for a refusal.
+    """
+    native_reason = None
+    match call.native.format if call.native is not None else FormatName.OPENAI_CHAT:
+        case FormatName.ANTHROPIC:
+            completion = native_calls.anthropic_completion(response)
+            native_reason = response["stop_reason"]
+        case FormatName.OPENAI_RESPONSES:
+            completion = native_calls.responses_completion(response.model_dump())
+        case _:
+            completion, native_reason = _chat_completion(response)
+    if completion.finish_reason == "content_filter":
+        raise _unavailable("refused", call.model)
+    if isinstance(native_reason, str) and is_context_overflow(native_reason):
+        raise _unavailable("context_window", call.model)
+    return completion
+
+
+def _chat_completion(response: Any) -> tuple[Completion, Any]:
+    """Return what an answer in LiteLLM's form says, and the finish reason of its provider."""
+    choice = response.choices[0]
+    message = choice.message
+    # LiteLLM has some fields of providers apart, and maps unknown finish reasons to `stop`.
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    refusal = getattr(message, "refusal", None) or extra.get("refusal")
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    finish_reason = "content_filter" if refusal else str(choice.finish_reason or "stop")
+    has_tool_calls = bool(message.tool_calls)
+    completion = Completion(str(message.content or ""), finish_reason, 0, 0, has_tool_calls)
+    usage = getattr(response, "usage", None)
+    completion = native_calls.with_usage(
+        completion, usage.model_dump() if usage is not None else None, FormatName.OPENAI_CHAT
+    )
+    return completion, extra.get("native_finish_reason")

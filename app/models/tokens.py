@@ -1,0 +1,326 @@
+"""Token counts of messages, tool definitions and payloads.
+
+1. The text that is sent is counted, part by part with a `CountText`. A message costs the sum over
+   its parts.
+2. Every wire message costs `MESSAGE_OVERHEAD`, and every call in it `CALL_OVERHEAD`.
+3. An Anthropic tool result is a block, a Gemini one a part. In a wire message with others it costs
+   its id and its content, without an overhead. So k neutral messages merged into one wire message
+   cost the sum of their counts minus (k - 1) * `MESSAGE_OVERHEAD`. Consecutive Responses items of
+   the model count as one message.
+4. A call's arguments are counted unchanged where a format sends them as text, and as compact JSON
+   where it sends an object (Anthropic, Gemini). Gemini sends a result as an object, too: it is
+   counted as JSON, with its name.
+5. Fields beside the text of an original block (citations, annotations) are sent to its own provider
+   only, and are counted there as JSON.
+6. Media are counted by `media`, never by their base64 text.
+7. Content that a format cannot carry is counted after its `adapt`: for every clean message the
+   rendered wire form costs exactly `count_rendered`. In most cases that is the stored count, that
+   of the openai_chat item (`counts_as_stored`).
+8. Reasoning is counted apart, since most payloads leave it out. It costs the whole block that is
+   replayed: text, signature, encrypted data. The signature of a call or of a text is reasoning.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from app.common.sendable import sendable
+from app.formats import (
+    FORMATS,
+    ToolDefinition,
+    adapting,
+    gemini,
+    group_items,
+    json_fields,
+    openai_chat,
+)
+from app.formats.extra_fields import Original, extra_fields
+from app.formats.hosted_tools import hosted_definition
+from app.formats.message import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+)
+from app.formats.tool_calls import NO_IDS, sent_as_object
+from app.models import media
+
+CountText = media.CountText
+
+MESSAGE_OVERHEAD: Final = 4
+CALL_OVERHEAD: Final = 4
+TOOL_OVERHEAD: Final = 8
+HOSTED_TOOL_TOKENS: Final = 735
+"""What a provider adds for a hosted tool: the largest number that one publishes, for one tool."""
+
+_OBJECT_ARGUMENTS = (FormatName.ANTHROPIC, FormatName.GEMINI)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTokens:
+    """The tokens of one message: those in every payload, and those of its reasoning."""
+
+    visible: int
+    reasoning: int
+
+    @property
+    def total(self) -> int:
+        """Visible tokens and reasoning."""
+        return self.visible + self.reasoning
+
+
+def count_message(
+    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
+) -> MessageTokens:
+    """Count a clean message as a format sends it; an append does so once, for openai_chat.
+
+    The count is exact for a message that the format has adapted.
+    """
+    return MessageTokens(count_visible(message, count, format), count_reasoning(message, count))
+
+
+def count_visible(
+    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
+) -> int:
+    """Count the parts of a clean message that are in every payload of a format."""
+    visible = MESSAGE_OVERHEAD + _count_extra_fields(message, format, count)
+    is_object = format is FormatName.GEMINI and message.role is Role.TOOL
+    for part in message.parts:
+        match part:
+            case Reasoning():
+                pass
+            case Text():
+                visible += _count_extra_fields(part, format, count)
+                visible += 0 if is_object else count(part.text)
+            case Image():
+                visible += media.image_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
+            case File():
+                visible += media.file_tokens(part, count)
+                visible += _count_extra_fields(part, format, count)
+            case ToolCall():
+                visible += _count_call(part, format, count)
+                visible += _count_extra_fields(part, format, count)
+            case Opaque():
+                visible += count_json(part.block, count)
+    if is_object:
+        visible += count(sendable(gemini.response_json(message)))
+        visible += count(gemini.response_name(message))
+    if message.tool_call_id is not None:
+        visible += count(sendable(message.tool_call_id))
+    if message.name is not None and message.role is not Role.TOOL:
+        visible += count(message.name)
+    return visible
+
+
+def count_reasoning(message: Message, count: CountText) -> int:
+    """Count the reasoning of a clean message, and the signatures of its other parts."""
+    tokens = 0
+    for part in message.parts:
+        if not isinstance(part, Reasoning):
+            signature = _signature_of(part)  # which belongs to the reasoning before the part
+            tokens += count_json(signature, count) if signature else 0
+        elif part.block is None:
+            tokens += count(part.text)
+        else:
+            tokens += _count_block(part.block, count)
+    return tokens
+
+
+def _count_block(block: Mapping[str, Any], count: CountText) -> int:
+    """Count a block of reasoning: what it seals is the reasoning that its text shows or sums up."""
+    rest, media_tokens, sealed = media.without_data(block, count)
+    return media_tokens + max(_count_text(rest, count), sealed)
+
+
+def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
+    """Count the sealed text in the visible parts of a message, which its count includes."""
+    tokens = 0
+    for part in message.parts:
+        match part:
+            case Opaque():
+                tokens += media.without_data(part.block, count).sealed
+            case Text() | ToolCall() if part.block is not None:
+                tokens += media.without_data(extra_fields(part, format), count).sealed
+    return tokens
+
+
+def count_rendered(
+    format: FormatName,
+    message: Message,
+    count: CountText,
+    ids: Mapping[str, str] = NO_IDS,
+) -> int:
+    """Count a clean message in a payload of one format, without reasoning.
+
+    For OpenAI Chat this includes the user message with a tool message's media, for Gemini their
+    parts.
+    """
+    adapted = FORMATS[format].adapt(message, ids)
+    return count_visible(adapted, count, format) + media_overhead(format, adapted, count)
+
+
+def counts_as_stored(message: Message, sent: Message, format: FormatName) -> bool:
+    """Return whether a clean message costs what its chat item does where a format sends `sent`.
+
+    Reasoning is not compared.
+    """
+    if openai_chat.adapt(message) is not message:
+        return False
+    if format is FormatName.GEMINI and message.role is Role.TOOL:
+        return False
+    if extra_fields(sent, format) or not all(_counts_alike(part, format) for part in sent.parts):
+        return False
+    if (message.name, message.tool_call_id) != (sent.name, sent.tool_call_id):
+        return False
+    visible = [part for part in message.parts if not isinstance(part, Reasoning)]
+    sent_parts = [part for part in sent.parts if not isinstance(part, Reasoning)]
+    return len(visible) == len(sent_parts) and all(map(operator.is_, visible, sent_parts))
+
+
+def count_replayed(stored: int, message: Message, sent: Message, count: CountText) -> int:
+    """Count the reasoning that is replayed: only that of the provider itself
+    [neutral.opaque-family].
+
+    `stored` is the count of all the message's reasoning; `sent` has the reasoning that is replayed,
+    and the signatures that this format sends.
+    """
+    if not stored:
+        return 0
+    all_parts, replayed = signed_parts(message), signed_parts(sent)
+    if len(replayed) == len(all_parts) and all(map(operator.is_, replayed, all_parts)):
+        return stored
+    return count_reasoning(sent, count) if replayed else 0
+
+
+def reasoning_of(message: Message) -> Message:
+    """Return a message with its reasoning parts alone."""
+    reasoning = (part for part in message.parts if isinstance(part, Reasoning))
+    return replace(message, parts=tuple(reasoning))
+
+
+def count_json(value: Any, count: CountText) -> int:
+    """Count a JSON value as it is sent, its media and its sealed text by what they stand for."""
+    rest, media_tokens, sealed = media.without_data(value, count)
+    return media_tokens + sealed + _count_text(rest, count)
+
+
+def _count_text(value: Any, count: CountText) -> int:
+    return count(sendable(json_fields.compact(value)))
+
+
+def media_overhead(format: FormatName, message: Message, count: CountText) -> int:
+    """Count what is added to a tool message's media that a format sends apart; 0 without media.
+
+    OpenAI Chat has a user message for them [openai-chat.sizes], Gemini parts after the responses.
+    The message is adapted; its own count has the media themselves.
+    """
+    match format:
+        case FormatName.OPENAI_CHAT if openai_chat.tool_media(message):
+            added = MESSAGE_OVERHEAD + count(adapting.media_label(message))
+            has_text = any(isinstance(part, Text) for part in message.parts)
+            return added if has_text else added + count(adapting.MEDIA_FOLLOWS)
+        case FormatName.GEMINI if gemini.tool_media(message):
+            return count(adapting.media_label(message))
+        case _:
+            return 0
+
+
+def count_system(text: str, count: CountText) -> int:
+    """Count a system prompt sent as one message or one top-level field."""
+    return MESSAGE_OVERHEAD + count(text)
+
+
+def count_payload_messages(
+    format: FormatName, messages: Sequence[Mapping[str, Any]], count: CountText
+) -> int:
+    """Count a payload's messages from scratch, by parsing them.
+
+    Raises `ValidationError` for a message that the format does not have.
+    """
+    total = 0
+    for index, raw in group_items(format, messages):
+        is_system = raw.get("role") in ("system", "developer")
+        wire = {**raw, "role": "user"} if is_system else raw
+        parsed = FORMATS[format].parse(wire, f"/messages/{index}")
+        counted = [count_message(message, count, format).total for message in parsed]
+        total += sum(counted) - MESSAGE_OVERHEAD * (len(counted) - 1)
+    return total
+
+
+def estimate_tool_defs_tokens(tools: Iterable[ToolDefinition], count: CountText) -> int:
+    """Count tool definitions: name, description and schema.
+
+    A hosted tool costs its definition and `HOSTED_TOOL_TOKENS`.
+    """
+    return sum(_count_tool(tool, count) for tool in tools)
+
+
+def _count_tool(tool: ToolDefinition, count: CountText) -> int:
+    if tool.hosted is not None:
+        return HOSTED_TOOL_TOKENS + count_json(hosted_definition(tool.hosted), count)
+    return (
+        TOOL_OVERHEAD
+        + count(tool.name)
+        + count(sendable(tool.description))
+        + count(sendable(json_fields.compact(tool.parameters)))
+    )
+
+
+def _counts_alike(part: Part, format: FormatName) -> bool:
+    """Return whether another format sends the same text as chat for a part."""
+    match part:
+        case Text():
+            return not extra_fields(part, format)
+        case ToolCall():
+            text = part.arguments
+            same = format not in _OBJECT_ARGUMENTS or sent_as_object(text) == text
+            return same and not extra_fields(part, format)
+        case Image() | File():
+            return not extra_fields(part, format)
+        case _:
+            return True
+
+
+def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
+    """Count a call with its arguments as the format sends them."""
+    text = call.arguments
+    if format in _OBJECT_ARGUMENTS:
+        text = sendable(sent_as_object(text))
+    return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
+
+
+def _count_extra_fields(part: Original, format: FormatName, count: CountText) -> int:
+    rest = extra_fields(part, format)
+    return count_json(rest, count) if rest else 0
+
+
+def _signature_of(part: Part) -> Mapping[str, Any]:
+    """Return the fields with the signature of a call or a text, empty without one."""
+    if not isinstance(part, Text | ToolCall) or part.block is None:
+        return {}
+    if part.format is FormatName.GEMINI:
+        signature = gemini.signature_in(part.block)
+        is_own = signature not in ("", gemini.STAND_IN_SIGNATURE)
+        return {"thoughtSignature": signature} if is_own else {}
+    is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
+    return part.block if is_signed else {}
+
+
+def signed_parts(message: Message) -> list[Reasoning | Text | ToolCall]:
+    """Return the parts that are reasoning or have a signature."""
+    return [
+        part
+        for part in message.parts
+        if isinstance(part, Reasoning)
+        or (isinstance(part, Text | ToolCall) and bool(_signature_of(part)))
+    ]

@@ -1,0 +1,98 @@
+"""Native messages that answer calls of agent tools.
+
+1. A call's id is returned unchanged; only the text of a result is made sendable.
+2. The result of a tool search is text, except where the provider has a type for it: Anthropic takes
+   references to known tools, and an output of OpenAI's tool search takes definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, assert_never
+
+from app.blobs.blobs import encode
+from app.common.sendable import sendable
+from app.formats import ToolDefinition, json_fields
+from app.formats.message import FormatName
+from app.prompt.agent_tool_calls import Call
+from app.prompt.agent_tools import MAX_BYTES
+from app.prompt.tool_deferral import loaded_tools, tool_references
+
+NO_TOOL: Final = "[No tool matches.]"
+
+
+def result_message(
+    call: Call, format: FormatName, text: str, *, is_error: bool = False
+) -> dict[str, Any]:
+    """Return the native message that answers a call.
+
+    OpenAI's formats have no error flag: there the text begins with "Error:". The output of OpenAI's
+    tool search takes no text; an error is an empty list with the status `incomplete`.
+    """
+    if call.is_search_item:
+        return _search_output(call, (), "incomplete" if is_error else "completed")
+    text = sendable(text)
+    marked = f"Error: {text}" if is_error else text
+    match format:
+        case FormatName.OPENAI_CHAT:
+            return {"role": "tool", "tool_call_id": call.id, "content": marked}
+        case FormatName.OPENAI_RESPONSES:
+            return {"type": "function_call_output", "call_id": call.id, "output": marked}
+        case FormatName.ANTHROPIC:
+            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id, "content": text}
+            block |= {"is_error": True} if is_error else {}
+            return {"role": "user", "content": [block]}
+        case FormatName.GEMINI:
+            response: dict[str, Any] = {} if call.id is None else {"id": call.id}
+            response |= {"name": call.name, "response": {"error" if is_error else "output": text}}
+            return {"role": "user", "parts": [{"functionResponse": response}]}
+        case _:
+            assert_never(format)
+
+
+def search_result_message(
+    call: Call, format: FormatName, tools: Sequence[ToolDefinition], *, native: bool
+) -> dict[str, Any]:
+    """Return the native message with the tools that a search found.
+
+    `native` is true if the caller's payloads defer tools with the provider's own mechanism.
+    """
+    if call.is_search_item:
+        return _search_output(call, tools, "completed")
+    message = result_message(call, format, _definitions_text(tools))
+    if native and tools and format is FormatName.ANTHROPIC:
+        message["content"][0]["content"] = tool_references(tools)
+    return message
+
+
+def _definitions_text(tools: Sequence[ToolDefinition]) -> str:
+    """Return one definition a line; beyond MAX_BYTES only names."""
+    if not tools:
+        return NO_TOOL
+    lines: list[str] = []
+    remaining_bytes = MAX_BYTES
+    for tool in tools:
+        definition = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+        }
+        line = json_fields.compact(definition)
+        remaining_bytes -= len(encode(line)) + 1
+        if remaining_bytes < 0 and lines:
+            break
+        lines.append(line)
+    others = ", ".join(tool.name for tool in tools[len(lines) :])
+    return "\n".join([*lines, f"[Found as well: {others}.]"] if others else lines)
+
+
+def _search_output(
+    call: Call, tools: Sequence[ToolDefinition], status: Literal["completed", "incomplete"]
+) -> dict[str, Any]:
+    return {
+        "type": "tool_search_output",
+        "call_id": call.id,
+        "execution": "client",
+        "status": status,
+        "tools": loaded_tools(tools),
+    }

@@ -1,0 +1,246 @@
+"""Agent tools: the tools that the service offers to an LLM [agent-tools.definitions].
+
+A tool's JSON schema, the validation of its arguments and its request are made from one list of
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
+from app.common import json_text
+from app.formats import FORMATS, ToolDefinition
+from app.formats.message import FormatName
+from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+
+MAX_QUERY_CHARS: Final = 1000
+
+MAX_LINES: Final = 2000
+MAX_BYTES: Final = 51_200
+MAX_MATCHES: Final = 500
+MAX_CONTEXT_LINES: Final = 20
+
+_MAX_OFFSET = 2**53 - 1  # the largest integer that every JSON parser reads exactly
+_MAX_REF = 256
+_MAX_PATTERN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLines:
+    """Read up to `limit` lines of an output, after the first `offset` lines."""
+
+    ref_id: str
+    offset: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBytes:
+    """Read up to `limit` bytes of an output, after the first `offset` bytes."""
+
+    ref_id: str
+    offset: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrepLines:
+    """Find up to `limit` lines of an output that match a pattern, with lines around them."""
+
+    ref_id: str
+    pattern: str
+    ignore_case: bool
+    before: int
+    after: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTools:
+    """Find up to `limit` tools that match a query, and promote them."""
+
+    query: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactContext:
+    """Compact the conversation now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Search the messages of the whole log, visible or not, after the `offset` best ones."""
+
+    query: str
+    offset: int
+
+
+AgentToolRequest = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext | Recall
+ArgumentValue = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a tool; it is required if it has no `default`.
+
+    `minimum` and `maximum` bound an integer, or the length of a string.
+    """
+
+    name: str
+    kind: Literal["string", "integer", "boolean"]
+    description: str
+    default: ArgumentValue | None = None
+    minimum: int = 0
+    maximum: int = _MAX_OFFSET
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema; the default is in the description, which every provider accepts."""
+        schema: dict[str, Any] = {"type": self.kind, "description": self.description}
+        if self.kind == "integer":
+            schema["minimum"] = self.minimum
+            if self.maximum != _MAX_OFFSET:
+                schema["maximum"] = self.maximum
+        return schema
+
+    @property
+    def usage(self) -> str:
+        """The parameter's name, type and default, for an error message to the model."""
+        kind = "whole number" if self.kind == "integer" else self.kind
+        use = "required" if self.default is None else f"default {json_text.dumps(self.default)}"
+        return f"{self.name} ({kind}, {use})"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """An agent tool; `request_type` takes the parameters as keyword arguments."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    request_type: Callable[..., AgentToolRequest]
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The tool definition, rendered like a caller's."""
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {item.name: item.schema for item in self.parameters},
+            "required": [item.name for item in self.parameters if item.default is None],
+            "additionalProperties": False,
+        }
+        return ToolDefinition(self.name, self.description, schema)
+
+
+def _count(name: str, description: str, default: int, maximum: int) -> Parameter:
+    return Parameter(name, "integer", description, default, minimum=1, maximum=maximum)
+
+
+def _context_lines(name: str) -> Parameter:
+    description = f"Lines {name} each match; 0 by default."
+    return Parameter(name, "integer", description, default=0, maximum=MAX_CONTEXT_LINES)
+
+
+def _text(name: str, description: str, maximum: int) -> Parameter:
+    return Parameter(name, "string", description, minimum=1, maximum=maximum)
+
+
+_REF = _text("ref_id", "The output's ref, exactly as its result gives it.", _MAX_REF)
+_WHOLE = "the whole output of an earlier tool call whose result was cut, stored or trimmed."
+
+AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
+    {
+        tool.name: tool
+        for tool in (
+            AgentTool(
+                READ_LINES,
+                f"Read, by numbered lines, {_WHOLE} The answer's end says how to go on.",
+                (
+                    _REF,
+                    Parameter("offset", "integer", "Lines to skip; 0 by default.", default=0),
+                    _count("limit", f"Most lines; {MAX_LINES} by default.", MAX_LINES, MAX_LINES),
+                ),
+                ReadLines,
+            ),
+            AgentTool(
+                GREP,
+                f"Search, line by line, {_WHOLE} Answers as grep -n does.",
+                (
+                    _REF,
+                    _text(
+                        "pattern",
+                        "Regular expression (RE2: no look-arounds, no backreferences).",
+                        _MAX_PATTERN,
+                    ),
+                    Parameter("ignore_case", "boolean", "false by default.", default=False),
+                    _context_lines("before"),
+                    _context_lines("after"),
+                    _count("limit", "Most matches; 100 by default.", 100, MAX_MATCHES),
+                ),
+                GrepLines,
+            ),
+            AgentTool(
+                READ_BYTES,
+                f"Read, by bytes, {_WHOLE} Fit for very long lines. The answer's end says how to"
+                " go on.",
+                (
+                    _REF,
+                    Parameter("offset", "integer", "Bytes to skip; 0 by default.", default=0),
+                    _count("limit", "Most bytes; 4096 by default.", 4096, MAX_BYTES),
+                ),
+                ReadBytes,
+            ),
+            AgentTool(
+                TOOL_SEARCH,
+                "Find tools that are not listed here, by what they do. Answers with their"
+                " definitions; the tools found can be called from then on.",
+                (
+                    _text(
+                        "query",
+                        "What the tool should do, in a few words; or its exact name.",
+                        MAX_QUERY,
+                    ),
+                    _count(
+                        "limit",
+                        f"Most tools; {DEFAULT_TOOL_MATCHES} by default.",
+                        DEFAULT_TOOL_MATCHES,
+                        MAX_TOOL_MATCHES,
+                    ),
+                ),
+                SearchTools,
+            ),
+            AgentTool(
+                COMPACT_CONTEXT,
+                "Free space in the context: a summary takes the place of earlier messages.",
+                (),
+                CompactContext,
+            ),
+            AgentTool(
+                RECALL,
+                "Search the whole conversation, with all that was summarised or is no longer"
+                " shown. Answers with excerpts of the messages that fit best, and of those around"
+                " them. The answer's end says how to go on.",
+                (
+                    _text(
+                        "query",
+                        "A question, or the words that stood there; names and times help.",
+                        MAX_QUERY_CHARS,
+                    ),
+                    Parameter("offset", "integer", "Messages to skip; 0 by default.", default=0),
+                ),
+                Recall,
+            ),
+        )
+    }
+)
+"""Every agent tool, by name; add a new tool here and to `AgentToolRequest`."""
+
+
+def definitions_in(format: FormatName) -> list[dict[str, Any]]:
+    """Return the definitions of all tools in a provider's format."""
+    return FORMATS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])

@@ -1,0 +1,448 @@
+"""Resolved settings: all inputs of a payload that do not come from the log.
+
+The policy, model, limits, sections and tools of one request, merged from the settings levels and
+counted once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from app.blobs.preview import RECALL, TOOL_SEARCH
+from app.common import json_text
+from app.common.errors import ContextError, ValidationError
+from app.formats import FORMATS, ToolDefinition, parse_tool
+from app.formats.hosted_tools import is_run_by_client
+from app.formats.message import OPENAI_FORMATS, FormatName
+from app.formats.reasoning_families import accepted_families
+from app.models.budget import Limits, Usage, scaled
+from app.models.limits import ModelInfo
+from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
+from app.policy.policy import Policy, StatusPreamble
+from app.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.sections import (
+    DynamicTexts,
+    PromptSection,
+    SectionKind,
+    dynamic_texts,
+    merge_sections,
+    static_sections,
+    system_text,
+)
+from app.prompt.tool_deferral import (
+    MIN_MESSAGES_SHARE,
+    ToolLimits,
+    can_defer,
+    is_fixed,
+    plan_deferral,
+    with_deferred,
+)
+
+MAX_AGENT_TOOLS_SHARE = 0.2
+"""The share of what prompt and tools leave that agent tools may take while no text names them."""
+MAX_CHAT_TOOLS = 128
+"""The maximum number of tools in a request to OpenAI, in either of its formats."""
+_MAX_MEMO_ENTRIES = 256
+_NEVER_USED: Mapping[str, int] = MappingProxyType({})
+STUB_TOOL = ToolDefinition(
+    name="no_tools_available",
+    description="Stands for tools used earlier in the conversation; it cannot be called now.",
+    parameters={"type": "object", "properties": {}},
+)
+"""Sent if a history has tool calls, no tools are given and the provider requires some."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """The settings of a build request. JSON lists are strings, so that it is hashable."""
+
+    format: FormatName = FormatName.OPENAI_CHAT
+    model: str | None = None
+    max_output_tokens: int | None = None
+    max_context_tokens: int | None = None
+    sections: str = "[]"
+    tools: str = "[]"
+    dynamic: tuple[PromptSection, ...] = field(default=(), compare=False)
+    status: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadTools:
+    """The agent tools in a payload, and the caller's tools that it defers.
+
+    `agent_tools` may instead name the stub. `native` is true if the provider gets the definitions
+    of deferred tools and searches them itself [tools.native-deferral].
+    """
+
+    agent_tools: tuple[str, ...] = ()
+    deferred: tuple[str, ...] = ()
+    native: bool = False
+
+    def with_agent_tools(self, names: tuple[str, ...]) -> PayloadTools:
+        """Return the same tools with these agent tools."""
+        return self if names == self.agent_tools else replace(self, agent_tools=names)
+
+
+NO_PAYLOAD_TOOLS = PayloadTools()
+_Value = TypeVar("_Value")
+
+
+class Memo:
+    """A cache of computed values, cleared when it is full."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+
+    def get_or_compute(self, key: Hashable, compute: Callable[[], _Value]) -> _Value:
+        """Return the cached value of a key; its first element names the kind of value."""
+        value: _Value | None = self._values.get(key)
+        if value is None:
+            value = compute()
+            if len(self._values) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
+                self._values.clear()
+            self._values[key] = value
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSettings:
+    """The resolved settings of a request.
+
+    `raw_fixed` are the tokens of sections and tools, before the calibration factor. It leaves out
+    tools that are deferred while none has been used. `raw_dynamic` is the part for dynamic
+    sections. `texts` has the JSON of sections, tools and policy by hash, for the epoch's record.
+
+    `limits` are the limits of this request; None if the context window is unknown, with the
+    error in `limits_error`. `policy_limits` ignore the request's own context window, model and
+    output limit: compaction uses them.
+    """
+
+    policy: Policy
+    model: str | None
+    info: ModelInfo | None
+    limits: Limits | None
+    policy_limits: Limits | None
+    limits_error: ContextError | None
+    sections: tuple[PromptSection, ...]
+    tools: tuple[ToolDefinition, ...]
+    raw_fixed: Usage
+    factor: float
+    count: CountText
+    sections_hash: str
+    tools_hash: str
+    policy_hash: str
+    texts: Mapping[str, str]
+    tool_costs: tuple[int, ...] = ()
+    left_out_tools: tuple[str, ...] = ()
+    raw_dynamic: int = 0
+    sealed_factor: float = 1.0
+    _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
+
+    def required_limits(self) -> Limits:
+        """Return the limits; raises `limits_error` without them."""
+        if self.limits is None:
+            assert self.limits_error is not None
+            raise self.limits_error
+        return self.limits
+
+    def compaction_limits(self) -> Limits:
+        """Return the limits for compaction: the policy's, or else the request's."""
+        return self.policy_limits or self.required_limits()
+
+    def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
+        """Return the model families whose reasoning in Chat messages the model accepts."""
+        return accepted_families(self.model or "", format)
+
+    # --- tools ---------------------------------------------------------------------------
+
+    def wire_tools(self, format: FormatName, payload_tools: PayloadTools) -> bytes | None:
+        """Return the tool list of a payload as JSON, cached; None without tools."""
+
+        def rendered() -> bytes | None:
+            deferred = payload_tools.deferred
+            tools = (*self.tools, *map(agent_tool_definition, payload_tools.agent_tools))
+            if payload_tools.native and deferred:
+                return json_text.dump_payload(with_deferred(format, tools, deferred))
+            tools = tuple(tool for tool in tools if tool.name not in deferred)
+            return json_text.dump_payload(FORMATS[format].tools_to_wire(tools)) if tools else None
+
+        return self._memo.get_or_compute(("wire_tools", format, payload_tools), rendered)
+
+    def tool_tokens(self, payload_tools: PayloadTools, references: tuple[str, ...] = ()) -> int:
+        """Return the tokens of a payload's tools, before the factor.
+
+        `references` are deferred tools that the model has seen in a search result.
+        """
+
+        def counted() -> int:
+            hidden = set(payload_tools.deferred).difference(references)
+            costs = zip(self.tools, self.tool_costs, strict=True)
+            defined = sum(cost for tool, cost in costs if tool.name not in hidden)
+            return defined + self.agent_tool_tokens(payload_tools.agent_tools)
+
+        return self._memo.get_or_compute(("tool_tokens", payload_tools, references), counted)
+
+    def agent_tool_tokens(self, names: tuple[str, ...]) -> int:
+        """Return the tokens of agent tools in a payload, before the calibration factor."""
+        definitions = map(agent_tool_definition, names)
+        return self._memo.get_or_compute(
+            ("agent_tool_tokens", names),
+            lambda: estimate_tool_defs_tokens(definitions, self.count),
+        )
+
+    def defined_tool_names(self, payload_tools: PayloadTools) -> frozenset[str]:
+        """Return the caller's tools that a payload defines, natively deferred ones included."""
+
+        def names() -> frozenset[str]:
+            all_names = frozenset(tool.name for tool in self.tools)
+            hidden = () if payload_tools.native else payload_tools.deferred
+            return all_names.difference(hidden)
+
+        return self._memo.get_or_compute(("defined_tool_names", payload_tools), names)
+
+    def with_usual_deferral(self, format: FormatName) -> ResolvedSettings:
+        """Return these settings with the tool tokens of a payload before any tool call."""
+        deferred = self.deferral(format)
+        if not deferred:
+            return self
+        search = () if self._has_search else (TOOL_SEARCH,)
+        tokens = self.tool_tokens(PayloadTools(search, deferred))
+        return replace(self, raw_fixed=replace(self.raw_fixed, tool_descriptions=tokens))
+
+    def deferral(
+        self,
+        format: FormatName,
+        last_used: Mapping[str, int] = _NEVER_USED,
+        promoted: Sequence[str] = (),
+    ) -> tuple[str, ...]:
+        """Return the tools to defer: none while all are within their share of the window."""
+        can_search = self._has_search or TOOL_SEARCH in self._addable_agent_tools
+        if self.limits is None or not can_search:
+            return ()
+        share = self.policy.tool_deferral_threshold
+        allowed = int(share * self.limits.effective_window / self.factor)
+        max_tokens = self._max_tool_tokens(self.limits)
+        if sum(self.tool_costs) > min(allowed, max_tokens) and not self._has_search:
+            # Deferral adds `tool_search`, whose definition counts as well.
+            search_tokens = self.agent_tool_tokens((TOOL_SEARCH,))
+            allowed, max_tokens = allowed - search_tokens, max_tokens - search_tokens
+        max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        limits = ToolLimits(allowed, max_tokens, max_tools)
+        return plan_deferral(self.tools, self.tool_costs, limits, last_used, promoted)
+
+    def has_last_resort(self, deferred: Collection[str]) -> bool:
+        """Whether tools of a category that stays are deferred [tools.last-resort]."""
+        names = set(deferred)
+        return bool(names) and any(tool.name in names and is_fixed(tool) for tool in self.tools)
+
+    def _max_tool_tokens(self, limits: Limits) -> int:
+        """Return how many tokens of tools leave room for messages, before the factor."""
+        most = int((1 - MIN_MESSAGES_SHARE) * limits.capacity / self.factor)
+        own = self.agent_tool_tokens(tuple(sorted(self._usual_agent_tools)))
+        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts - own
+
+    def defers_natively(self, format: FormatName) -> bool:
+        """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
+        can_search = self.info is not None and self.info.tool_search
+        return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
+
+    def named_agent_tools(self, agent_tools: Iterable[str]) -> frozenset[str]:
+        """Return the names of agent tools that texts may have in a payload with these of them."""
+        return frozenset(AGENT_TOOLS).intersection((*agent_tools, *self._tool_names))
+
+    @property
+    def names_recall(self) -> bool:
+        """Whether every payload has `recall`, so that summaries may name it."""
+        return RECALL in self.named_agent_tools(self.agent_tools(()))
+
+    def agent_tools(self, mentions: Iterable[str]) -> tuple[str, ...]:
+        """Return the agent tools of a payload that shall have these [agent-tools.auto].
+
+        Beside tools of the caller it has the usual ones in any case. A caller's tool of the same
+        name replaces an agent tool.
+        """
+
+        def names() -> tuple[str, ...]:
+            addable = self._addable_agent_tools.difference(self._tool_names)
+            if self.policy.agent_tools == "auto":
+                addable &= named | self._usual_agent_tools
+            return tuple(name for name in AGENT_TOOLS if name in addable)
+
+        named = frozenset(mentions)
+        return self._memo.get_or_compute(("agent_tools", named), names)
+
+    @property
+    def _tool_names(self) -> frozenset[str]:
+        """The names of the caller's tools."""
+        return frozenset(tool.name for tool in self.tools)
+
+    @property
+    def _usual_agent_tools(self) -> frozenset[str]:
+        """The agent tools beside tools that the caller runs, none where there is no room for them.
+
+        Deferral decides on `tool_search`.
+        """
+        names = tuple(name for name in AGENT_TOOLS if name != TOOL_SEARCH)
+        if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
+            return frozenset()
+        if self.limits is not None:
+            tokens = self.raw_fixed.system_prompt + self.raw_fixed.skill_prompts + self._fixed_costs
+            room = self.limits.effective_window - scaled(tokens, self.factor)
+            own = scaled(self.agent_tool_tokens(names), self.factor)
+            if own > MAX_AGENT_TOOLS_SHARE * room:
+                return frozenset()
+        return frozenset(names)
+
+    @property
+    def _addable_agent_tools(self) -> frozenset[str]:
+        """The agent tools that may be added: none if they would exceed a provider's maximum."""
+        policy, count = self.policy.agent_tools, len(self.tools)
+        if policy == "none":
+            return frozenset()
+        listed = frozenset(AGENT_TOOLS if policy == "auto" else policy)
+        if self._has_search or TOOL_SEARCH in listed:
+            count = sum(map(is_fixed, self.tools))
+            if count > MAX_CHAT_TOOLS or self._leaves_no_room:
+                count = len(self.tools) - sum(map(can_defer, self.tools))  # the last resort
+        return listed if count + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS else frozenset()
+
+    @property
+    def _leaves_no_room(self) -> bool:
+        """Whether the tools that only the last resort defers leave too little for messages."""
+        if self.limits is None:
+            return False
+        return self._fixed_costs > self._max_tool_tokens(self.limits)
+
+    @property
+    def _fixed_costs(self) -> int:
+        """The tokens of the tools that only the last resort defers."""
+        costs = zip(self.tools, self.tool_costs, strict=True)
+        return sum(cost for tool, cost in costs if is_fixed(tool))
+
+    @property
+    def _has_search(self) -> bool:
+        return any(tool.name == TOOL_SEARCH for tool in self.tools)
+
+    # --- dynamic text --------------------------------------------------------------------
+
+    def dynamic(self, request: RequestSettings) -> tuple[str, ...]:
+        """Return the texts outside the cached prefix [sections.dynamic-in-tail]."""
+        sections = self.sections
+        if request.dynamic:
+            sections = merge_sections([sections, request.dynamic])
+        return dynamic_texts(sections, request.status)
+
+    def derives_status(self, request: RequestSettings) -> bool:
+        """Whether the build derives the status, because neither request nor sections have one."""
+        if self.policy.status_preamble is StatusPreamble.NONE or request.status is not None:
+            return False
+        sections = (*self.sections, *request.dynamic)
+        return all(section.kind is not SectionKind.STATUS for section in sections)
+
+    def dynamic_texts_of(self, texts: tuple[str, ...]) -> DynamicTexts:
+        """Return texts in a role that the provider of the model accepts."""
+        as_system = self.info is not None and self.info.mid_conversation_system
+        return DynamicTexts(texts, as_system)
+
+    def system_tokens(self, texts: Sequence[str]) -> int:
+        """Return the tokens of texts, each in its own message, before the factor."""
+        return message_tokens(texts, self.count)
+
+    def section_tokens(self, section: PromptSection) -> int:
+        """Return the tokens of one section in the system prompt, cached."""
+        key = "section_tokens", section.content
+        return self._memo.get_or_compute(key, lambda: self.count(section.content))
+
+    @property
+    def has_smaller_window(self) -> bool:
+        """Whether the request's effective window is smaller than the policy's."""
+        if self.limits is None or self.policy_limits is None:
+            return self.policy_limits is None
+        return self.limits.effective_window < self.policy_limits.effective_window
+
+    def usage(
+        self,
+        conversation: int,
+        summary: int,
+        added_tool_tokens: int = 0,
+        added_system_tokens: int = 0,
+    ) -> Usage:
+        """Return the usage of a payload from counts before the factor."""
+        return Usage(
+            system_prompt=scaled(self.raw_fixed.system_prompt + added_system_tokens, self.factor),
+            skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
+            tool_descriptions=scaled(
+                self.raw_fixed.tool_descriptions + added_tool_tokens, self.factor
+            ),
+            summary=scaled(summary, self.factor),
+            conversation=scaled(conversation, self.factor),
+        )
+
+
+def agent_tool_definition(name: str) -> ToolDefinition:
+    """Return the definition of an agent tool, or of the stub."""
+    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
+
+
+def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:
+    """Return the tools of all settings levels; a later tool replaces one of the same name."""
+    by_name: dict[str, ToolDefinition] = {}
+    for level in levels:
+        for index, raw in enumerate(level):
+            tool = parse_tool(raw, f"/tools/{index}")
+            by_name[tool.name] = tool
+    return tuple(by_name.values())
+
+
+def accepts_all_tools(resolved: ResolvedSettings, format: FormatName) -> bool:
+    """Whether a format accepts all tools at once."""
+    return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
+
+
+def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
+    """Raise ValidationError if too few tools can be deferred for the format's limit."""
+    if format not in OPENAI_FORMATS or len(resolved.tools) <= MAX_CHAT_TOOLS:
+        return
+    deferred = len(resolved.deferral(format))
+    if len(resolved.tools) - deferred > MAX_CHAT_TOOLS:
+        raise ValidationError.at(
+            "/tools",
+            f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Others are"
+            " deferred where the policy's agent_tools allow tool_search; hosted tools never are",
+        )
+
+
+def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: CountText) -> Usage:
+    """Return the usage of sections and of tools whose tokens are given.
+
+    The system prompt is counted as one text, and each dynamic text as a message.
+    """
+    static = static_sections(sections)
+    text = system_text(static)
+    whole = count_system(text, count) if text else 0
+    skills = [section for section in static if section.kind is SectionKind.SKILL]
+    skill = min(sum(count(section.content) for section in skills), whole)
+    return Usage(
+        system_prompt=whole - skill + message_tokens(dynamic_texts(sections), count),
+        skill_prompts=skill,
+        tool_descriptions=tool_tokens,
+    )
+
+
+def message_tokens(texts: Iterable[str], count: CountText) -> int:
+    """Return the tokens of texts, each in its own message."""
+    return sum(MESSAGE_OVERHEAD + count(text) for text in texts)
+
+
+def tool_costs(tools: Iterable[ToolDefinition], count: CountText) -> tuple[int, ...]:
+    """Return the tokens of each tool's definition."""
+    return tuple(estimate_tool_defs_tokens([tool], count) for tool in tools)
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

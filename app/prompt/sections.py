@@ -1,0 +1,116 @@
+"""Sections: the parts of a system prompt, ordered from static to dynamic [sections.order].
+
+1. Kinds have a fixed order: those that change least come first, so that the cached prefix stays
+   long. Inside a kind, `order` decides, then the position in the list.
+2. Settings levels merge by name: a later level's section replaces an earlier one.
+3. Scratchpad and status are dynamic: by default they are in the tail, outside the cached prefix
+   [sections.dynamic-in-tail].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from app.common.sendable import sendable
+
+
+class SectionKind(StrEnum):
+    """The kind of a section, in the order of the prompt."""
+
+    BASE = "base"
+    RULES = "rules"
+    MEMORIES = "memories"
+    DOCS = "docs"
+    SKILL = "skill"
+    SCRATCHPAD = "scratchpad"
+    STATUS = "status"
+
+
+_RANK = {kind: rank for rank, kind in enumerate(SectionKind)}
+DYNAMIC_KINDS = (SectionKind.SCRATCHPAD, SectionKind.STATUS)
+"""Kinds that may change with every build."""
+_CACHED_KINDS = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSection:
+    """One part of the system prompt."""
+
+    name: str
+    content: str
+    kind: SectionKind = SectionKind.BASE
+    cacheable: bool = True
+    order: int = 0
+
+
+def section_from(raw: Mapping[str, Any], index: int) -> PromptSection:
+    """Parse the JSON of a section; `index` is its position in the list."""
+    return PromptSection(
+        name=raw["name"],
+        content=sendable(raw["content"]),
+        kind=SectionKind(raw.get("kind") or SectionKind.BASE),
+        cacheable=raw.get("cacheable", True),
+        order=raw["order"] if raw.get("order") is not None else index,
+    )
+
+
+def merge_sections(levels: Iterable[Sequence[PromptSection]]) -> tuple[PromptSection, ...]:
+    """Return the non-empty sections of all settings levels, merged by name, in prompt order."""
+    by_name: dict[str, PromptSection] = {}
+    for level in levels:
+        for section in level:
+            by_name[section.name] = section
+    filled = [section for section in by_name.values() if section.content.strip()]
+    return tuple(sorted(filled, key=lambda section: (_RANK[section.kind], section.order)))
+
+
+def static_sections(sections: Iterable[PromptSection]) -> tuple[PromptSection, ...]:
+    """Return the sections of the system prompt."""
+    return tuple(section for section in sections if section.kind not in DYNAMIC_KINDS)
+
+
+def dynamic_texts(sections: Sequence[PromptSection], status: str | None = None) -> tuple[str, ...]:
+    """Return the labelled dynamic texts, status first.
+
+    The `status` of a build replaces the stored sections of that kind.
+    """
+    preambles = [section.content for section in sections if section.kind is SectionKind.STATUS]
+    if status is not None:
+        preambles = [sendable(status)] if status.strip() else []
+    pads = [section.content for section in sections if section.kind is SectionKind.SCRATCHPAD]
+    labelled = [("Status", text) for text in preambles] + [("Scratchpad", text) for text in pads]
+    return tuple(f"[{label}]\n{text}" for label, text in labelled)
+
+
+def system_text(sections: Sequence[PromptSection]) -> str:
+    """Return the system prompt as one text."""
+    return "\n\n".join(section.content for section in sections)
+
+
+def prefix_end_indices(sections: Sequence[PromptSection]) -> list[int]:
+    """Return the indices of sections after which a cached prefix may end: the last of each kind."""
+    indices = []
+    for index, section in enumerate(sections):
+        if not section.cacheable:
+            break
+        next_kind = sections[index + 1].kind if index + 1 < len(sections) else None
+        if section.kind in _CACHED_KINDS and section.kind is not next_kind:
+            indices.append(index)
+    return indices
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTexts:
+    """Dynamic texts after the history, or before it.
+
+    `as_system` is true if the provider accepts system messages inside a conversation.
+    """
+
+    texts: tuple[str, ...] = ()
+    as_system: bool = False
+
+
+NO_DYNAMIC_TEXTS = DynamicTexts()

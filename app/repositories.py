@@ -1,0 +1,121 @@
+"""Sessions and transactions with all repositories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from app.blobs.repository import BlobRepository
+from app.context import build_reads
+from app.context.repository import ADD_EPOCH, ContextRepository
+from app.context.usage.repository import UsageRepository
+from app.context.usage.totals_repository import UsageTotalRepository
+from app.conversations.agents.repository import AgentRepository
+from app.conversations.conversation import Conversation
+from app.conversations.events.repository import EventRepository
+from app.conversations.listing_repository import ConversationListRepository
+from app.conversations.messages import append_statements
+from app.conversations.messages.redactions_repository import RedactionRepository
+from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.transcripts_repository import TranscriptRepository
+from app.conversations.repository import ConversationRepository
+from app.conversations.rows import SettingsCache
+from app.conversations.search.repository import SearchRepository
+from app.conversations.search.tenant_repository import TenantSearchRepository
+from app.conversations.windows.repository import ActiveWindowRepository
+from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, WindowDefaults
+from app.database.connections import Session, Store
+from app.database.repository import Repository
+from app.snapshots.exports_repository import ExportRepository
+from app.snapshots.forks_repository import ForkRepository
+from app.snapshots.repository import SnapshotRepository
+from app.tenancy import api_keys_repository as api_keys
+from app.tenancy import limits_repository as limits
+from app.tenancy.api_keys_repository import ApiKeyRepository
+from app.tenancy.data_repository import TenantDataRepository
+from app.tenancy.limits_repository import LimitRepository
+from app.tenancy.retention_repository import RetentionRepository
+from app.tenancy.tenants_repository import TenantRepository
+from app.work.repository import JobRepository
+
+FREQUENT = (
+    build_reads.READ,
+    ADD_EPOCH,
+    append_statements.APPENDS[True, False, False],
+    append_statements.APPENDS[False, False, False],
+    api_keys.FIND,
+    api_keys.EXISTS,
+    limits.FIND,
+)
+"""The statements of builds, appends and their callers, which do nothing without values."""
+
+
+_Kind = TypeVar("_Kind", bound=Repository)
+
+
+class _Of(Generic[_Kind]):
+    """An attribute that is a repository of one kind; most sessions use few of them."""
+
+    def __init__(self, kind: type[_Kind]) -> None:
+        self._kind = kind
+
+    def __get__(self, repositories: Repositories, owner: object) -> _Kind:
+        return self._kind(repositories.session, repositories.settings_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    """All repositories, over one session."""
+
+    session: Session
+    settings_cache: SettingsCache
+
+    agents = _Of(AgentRepository)
+    conversations = _Of(ConversationRepository)
+    conversation_list = _Of(ConversationListRepository)
+    log = _Of(LogRepository)
+    contexts = _Of(ContextRepository)
+    windows = _Of(ActiveWindowRepository)
+    events = _Of(EventRepository)
+    jobs = _Of(JobRepository)
+    usage = _Of(UsageRepository)
+    usage_totals = _Of(UsageTotalRepository)
+    blobs = _Of(BlobRepository)
+    snapshots = _Of(SnapshotRepository)
+    search = _Of(SearchRepository)
+    tenant_search = _Of(TenantSearchRepository)
+    transcripts = _Of(TranscriptRepository)
+    redactions = _Of(RedactionRepository)
+    forks = _Of(ForkRepository)
+    exports = _Of(ExportRepository)
+    tenant_data = _Of(TenantDataRepository)
+    retention = _Of(RetentionRepository)
+    limits = _Of(LimitRepository)
+    keys = _Of(ApiKeyRepository)
+    tenants = _Of(TenantRepository)
+
+
+class Database:
+    """Opens sessions of a `Store`; no session is held open during a model call."""
+
+    def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
+        self._store = store
+        self._settings_cache = SettingsCache(window_defaults)
+
+    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
+        """Return the conversation as this process last read it, which may be outdated."""
+        return self._settings_cache.get(tenant_id, conversation_id).conversation
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Repositories]:
+        """Each statement commits by itself."""
+        async with self._store.session() as session:
+            yield Repositories(session, self._settings_cache)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Repositories]:
+        """All statements of the block commit together, or none."""
+        async with self._store.transaction() as session:
+            yield Repositories(session, self._settings_cache)

@@ -1,0 +1,366 @@
+"""Snapshots in PostgreSQL: a row each, with its parts or the messages of an import.
+
+A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
+deletion, which locks the head, leaves no part behind [log.delete-everything].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.common import json_text
+from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
+from app.conversations.view import Span
+from app.database.connections import Statement
+from app.database.conversation_tables import NOT_EXPIRED
+from app.database.paging import bounded, lengths, limits, page_of
+from app.database.repository import Repository
+from app.snapshots.entries import ImportedMessage
+from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
+
+LOCK_CONVERSATION = Statement(
+    f"""
+        SELECT h.redacted_version
+        FROM heads h
+        JOIN conversations c ON c.conversation_id = h.conversation_id
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        FOR KEY SHARE OF h
+        """
+)
+FIRST_AT = Statement(
+    """
+        SELECT coalesce(at, created_at) AS first_at FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
+        """
+)
+# Spans are passed as the text of their array: PostgreSQL would flatten an array of arrays.
+ADD = Statement(
+    """
+        WITH added AS (
+            INSERT INTO snapshots (
+                tenant_id, session_id, agent_id, description, summary, message_count,
+                window_start, window_end, imported, models, created_at
+            ) VALUES (
+                CAST(:tenant_id AS text), CAST(:session_id AS text), CAST(:agent_id AS text),
+                CAST(:description AS text), CAST(:summary AS text),
+                CAST(:message_count AS bigint), CAST(:window_start AS timestamptz),
+                CAST(:window_end AS timestamptz), CAST(:imported AS boolean), CAST(:models AS text),
+                CAST(:timestamp AS timestamptz)
+            ) ON CONFLICT (tenant_id, session_id) DO NOTHING
+            RETURNING tenant_id, session_id
+        ), parts AS (
+            INSERT INTO snapshot_parts (
+                conversation_id, session_id, tenant_id, spans, message_count
+            )
+            SELECT part.conversation_id, added.session_id, added.tenant_id,
+                CAST(part.spans AS bigint[]), part.message_count
+            FROM added, unnest(
+                CAST(:part_ids AS uuid[]), CAST(:part_spans AS text[]),
+                CAST(:part_counts AS bigint[])
+            ) AS part (conversation_id, spans, message_count)
+        ), imported AS (
+            INSERT INTO snapshot_messages (tenant_id, session_id, position, source_id, body)
+            SELECT added.tenant_id, added.session_id, item.position, item.source_id, item.body
+            FROM added, unnest(CAST(:source_ids AS text[]), CAST(:bodies AS text[]))
+                WITH ORDINALITY AS item (source_id, body, position)
+        )
+        SELECT session_id FROM added
+        """
+)
+
+_STORED = (
+    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
+    *("window_end", "imported", "timestamp"),
+)
+"""The fields of a snapshot that its row holds as they are."""
+_COLUMNS = """
+    s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
+    s.window_end, s.imported, s.models, s.created_at AS timestamp
+"""
+
+
+def _with_ids(rows: str) -> str:
+    """Return a query for these snapshots of a tenant, with the ids of their conversations."""
+    return f"""
+        WITH page AS MATERIALIZED ({rows}), parts AS MATERIALIZED (
+            SELECT p.session_id, c.created_at, c.conversation_id,
+                coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+            FROM snapshot_parts p
+            JOIN conversations c ON c.conversation_id = p.conversation_id
+            WHERE p.tenant_id = CAST(:tenant_id AS text)
+                AND p.session_id = ANY (ARRAY(SELECT session_id FROM page WHERE NOT imported))
+        ), sources AS MATERIALIZED (
+            SELECT session_id, source_id AS public_id, min(position) AS position
+            FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text)
+                AND session_id = ANY (ARRAY(SELECT session_id FROM page WHERE imported))
+            GROUP BY session_id, source_id
+        )
+        SELECT page.*, CASE WHEN page.imported THEN ARRAY(
+                SELECT public_id FROM sources
+                WHERE sources.session_id = page.session_id ORDER BY position
+            ) ELSE ARRAY(
+                SELECT public_id FROM parts
+                WHERE parts.session_id = page.session_id ORDER BY created_at, conversation_id
+            ) END AS conversation_ids
+        FROM page
+    """
+
+
+FIND = Statement(
+    _with_ids(
+        f"""
+            SELECT {_COLUMNS} FROM snapshots s
+            WHERE s.tenant_id = CAST(:tenant_id AS text)
+                AND s.session_id = CAST(:session_id AS text)
+        """
+    )
+)
+_BEFORE = """
+    (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
+        < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+    ORDER BY s.created_at DESC, s.session_id DESC
+    LIMIT CAST(:limit AS bigint)
+"""
+
+
+def _list(source: str) -> Statement:
+    """Return a statement for a page of snapshots; `source` is the text from FROM on."""
+    ids = {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"}
+    large = lengths("description", "summary", "models") | ids
+    rows = _with_ids(f"SELECT {_COLUMNS} {source} AND {_BEFORE}")
+    columns = (*_STORED, "models", "conversation_ids")
+    return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
+
+
+_OF_TENANT = "FROM snapshots s WHERE s.tenant_id = CAST(:tenant_id AS text)"
+LIST = _list(_OF_TENANT)
+LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = CAST(:agent_id AS text)")
+LIST_OF_CONVERSATION = _list(
+    """
+        FROM snapshots s
+        WHERE s.tenant_id = CAST(:tenant_id AS text)
+            AND s.session_id = ANY (ARRAY(
+                SELECT session_id FROM snapshot_parts
+                WHERE conversation_id = CAST(:conversation_id AS uuid)
+            ) || ARRAY(
+                SELECT DISTINCT session_id FROM snapshot_messages
+                WHERE tenant_id = CAST(:tenant_id AS text)
+                    AND source_id = CAST(:public_id AS text)
+            ))
+            AND (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
+    """
+)
+PARTS = Statement(
+    """
+        SELECT p.conversation_id, p.spans,
+            coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+        FROM snapshot_parts p
+        JOIN conversations c ON c.conversation_id = p.conversation_id
+        WHERE p.tenant_id = CAST(:tenant_id AS text)
+            AND p.session_id = CAST(:session_id AS text)
+        ORDER BY c.created_at, c.conversation_id
+        """
+)
+MESSAGES = Statement(
+    bounded(
+        """
+            SELECT position, body FROM snapshot_messages
+            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+                AND position > CAST(:after AS bigint)
+                AND (CAST(:source_id AS text) IS NULL OR source_id = CAST(:source_id AS text))
+            ORDER BY position
+            LIMIT CAST(:limit AS bigint)
+        """,
+        ("position", "body"),
+        lengths("body"),
+        "position",
+    )
+)
+SEQS_OF = Statement(
+    """
+        SELECT message_id, seq FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND message_id = ANY (CAST(:ids AS text[]))
+        """
+)
+CALLS_IN = Statement(
+    """
+        SELECT DISTINCT used.call_id
+        FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[])) AS span (start, past)
+        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+            AND m.seq >= span.start AND m.seq < span.past
+            AND m.role = 'assistant' AND m.call_ids IS NOT NULL
+        CROSS JOIN LATERAL json_array_elements_text(CAST(m.call_ids AS json)) AS used (call_id)
+        """
+)
+
+REMOVE = Statement(
+    f"""
+        WITH deleted AS (
+            DELETE FROM snapshots
+            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+            RETURNING tenant_id, session_id
+        ), {DELETE_PARTS_AND_MESSAGES}
+        """
+)
+
+
+class SnapshotRepository(Repository):
+    """Statements on snapshots."""
+
+    async def lock_conversations(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> dict[str, int]:
+        """Lock conversations against deletion and redaction in this transaction.
+
+        Returns those that exist, each with the view version of its last redaction.
+        """
+        versions = {}
+        for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
+            row = await self._session.first(
+                LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=UUID(each)
+            )
+            if row is not None:
+                versions[each] = row["redacted_version"]
+        return versions
+
+    async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
+        """Return the time of a message in the active window, None if there is no such message."""
+        row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)
+        return row["first_at"] if row is not None else None
+
+    async def add(
+        self,
+        tenant_id: str,
+        snapshot: Snapshot,
+        parts: Sequence[SnapshotPart] = (),
+        messages: Sequence[ImportedMessage] = (),
+    ) -> bool:
+        """Store a snapshot; return False for a used id."""
+        row = await self._session.first(
+            ADD,
+            tenant_id=tenant_id,
+            **{name: getattr(snapshot, name) for name in _STORED},
+            models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
+            part_ids=[UUID(part.conversation_id) for part in parts],
+            part_spans=[_array_text(part.spans) for part in parts],
+            part_counts=[part.message_count for part in parts],
+            source_ids=[message.source_id for message in messages],
+            bodies=[message.body for message in messages],
+        )
+        return row is not None
+
+    async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
+        """Return a snapshot without its messages, or None."""
+        row = await self._session.first(FIND, tenant_id=tenant_id, session_id=session_id)
+        return _snapshot_from(row) if row is not None else None
+
+    async def page(
+        self,
+        tenant_id: str,
+        agent_id: str | None,
+        conversation_id: str | None,
+        public_id: str | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Snapshot]:
+        """Return a page, newest first, after the time and id in `before`.
+
+        Logs have the messages of a conversation by its key, imports by its public id.
+        """
+        statement = LIST if agent_id is None else LIST_OF_AGENT
+        if conversation_id is not None:
+            statement = LIST_OF_CONVERSATION
+        before_time, before_id = before or (None, None)
+        rows = await self._session.all(
+            statement,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+            conversation_id=UUID(conversation_id) if conversation_id is not None else None,
+            public_id=public_id,
+            before=before_time,
+            before_id=before_id,
+            **limits(limit, bound),
+        )
+        return page_of(rows, _snapshot_from)
+
+    async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+        """Return the parts of a snapshot, the oldest conversation first."""
+        rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
+        return [
+            SnapshotPart(str(row["conversation_id"]), row["public_id"], _spans(row["spans"]))
+            for row in rows
+        ]
+
+    async def messages(
+        self,
+        tenant_id: str,
+        session_id: str,
+        after: int,
+        limit: int,
+        source_id: str | None = None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[tuple[int, str]]:
+        """Return positions and entries of an import after a position.
+
+        A `source_id` selects the entries of one source conversation.
+        """
+        rows = await self._session.all(
+            MESSAGES,
+            tenant_id=tenant_id,
+            session_id=session_id,
+            after=after,
+            source_id=source_id,
+            **limits(limit, bound),
+        )
+        return page_of(rows, lambda row: (row["position"], row["body"]))
+
+    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+        """Delete a snapshot; return the rows deleted by table."""
+        row = await self._session.first(REMOVE, tenant_id=tenant_id, session_id=session_id)
+        return dict(row or {})
+
+    async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seqs of those messages that the log has, by id."""
+        rows = await self._session.all(
+            SEQS_OF, conversation_id=UUID(conversation_id), ids=list(ids)
+        )
+        return {row["message_id"]: row["seq"] for row in rows}
+
+    async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
+        """Return the ids of all calls in spans of a log."""
+        rows = await self._session.all(
+            CALLS_IN,
+            conversation_id=UUID(conversation_id),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
+        )
+        return frozenset(row["call_id"] for row in rows)
+
+
+def _snapshot_from(row: Any) -> Snapshot:
+    ids: Sequence[str] = row["conversation_ids"]
+    # Models of deleted conversations are left out.
+    models: dict[str, str] = json_text.loads(row["models"])
+    return Snapshot(
+        **{name: row[name] for name in _STORED},
+        conversation_ids=tuple(ids),
+        models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
+    )
+
+
+def _array_text(spans: Sequence[Span]) -> str:
+    edges = (str(edge) for span in spans for edge in (span.start, span.end))
+    return f"{{{','.join(edges)}}}"
+
+
+def _spans(edges: Sequence[int]) -> tuple[Span, ...]:
+    return tuple(map(Span, edges[::2], edges[1::2]))

@@ -1,0 +1,267 @@
+"""`/v1/snapshots`: save windows; list, read, import, restore and delete snapshots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from app.common.errors import Conflict, Gone, NotFound
+from app.common.pages import BATCH_BYTES, Bound
+from app.conversations.messages.stored_results import Content
+from app.http import cursors
+from app.http.bodies import Json, dump, require_small_messages
+from app.http.dependencies import (
+    AgentPath,
+    ConversationPath,
+    Cursor,
+    Limit,
+    agent_id_from,
+    by_caller,
+    page_bound,
+    services,
+    tenant_of,
+)
+from app.http.errors import problems_of
+from app.http.fields import UUID, AgentId, ConversationId
+from app.http.pages import Deleted
+from app.http.routing import PageRoute, WireRoute, large
+from app.snapshots import snapshot as snapshots
+from app.snapshots.schemas import (
+    Restored,
+    Snapshot,
+    SnapshotFile,
+    SnapshotImport,
+    SnapshotPage,
+    SnapshotRestore,
+    SnapshotSave,
+)
+
+_log = logging.getLogger("app.audit")
+router = APIRouter(route_class=WireRoute, tags=["snapshots"])
+page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
+
+_PATH = "/v1/snapshots"
+_OF_AGENT = "/v1/agents/{agent_id}/snapshots"
+_OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
+
+_STORED = (
+    *("timestamp", "description", "summary", "message_count", "window_start", "window_end"),
+    "agent_id",
+)
+
+SessionPath = Annotated[
+    str,
+    Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
+]
+
+
+@router.post(
+    _OF_AGENT,
+    status_code=201,
+    summary="Save an agent's windows",
+    response_model=Snapshot,
+)
+async def save_agent_snapshot(
+    request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
+) -> Response:
+    """Save the active windows of all conversations of the agent, with a summary.
+
+    Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
+    `422` if the window is empty.
+    """
+    save = services(request).snapshots.save_agent
+    return await _saved(request, save, agent_id_from(agent_id), body)
+
+
+@router.post(
+    _OF_CONVERSATION,
+    status_code=201,
+    summary="Save a conversation's window",
+    response_model=Snapshot,
+)
+async def save_conversation_snapshot(
+    request: Request, conversation_id: ConversationPath, body: SnapshotSave | None = None
+) -> Response:
+    """Save the active window of the conversation, with a summary.
+
+    Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
+    `422` if the window is empty.
+    """
+    save = services(request).snapshots.save_conversation
+    return await _saved(request, save, conversation_id, body)
+
+
+@page_router.get(
+    _PATH,
+    summary="List snapshots",
+    response_model=SnapshotPage,
+)
+async def list_snapshots(
+    request: Request,
+    agent_id: Annotated[
+        AgentId | None, Query(description="Only snapshots of this agent and its conversations.")
+    ] = None,
+    conversation_id: Annotated[
+        ConversationId | None,
+        Query(description="Only snapshots with messages of this conversation."),
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Return snapshots without their messages, newest first."""
+    return await _page(request, limit, cursor, agent_id=agent_id, public_id=conversation_id)
+
+
+@router.post(
+    _PATH,
+    status_code=201,
+    summary="Import a snapshot",
+    response_model=Snapshot,
+    responses=problems_of(Conflict),
+)
+@large
+async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
+    """Store a downloaded snapshot.
+
+    Its messages are validated like those of an append. It keeps its `session_id`: `409` if that
+    id is used.
+    """
+    await require_small_messages(request, body.messages)
+    file = snapshots.Snapshot(
+        session_id=body.session_id.lower(),
+        **{name: getattr(body, name) for name in _STORED},
+        conversation_ids=tuple(body.conversation_ids),
+        models=tuple(
+            snapshots.SnapshotModel(item.conversation_id, item.model) for item in body.models
+        ),
+    )
+    stored = await services(request).snapshots.add_import(tenant_of(request), file, body.messages)
+    return _created(stored)
+
+
+@router.get(
+    f"{_PATH}/{{session_id}}",
+    summary="Read or download a snapshot",
+    response_model=SnapshotFile,
+    responses=problems_of(Gone),
+)
+@large
+async def get_snapshot(
+    request: Request,
+    session_id: SessionPath,
+    download: Annotated[
+        bool, Query(description="true: as a file, with the full content of large tool results.")
+    ] = False,
+) -> Response:
+    """Stream a snapshot with its original messages.
+
+    Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
+    true for a message with a preview instead. An interrupted response is not valid JSON.
+    """
+    session_id = _session_id_from(session_id)
+    content = Content.FULL if download else Content.AUTO
+    snapshot, pages = await services(request).snapshots.read(
+        tenant_of(request), session_id, content, Bound(BATCH_BYTES)
+    )
+    kind = "attachment" if download else "inline"
+    # Windows allows no colons in file names.
+    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{session_id}.json"
+    headers = {
+        "Content-Disposition": f'{kind}; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    # Read before the response starts, so that a failing database is a 503.
+    first: list[bytes] = await anext(pages, [])
+    body = _json_pieces(snapshot, first, pages)
+    return StreamingResponse(body, headers=headers, media_type="application/json")
+
+
+@router.delete(
+    f"{_PATH}/{{session_id}}",
+    summary="Delete a snapshot",
+    response_model=Deleted,
+)
+async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
+    """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
+    session_id = _session_id_from(session_id)
+    deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
+    data = by_caller(request, session_id=session_id, rows=deleted)
+    _log.info("snapshot_deleted", extra={"data": data})
+    return Json({"deleted": deleted})
+
+
+@page_router.post(
+    f"{_PATH}/{{session_id}}/restore",
+    summary="Restore a snapshot",
+    response_model=Restored,
+    responses=problems_of(Conflict, Gone),
+)
+@large
+async def restore_snapshot(
+    request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
+) -> Response:
+    """Restore the messages into their own active windows, or copy them to another conversation.
+
+    Messages that are active are skipped, so that a second restore changes nothing. Copies have new
+    ids and name their source in `restored_from`. `422` if a snapshot of several conversations
+    would be restored into one.
+    """
+    session_id = _session_id_from(session_id)
+    target_id = body.conversation_id if body is not None else None
+    return Json(
+        await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
+    )
+
+
+async def _json_pieces(
+    snapshot: snapshots.Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
+) -> AsyncIterator[bytes]:
+    """Yield a snapshot as JSON."""
+    yield dump(asdict(snapshot))[:-1] + b',"messages":['
+    async with aclosing(pages):
+        page, between = first, b""
+        while page:
+            yield between
+            yield b",".join(page)
+            page, between = await anext(pages, []), b","
+    yield b"]}"
+
+
+def _session_id_from(text: str) -> str:
+    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
+    if not UUID.fullmatch(text):
+        raise NotFound(f"No snapshot {text!r}", {"session_id": text})
+    return text.lower()
+
+
+async def _saved(
+    request: Request,
+    save: Callable[[str, str, str | None], Awaitable[snapshots.Snapshot]],
+    resource_id: str,
+    body: SnapshotSave | None,
+) -> Response:
+    description = body.description if body is not None else None
+    return _created(await save(tenant_of(request), resource_id, description))
+
+
+def _created(saved: snapshots.Snapshot) -> Response:
+    return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
+
+
+async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> Response:
+    before = cursors.decode_time(cursor, "snapshots") if cursor else None
+    page = await services(request).snapshots.page(
+        tenant_of(request), limit, before, bound=page_bound(request), **options
+    )
+    following = None
+    if page.has_more:
+        last = page[-1]
+        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
+    return Json({"data": [asdict(item) for item in page], "next_cursor": following})

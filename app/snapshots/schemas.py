@@ -1,0 +1,236 @@
+"""Schemas of snapshots."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.http.fields import (
+    MAX_SEQ,
+    UUID_PATTERN,
+    AgentId,
+    AnyObject,
+    ConversationId,
+    MessageObject,
+    ModelName,
+    RequestSchema,
+    ResponseSchema,
+    Time,
+    examples,
+)
+from app.http.pages import Page
+
+MAX_DESCRIPTION = 10_000
+_SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
+_CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+
+
+class SnapshotSave(RequestSchema):
+    """A snapshot to save."""
+
+    model_config = examples({"description": "Working on auth refactor"})
+
+    description: str | None = Field(
+        default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
+    )
+
+
+_SNAPSHOT: dict[str, Any] = {
+    "session_id": _SESSION_ID,
+    "timestamp": "2026-02-12T14:30:00.123456+00:00",
+    "description": "Working on auth refactor",
+    "summary": "Implemented JWT token validation and the refresh flow. Tests of expiry are open.",
+    "message_count": 1,
+    "window_start": "2026-02-12T00:00:00+00:00",
+    "window_end": "2026-02-12T14:30:00.123456+00:00",
+    "agent_id": None,
+    "conversation_ids": [_CONVERSATION_ID],
+    "imported": False,
+    "models": [{"conversation_id": _CONVERSATION_ID, "model": "claude-sonnet-4-5"}],
+}
+_MESSAGE: dict[str, Any] = {
+    "role": "user",
+    "content": "Validate the tokens, please.",
+    "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
+    "conversation_id": _CONVERSATION_ID,
+    "seq": 1,
+    "format": "openai_chat",
+    "created_at": "2026-02-12T14:12:07.000211+00:00",
+    "output_ref": None,
+    "content_truncated": False,
+    "content_collected": False,
+    "given": None,
+}
+
+
+class SnapshotModel(ResponseSchema):
+    """The model of a conversation in a snapshot."""
+
+    conversation_id: str = Field(description="The conversation.")
+    model: str = Field(
+        description="The model that its payloads were built for, its own or an inherited one."
+    )
+
+
+class Snapshot(ResponseSchema):
+    """A snapshot without its messages."""
+
+    model_config = examples(_SNAPSHOT)
+
+    session_id: str = Field(description="Id of the snapshot.")
+    timestamp: datetime = Field(description="When it was saved.")
+    description: str | None = Field(description="The purpose of the snapshot.")
+    summary: str = Field(
+        description="A few sentences on what was accomplished, decided and left unfinished;"
+        " `(summary generation failed)` if the model failed."
+    )
+    message_count: int = Field(description="The number of messages.")
+    window_start: datetime = Field(
+        description="Start of the window: the last clear or the rolling window, else the time of"
+        " the first message."
+    )
+    window_end: datetime = Field(description="End of the window.")
+    agent_id: str | None = Field(
+        description="The agent whose conversations were saved, or of the conversation."
+    )
+    conversation_ids: list[str] = Field(description="The conversations that it has messages of.")
+    imported: bool = Field(description="Whether it was imported with its messages.")
+    models: list[SnapshotModel] = Field(
+        description="The models of its conversations, without those that have none."
+    )
+
+
+class SnapshotPage(Page[Snapshot]):
+    """Snapshots, newest first."""
+
+    model_config = examples({"data": [_SNAPSHOT], "next_cursor": None})
+
+
+class SnapshotMessage(ResponseSchema):
+    """An original message, with its conversation and position."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = Field(description="Id of the message in its conversation.")
+    conversation_id: str = Field(description="The conversation of the message.")
+    seq: int = Field(description="Seq of the message.")
+    format: str = Field(description="The format of the message.")
+    created_at: datetime = Field(description="When it was received.")
+    output_ref: AnyObject | None = Field(
+        description="The stored output of a tool result; null for other messages."
+    )
+    content_truncated: bool = Field(
+        description="Whether a preview replaces the content of a tool result."
+    )
+    content_collected: bool = Field(description="Whether the stored output was collected.")
+    given: AnyObject | None = Field(
+        description="Fields of the original message with the name of a field of the service; null"
+        " if there are none."
+    )
+
+
+class SnapshotFile(Snapshot):
+    """A snapshot with its messages."""
+
+    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
+
+    messages: list[SnapshotMessage] = Field(
+        description="The messages by conversation, in the order of the log."
+    )
+
+
+MAX_IMPORTED = 50_000
+"""Validation of this many messages takes a few seconds in a thread."""
+
+
+class ImportedModel(RequestSchema):
+    """The model of a conversation in an import."""
+
+    conversation_id: ConversationId = Field(description="The conversation.")
+    model: ModelName = Field(description="The model that its payloads are built for.")
+
+
+class SnapshotImport(RequestSchema):
+    """A downloaded snapshot."""
+
+    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
+
+    session_id: str = Field(
+        pattern=UUID_PATTERN, description="UUID of the snapshot; 409 if it is used."
+    )
+    timestamp: Time = Field(description="When it was saved.")
+    description: str | None = Field(
+        max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
+    )
+    summary: str = Field(description="The summary of the snapshot.")
+    message_count: int = Field(ge=0, le=MAX_SEQ, description="The number of messages.")
+    window_start: Time = Field(description="Start of its window.")
+    window_end: Time = Field(description="End of its window.")
+    agent_id: AgentId | None = Field(description="The agent whose conversations it has.")
+    conversation_ids: list[str] = Field(
+        max_length=MAX_IMPORTED, description="Ignored: derived from the messages."
+    )
+    imported: bool = Field(description="Ignored: always true for an import.")
+    models: list[ImportedModel] = Field(
+        max_length=MAX_IMPORTED,
+        description="Models of the conversations that a restore creates. A conversation without an"
+        " entry has the model of its agent or of the service.",
+    )
+    messages: list[MessageObject] = Field(
+        min_length=1,
+        max_length=MAX_IMPORTED,
+        description="The messages of a download. Tool results must answer calls of their"
+        " conversation.",
+    )
+
+
+class SnapshotRestore(RequestSchema):
+    """The target of a restore."""
+
+    model_config = examples({}, {"conversation_id": _CONVERSATION_ID})
+
+    conversation_id: ConversationId | None = Field(
+        default=None,
+        description="Another conversation to copy the messages to; the source conversations by"
+        " default.",
+    )
+
+
+class RestoredConversation(ResponseSchema):
+    """The result for one conversation."""
+
+    conversation_id: str = Field(
+        description="The conversation that the messages were restored into."
+    )
+    source_conversation_id: str = Field(
+        description="The conversation that the messages were saved from."
+    )
+    restored: int = Field(description="Number of messages restored into the active window.")
+    skipped: int = Field(description="Number of messages that were active before.")
+
+
+class Restored(ResponseSchema):
+    """The result of a restore."""
+
+    model_config = examples(
+        {
+            "session_id": _SESSION_ID,
+            "restored": 46,
+            "skipped": 1,
+            "conversations": [
+                {
+                    "conversation_id": _CONVERSATION_ID,
+                    "source_conversation_id": _CONVERSATION_ID,
+                    "restored": 46,
+                    "skipped": 1,
+                }
+            ],
+        }
+    )
+
+    session_id: str = Field(description="Id of the snapshot.")
+    restored: int = Field(description="Number of messages restored into active windows.")
+    skipped: int = Field(description="Number of messages that were active before.")
+    conversations: list[RestoredConversation] = Field(description="The results by conversation.")

@@ -1,0 +1,290 @@
+"""Snapshots: save, list, read, import, restore and delete.
+
+A snapshot stores the active windows of one moment; its summary is generated afterwards, with no
+session open. Conversations that are deleted meanwhile are left out, and then the summary too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from app.common.errors import Conflict, NotFound, ValidationError
+from app.common.pages import UNBOUNDED, Bound, Page
+from app.common.public_ids import keys_of
+from app.common.sendable import sendable
+from app.conversations.conversation import Conversation
+from app.conversations.keys import find_key
+from app.conversations.lookup import get_agent
+from app.conversations.messages.stored_results import Content, StoredResults
+from app.conversations.messages.tombstones import REDACTED_SUMMARY
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.snapshot_removal import REMOVED_SUMMARY
+from app.conversations.view import spans_through
+from app.conversations.windows.active_window import marker_of
+from app.conversations.windows.service import ActiveWindows
+from app.policy.policy import Policy
+from app.repositories import Database
+from app.snapshots.entries import parse_import
+from app.snapshots.reading import complete, imported_entries, log_entries
+from app.snapshots.restores import RestoredConversation, RestoreService
+from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
+from app.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
+
+NO_MESSAGES = "Conversation has no messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The result of a restore, in total and for each conversation."""
+
+    session_id: str
+    restored: int
+    skipped: int
+    conversations: list[RestoredConversation]
+
+
+@dataclass(eq=False, repr=False)
+class SnapshotService:
+    """Saves, reads, imports, restores and deletes snapshots."""
+
+    _database: Database
+    _resolver: SettingsResolver
+    _summaries: SnapshotSummaries
+    _restores: RestoreService
+    _outputs: StoredResults
+    _active: ActiveWindows
+    _new_id: Callable[[], str]
+
+    # --- saving ---------------------------------------------------------------------------
+
+    async def save_conversation(
+        self, tenant_id: str, conversation_id: str, description: str | None = None
+    ) -> Snapshot:
+        """Save the active window of a conversation, without clearing it.
+
+        Raises NotFound, or ValidationError when the window is empty.
+        """
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+        windows = await self._windows(tenant_id, [conversation])
+        if not windows:
+            raise ValidationError(NO_MESSAGES)
+        conversation = windows[0].conversation
+        bounds = conversation.state.cleared_at, conversation.rolling_window.seconds
+        settings = self._resolver.policy_of(conversation), conversation.model
+        return await self._save(
+            tenant_id, windows, description, conversation.agent_id, bounds, settings
+        )
+
+    async def save_agent(
+        self, tenant_id: str, agent_id: str, description: str | None = None
+    ) -> Snapshot:
+        """Save the active windows of all conversations of an agent, without clearing them.
+
+        Raises NotFound, or ValidationError when all of them are empty.
+        """
+        async with self._database.session() as session:
+            agent = await get_agent(session, tenant_id, agent_id)
+            ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
+            stored = [
+                await session.conversations.find(tenant_id, each, self._resolver.default_model)
+                for each in ids
+            ]
+        conversations = sorted(
+            filter(None, stored), key=lambda item: (item.created_at, item.conversation_id)
+        )
+        windows = await self._windows(tenant_id, conversations)
+        if not windows:
+            raise ValidationError("No conversation of the agent has messages")
+        bounds = agent.last_cleared_at, agent.rolling_window.seconds
+        settings = self._resolver.policy(agent.settings.policy), agent.model
+        return await self._save(
+            tenant_id, windows, description, agent_id, bounds, settings, lock_agent=True
+        )
+
+    async def _windows(
+        self, tenant_id: str, conversations: Sequence[Conversation]
+    ) -> list[SnapshotWindow]:
+        """Return the windows that are not empty now."""
+        windows = []
+        for conversation in conversations:
+            try:
+                updated = await self._active.updated(tenant_id, conversation)
+            except NotFound:
+                continue  # deleted meanwhile
+            spans = spans_through(updated.state.window.spans, updated.state.head_seq)
+            if spans:
+                part = SnapshotPart(updated.conversation_id, updated.public_id, tuple(spans))
+                windows.append(SnapshotWindow(updated, part))
+        return windows
+
+    async def _save(
+        self,
+        tenant_id: str,
+        windows: Sequence[SnapshotWindow],
+        description: str | None,
+        agent_id: str | None,
+        window_bounds: tuple[datetime | None, int | None],
+        summary_settings: tuple[Policy, str | None],
+        *,
+        lock_agent: bool = False,
+    ) -> Snapshot:
+        """Store a snapshot of windows, without the conversations that are deleted meanwhile.
+
+        `window_bounds` are the time of the last clear and the seconds of the rolling window.
+        `summary_settings` are the policy and the model that choose the summariser.
+        """
+        now, default_model = self._active.now(), self._resolver.default_model
+        start = marker_of(*window_bounds, now) or await self._first_at(windows[0].part) or now
+        policy, model = summary_settings
+        summary = await self._summaries.of(
+            tenant_id, windows, policy.compaction.model, model or default_model
+        )
+        async with self._database.transaction() as session:
+            # The lock orders this transaction and a deletion of the agent.
+            if lock_agent and agent_id is not None:
+                await get_agent(session, tenant_id, agent_id, lock=True)
+            ids = [window.part.conversation_id for window in windows]
+            existing = await session.snapshots.lock_conversations(tenant_id, ids)
+            saved = [window for window in windows if window.part.conversation_id in existing]
+            if not saved:
+                raise NotFound.conversation(windows[0].part.public_id)
+            if len(saved) < len(windows):
+                summary = REMOVED_SUMMARY
+            elif any(existing[item.part.conversation_id] != _redacted(item) for item in saved):
+                summary = REDACTED_SUMMARY
+            models = (
+                (item.part.public_id, item.conversation.model or default_model) for item in saved
+            )
+            snapshot = Snapshot(
+                session_id=self._new_id(),
+                timestamp=now,
+                description=sendable(description) if description is not None else None,
+                summary=summary,
+                message_count=sum(window.part.message_count for window in saved),
+                window_start=start,
+                window_end=now,
+                agent_id=agent_id,
+                conversation_ids=tuple(window.part.public_id for window in saved),
+                models=tuple(SnapshotModel(each, model) for each, model in models if model),
+            )
+            await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
+        return snapshot
+
+    async def _first_at(self, part: SnapshotPart) -> datetime | None:
+        async with self._database.session() as session:
+            return await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
+
+    async def add_import(self, tenant_id: str, file: Snapshot, entries: Sequence[Any]) -> Snapshot:
+        """Store a downloaded snapshot with its entries.
+
+        Raises ValidationError for messages that an append would refuse, Conflict for a used id.
+        """
+        if file.message_count != len(entries):
+            raise ValidationError.at("/message_count", f"There are {len(entries)} messages")
+        # In a thread: the number of messages is bounded by the size of the body only.
+        messages = await asyncio.to_thread(parse_import, entries)
+        session_id, ids = file.session_id, dict.fromkeys(item.source_id for item in messages)
+        snapshot = replace(
+            file,
+            description=sendable(file.description) if file.description is not None else None,
+            summary=sendable(file.summary),
+            conversation_ids=tuple(ids),
+            imported=True,
+            models=tuple(item for item in file.models if item.conversation_id in ids),
+        )
+        async with self._database.session() as session:
+            if not await session.snapshots.add(tenant_id, snapshot, messages=messages):
+                raise Conflict(f"The id {session_id} is taken", {"session_id": session_id})
+        return snapshot
+
+    # --- reading --------------------------------------------------------------------------
+
+    async def page(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        *,
+        agent_id: str | None = None,
+        public_id: str | None = None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Snapshot]:
+        """Return a page, newest first, after the time and id that ended the previous page.
+
+        An agent selects its snapshots and those of its conversations, a conversation those with its
+        messages.
+        """
+        async with self._database.session() as session:
+            key = None
+            if public_id is not None:
+                key = await find_key(session, tenant_id, public_id)
+                # No conversation is stored under its first key; imports may have its messages.
+                key = key or keys_of(tenant_id, public_id)[0]
+            return await session.snapshots.page(
+                tenant_id, agent_id, key, public_id, limit, before, bound
+            )
+
+    async def read(
+        self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
+    ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
+        """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
+
+        The pages end in ServiceUnavailable if entries are missing. The caller may remove entries
+        from a page to free their memory.
+        """
+        snapshot, parts = await self._get(tenant_id, session_id)
+        if snapshot.imported:
+            pages = imported_entries(self._database, tenant_id, session_id, None, bound)
+        else:
+            pages = log_entries(self._database, self._outputs, parts, content, bound)
+        return snapshot, complete(snapshot, pages)
+
+    # --- restoring and deleting -----------------------------------------------------------
+
+    async def restore(
+        self, tenant_id: str, session_id: str, public_id: str | None = None
+    ) -> Restored:
+        """Restore the messages into their own conversations, or all into the one with this id.
+
+        Messages that are active there are skipped. Raises NotFound for an unknown snapshot or
+        conversation, ValidationError for several conversations that would go into one.
+        """
+        snapshot, parts = await self._get(tenant_id, session_id)
+        conversations = await self._restores.restore(tenant_id, snapshot, parts, public_id)
+        return Restored(
+            session_id,
+            sum(item.restored for item in conversations),
+            sum(item.skipped for item in conversations),
+            conversations,
+        )
+
+    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+        """Delete a snapshot and return the rows deleted by table; raises NotFound."""
+        async with self._database.transaction() as session:
+            deleted = await session.snapshots.remove(tenant_id, session_id)
+            if not deleted["snapshots"]:
+                raise _no_snapshot(session_id)
+        return deleted
+
+    async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
+        async with self._database.transaction() as session:
+            snapshot = await session.snapshots.find(tenant_id, session_id)
+            if snapshot is None:
+                raise _no_snapshot(session_id)
+            parts = await session.snapshots.parts(tenant_id, session_id)
+        return snapshot, parts
+
+
+def _redacted(window: SnapshotWindow) -> int:
+    return window.conversation.state.redacted_version
+
+
+def _no_snapshot(session_id: str) -> NotFound:
+    return NotFound(f"No snapshot {session_id}", {"session_id": session_id})

@@ -1,0 +1,58 @@
+"""All rows of a tenant, deleted in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.database.connections import Statement
+from app.database.repository import Repository
+
+_TENANT = "tenant_id = CAST(:tenant_id AS text)"
+SOME_CONVERSATIONS = Statement(
+    f"SELECT conversation_id FROM conversations WHERE {_TENANT} LIMIT CAST(:limit AS bigint)"
+)
+REVOKE_KEYS = Statement(
+    f"""
+        UPDATE api_keys SET revoked_at = least(revoked_at, statement_timestamp())
+        WHERE {_TENANT}
+        """
+)
+_DELETED: Mapping[str, str] = {
+    "snapshot_messages": "tenant_id, session_id, position",
+    "snapshots": "tenant_id, session_id",
+    "agent_versions": "tenant_id, agent_id, kind, version",
+    "agents": "tenant_id, agent_id",
+    "models": "tenant_id, model",
+    "calibrations": "tenant_id, model, counter",
+    "creations": "tenant_id, key",
+    "tenant_usage": "tenant_id, agent_id, day, model, purpose",
+    "tenants": "tenant_id",
+}
+DELETE = {
+    table: Statement(
+        f"""
+        DELETE FROM {table} WHERE ({key}) IN (
+            SELECT {key} FROM {table} WHERE {_TENANT} LIMIT CAST(:limit AS bigint)
+        )
+        """,
+        is_long=True,
+    )
+    for table, key in _DELETED.items()
+}
+
+
+class TenantDataRepository(Repository):
+    """Deletes what a tenant has."""
+
+    async def conversations(self, tenant_id: str, limit: int) -> list[str]:
+        """Return ids of some conversations."""
+        rows = await self._session.all(SOME_CONVERSATIONS, tenant_id=tenant_id, limit=limit)
+        return [str(row["conversation_id"]) for row in rows]
+
+    async def revoke_keys(self, tenant_id: str) -> int:
+        """Revoke the keys of a tenant; return their number, with those revoked before."""
+        return await self._session.run(REVOKE_KEYS, tenant_id=tenant_id)
+
+    async def delete(self, table: str, tenant_id: str, limit: int) -> int:
+        """Delete some of a tenant's rows of a table; return their number."""
+        return await self._session.run(DELETE[table], tenant_id=tenant_id, limit=limit)

@@ -1,0 +1,147 @@
+"""Leases: one compaction of a conversation at a time, among all processes.
+
+1. A holder renews its lease every third of its time. The lease of a process that died expires.
+2. The `with` block of a holder is cancelled when its lease is lost: another process took it over,
+   or it expired because the database did not answer.
+3. No connection is held while a block waits or works.
+4. A worker claims the lease together with the work that waits longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from app.common.errors import Conflict, ServiceUnavailable
+from app.repositories import Database
+from app.work.job import Claim
+
+LEASE_SECONDS = 20.0
+FIRST_PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 1.0
+
+
+class Leases:
+    """The leases that this process takes on conversations."""
+
+    def __init__(
+        self, database: Database, new_id: Callable[[], str], seconds: float = LEASE_SECONDS
+    ) -> None:
+        self._database = database
+        self._new_id = new_id
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def held(self, conversation_id: str) -> AsyncIterator[bool]:
+        """Hold the lease for the block, or yield False while another has it.
+
+        Ends the block with Conflict when another took the lease over, and with
+        ServiceUnavailable when it could not be renewed in time.
+        """
+        holder = self._new_id()
+        ends_at = asyncio.get_running_loop().time() + self._seconds
+        if not await self._take(conversation_id, holder):
+            yield False
+            return
+        try:
+            async with self._renewed(conversation_id, holder, ends_at):
+                yield True
+        finally:
+            await self._release(conversation_id, holder)
+
+    @asynccontextmanager
+    async def wait(self, conversation_id: str, timeout_seconds: float) -> AsyncIterator[None]:
+        """Wait for the lease and hold it for the block.
+
+        Raises ServiceUnavailable after the timeout. A lost lease ends the block as in `held`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            async with self.held(conversation_id) as is_held:
+                if is_held:
+                    yield
+                    return
+            remaining_seconds = deadline - loop.time()
+            if remaining_seconds <= 0:
+                raise ServiceUnavailable(
+                    "Another compaction of the conversation is still running", {"retry_after": 5}
+                )
+            await asyncio.sleep(min(pause, remaining_seconds))
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    async def claim(self) -> Claim | None:
+        """Lease the work that waits longest and return it, None if no work waits."""
+        ends_at = asyncio.get_running_loop().time() + self._seconds
+        async with self._database.session() as session:
+            claim = await session.jobs.claim(self._new_id(), self._seconds)
+        return replace(claim, ends_at=ends_at) if claim is not None else None
+
+    @asynccontextmanager
+    async def renewed(self, claim: Claim) -> AsyncIterator[None]:
+        """Renew the lease of a claim during the block, and release it where the block succeeds.
+
+        Cancelled work is free for other workers at once. After another error the caller releases
+        the lease, with `retry_later`. A lost lease ends the block as in `held`.
+        """
+        try:
+            async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
+                yield
+        except asyncio.CancelledError:
+            await self._release(claim.conversation_id, claim.holder, notifies=True)
+            raise
+        await self._release(claim.conversation_id, claim.holder)
+
+    async def retry_later(self, claim: Claim, seconds: float) -> None:
+        """Release the lease of a claim; its work can be claimed again after `seconds`."""
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as session:
+                await session.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
+
+    async def _release(self, conversation_id: str, holder: str, *, notifies: bool = False) -> None:
+        with suppress(ServiceUnavailable):  # then it expires
+            async with self._database.session() as session:
+                await session.jobs.release_lease(conversation_id, holder)
+                if notifies:
+                    await session.jobs.notify()
+
+    async def _take(self, conversation_id: str, holder: str) -> bool:
+        async with self._database.session() as session:
+            return await session.jobs.take_lease(conversation_id, holder, self._seconds)
+
+    @asynccontextmanager
+    async def _renewed(
+        self, conversation_id: str, holder: str, ends_at: float
+    ) -> AsyncIterator[None]:
+        lost = False
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout_at(ends_at)
+
+        async def renew() -> None:
+            nonlocal lost
+            while True:
+                await asyncio.sleep(self._seconds / 3)
+                renewed_until = loop.time() + self._seconds
+                with suppress(ServiceUnavailable):
+                    lost = not await self._take(conversation_id, holder)
+                    if limit.expired():
+                        return
+                    limit.reschedule(loop.time() if lost else renewed_until)
+
+        try:
+            async with limit:
+                renewal = asyncio.create_task(renew())
+                try:
+                    yield
+                finally:
+                    renewal.cancel()
+                    await asyncio.wait({renewal})
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            if lost:
+                raise Conflict("Another compaction of the conversation took over") from error
+            raise ServiceUnavailable("The database does not answer") from error

@@ -1,0 +1,376 @@
+"""Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
+
+1. The queue has no table of its own: it is `due_at` of conversation states (table `heads`) whose
+   compaction is due, and the rows of `jobs` that have not ended. A worker claims the oldest of them
+   with `FOR UPDATE SKIP LOCKED`, jobs of callers first.
+2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
+   at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
+3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
+   `attempts` counts the claims since the work was last done; `retry_at` delays the next one.
+4. NOTIFY on `CHANNEL` wakes workers. They also poll, because a notification can be lost.
+5. A job that has ended keeps its first result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from app.common import json_text
+from app.conversations.compaction_receipt import Failure
+from app.database.connections import Statement
+from app.database.repository import Repository
+from app.work.job import Claim, Job
+
+CHANNEL = "context_work"
+_CONNECT_SECONDS = 5
+_CANDIDATES = 10
+"""Waiting work that is read at once, for a claim to try one after the other."""
+_MAX_READS = 3
+_FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
+
+_FREE = """NOT EXISTS (
+                SELECT FROM compaction_leases busy
+                WHERE busy.conversation_id = {of}.conversation_id
+                    AND (busy.expires_at > now() OR busy.retry_at > now())
+            )"""
+
+# The work that waits longest, jobs first. Nothing is locked: a claim checks again.
+WAITING = Statement(
+    f"""
+        WITH open_jobs AS (
+            SELECT j.conversation_id, j.job_id, j.created_at AS since
+            FROM jobs j
+            WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
+            ORDER BY j.created_at
+            LIMIT CAST(:limit AS bigint)
+        ), due AS (
+            SELECT h.conversation_id, h.due_at AS since
+            FROM heads h
+            WHERE h.due_at <= now() AND {_FREE.format(of="h")}
+            ORDER BY h.due_at
+            LIMIT CAST(:limit AS bigint)
+        ), waiting AS (
+            SELECT conversation_id, job_id, since FROM open_jobs
+            UNION ALL
+            SELECT conversation_id, NULL, since FROM due
+        )
+        SELECT c.tenant_id, waiting.conversation_id, waiting.job_id
+        FROM waiting
+        JOIN conversations c ON c.conversation_id = waiting.conversation_id
+        ORDER BY waiting.job_id IS NULL, waiting.since
+        LIMIT CAST(:limit AS bigint)
+        """
+)
+# The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
+# another worker claims it, or an append changes it, and the next claim finds it.
+# `excluded.expires_at` is `:seconds` from now.
+_CLAIM = """
+        INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
+        SELECT h.conversation_id, CAST(:holder AS uuid),
+            now() + make_interval(secs => CAST(:seconds AS double precision)), 1
+        {found} SKIP LOCKED
+        ON CONFLICT (conversation_id) DO UPDATE
+        SET holder = excluded.holder, expires_at = excluded.expires_at,
+            attempts = lease.attempts + 1, retry_at = NULL
+        WHERE excluded.expires_at - greatest(lease.expires_at, lease.retry_at)
+            >= make_interval(secs => CAST(:seconds AS double precision))
+        RETURNING attempts
+        """
+CLAIM_DUE = Statement(
+    _CLAIM.format(
+        found="""FROM heads h
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid) AND h.due_at <= now()
+        FOR NO KEY UPDATE OF h"""
+    )
+)
+CLAIM_JOB = Statement(
+    _CLAIM.format(
+        found="""FROM heads h
+        JOIN jobs j ON j.conversation_id = h.conversation_id
+        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+            AND j.conversation_id = CAST(:conversation_id AS uuid)
+            AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
+        FOR KEY SHARE OF h"""
+    )
+)
+BEGIN_JOB = Statement(
+    """
+        UPDATE jobs SET status = 'running', updated_at = statement_timestamp()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
+        """
+)
+RETRY_LATER = Statement(
+    """
+        UPDATE compaction_leases
+        SET expires_at = now(),
+            retry_at = now() + make_interval(secs => CAST(:seconds AS double precision))
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND holder = CAST(:holder AS uuid)
+        """
+)
+NOTIFY = Statement(f"SELECT pg_notify('{CHANNEL}', '')")
+
+SET_DUE = Statement(
+    """
+        UPDATE heads SET due_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at IS NULL
+        """
+)
+CLEAR_DUE = Statement(
+    """
+        UPDATE heads SET due_at = NULL
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at <= now()
+            AND head_seq = CAST(:head_seq AS bigint)
+        """
+)
+POSTPONE = Statement(
+    """
+        UPDATE heads
+        SET failures = failures + 1,
+            due_at = now() + make_interval(secs => CAST(:seconds AS double precision))
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+RECORD_FAILURE = Statement(
+    """
+        UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        """
+)
+FIND_FAILURE = Statement(
+    """
+        SELECT last_failure, failed_at, failures,
+            CASE WHEN failures > 0 THEN due_at END AS retry_at
+        FROM heads
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND last_failure IS NOT NULL
+        """
+)
+
+# The lock orders this statement and a deletion; appends do not wait for it. The lease of a
+# conversation that does not exist is granted without a row: the next statement raises NotFound.
+TAKE_LEASE = Statement(
+    """
+        WITH conversation AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        ), lease_taken AS (
+            INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
+            SELECT conversation_id, CAST(:holder AS uuid),
+                now() + make_interval(secs => CAST(:seconds AS double precision))
+            FROM conversation
+            ON CONFLICT (conversation_id) DO UPDATE
+            SET holder = excluded.holder, expires_at = excluded.expires_at
+            WHERE lease.holder = excluded.holder OR excluded.expires_at - lease.expires_at
+                >= make_interval(secs => CAST(:seconds AS double precision))
+            RETURNING lease.holder
+        )
+        SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
+        """
+)
+RELEASE_LEASE = Statement(
+    """
+        DELETE FROM compaction_leases
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND holder = CAST(:holder AS uuid)
+        """
+)
+
+ADD_JOB = Statement(
+    """
+        WITH conversation AS (
+            SELECT conversation_id FROM heads
+            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        )
+        INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
+        SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
+            CAST(:kind AS text), CAST(:ask AS text)
+        FROM conversation
+        """
+)
+FIND_JOB = Statement(
+    """
+        SELECT j.*, c.own_id
+        FROM jobs j
+        JOIN conversations c ON c.conversation_id = j.conversation_id
+        WHERE j.job_id = CAST(:job_id AS uuid) AND j.tenant_id = CAST(:tenant_id AS text)
+            AND (c.expires_at IS NULL OR c.expires_at > now())
+        """
+)
+CHANGE_JOB = Statement(
+    """
+        UPDATE jobs
+        SET status = CAST(:status AS text), result = CAST(:result AS text),
+            error = CAST(:error AS text), updated_at = statement_timestamp()
+        WHERE conversation_id = CAST(:conversation_id AS uuid)
+            AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
+        """
+)
+
+
+class JobRepository(Repository):
+    """Statements on background work; the port documents them."""
+
+    async def claim(self, holder: str, seconds: float) -> Claim | None:
+        """Lease the conversation whose work waits longest; None if no work waits."""
+        for _ in range(_MAX_READS):
+            waiting = await self._session.all(WAITING, limit=_CANDIDATES)
+            for work in waiting:
+                if (claim := await self._claim(work, holder, seconds)) is not None:
+                    return claim
+            if not waiting:
+                break
+        return None
+
+    async def _claim(self, work: Any, holder: str, seconds: float) -> Claim | None:
+        """Claim this work, unless another worker was faster or it is done."""
+        key = {"conversation_id": work["conversation_id"], "job_id": work["job_id"]}
+        statement = CLAIM_DUE if work["job_id"] is None else CLAIM_JOB
+        row = await self._session.first(statement, **key, holder=UUID(holder), seconds=seconds)
+        if row is None:
+            return None
+        job_id = None
+        if work["job_id"] is not None:
+            await self._session.run(BEGIN_JOB, **key)
+            job_id = str(work["job_id"])
+        return Claim(
+            work["tenant_id"], str(work["conversation_id"]), job_id, holder, row["attempts"]
+        )
+
+    async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
+        """Release a lease; workers can claim the conversation again after `seconds`."""
+        await self._session.run(
+            RETRY_LATER,
+            conversation_id=UUID(conversation_id),
+            holder=UUID(holder),
+            seconds=seconds,
+        )
+
+    async def notify(self) -> None:
+        """Notify workers of new work."""
+        await self._session.run(NOTIFY)
+
+    async def set_due(self, conversation_id: str) -> bool:
+        """Make a compaction due; False when it is due already."""
+        return await self._session.run(SET_DUE, conversation_id=UUID(conversation_id)) == 1
+
+    async def clear_due(self, conversation_id: str, head_seq: int) -> None:
+        """Mark the compaction as not due, unless messages were appended after `head_seq`."""
+        await self._session.run(CLEAR_DUE, conversation_id=UUID(conversation_id), head_seq=head_seq)
+
+    async def postpone(self, conversation_id: str, seconds: float) -> None:
+        """Count a failure, and make the compaction due later."""
+        await self._session.run(POSTPONE, conversation_id=UUID(conversation_id), seconds=seconds)
+
+    async def record_failure(self, conversation_id: str, failure: str) -> None:
+        """Store why a compaction failed, in place of the previous failure."""
+        await self._session.run(
+            RECORD_FAILURE, conversation_id=UUID(conversation_id), failure=failure
+        )
+
+    async def find_failure(self, conversation_id: str) -> Failure | None:
+        """Return why the last compaction failed, None if one has succeeded since."""
+        row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
+        if row is None:
+            return None
+        failure = json_text.loads(row["last_failure"])
+        return Failure(**failure, **{name: row[name] for name in _FAILURE_COLUMNS})
+
+    async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
+        """Take the lease, or renew it as its holder; False while another process holds it."""
+        row = await self._session.first(
+            TAKE_LEASE,
+            conversation_id=UUID(conversation_id),
+            holder=UUID(holder),
+            seconds=seconds,
+        )
+        return row is not None and row["is_held"]
+
+    async def release_lease(self, conversation_id: str, holder: str) -> None:
+        """Release the lease, unless another process took it over."""
+        await self._session.run(
+            RELEASE_LEASE, conversation_id=UUID(conversation_id), holder=UUID(holder)
+        )
+
+    async def add(
+        self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
+    ) -> None:
+        """Store a job and notify workers, unless its conversation was deleted."""
+        added = await self._session.run(
+            ADD_JOB,
+            tenant_id=tenant_id,
+            conversation_id=UUID(conversation_id),
+            job_id=UUID(job_id),
+            kind=kind,
+            ask=request,
+        )
+        if added:
+            await self.notify()
+
+    async def find(self, tenant_id: str, job_id: str) -> Job | None:
+        """Return a job, or None."""
+        row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
+        return _job(row) if row is not None else None
+
+    async def change(
+        self,
+        conversation_id: str,
+        job_id: str,
+        status: str,
+        *,
+        result: str | None = None,
+        error: str | None = None,
+    ) -> bool:
+        """Store the state of a job; False when it has ended (rule 5)."""
+        changed = await self._session.run(
+            CHANGE_JOB,
+            conversation_id=UUID(conversation_id),
+            job_id=UUID(job_id),
+            status=status,
+            result=result,
+            error=error,
+        )
+        return changed == 1
+
+
+def _job(row: Any) -> Job:
+    return Job(
+        str(row["job_id"]),
+        str(row["conversation_id"]),
+        row["kind"],
+        row["ask"],
+        row["status"],
+        row["result"],
+        row["error"],
+        row["created_at"],
+        row["updated_at"],
+        row["own_id"],
+    )
+
+
+@asynccontextmanager
+async def listening(
+    url: str, notified: Callable[[], None], closed: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Call `notified` at each notification during the block, `closed` if the connection is lost.
+
+    The connection is not pooled: LISTEN belongs to a session, which a pooler in transaction mode
+    does not provide.
+    """
+    connection = await asyncpg.connect(
+        url,
+        timeout=_CONNECT_SECONDS,
+        command_timeout=_CONNECT_SECONDS,
+        server_settings={"application_name": "context-service-worker"},
+    )
+    try:
+        connection.add_termination_listener(lambda _: closed())
+        await connection.add_listener(CHANNEL, lambda *_: notified())
+        yield
+    finally:
+        connection.terminate()
