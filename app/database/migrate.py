@@ -27,7 +27,7 @@ import asyncpg
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
+MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
 """The maximum number of attempts, when each ends in a lock timeout (rule 4)."""
