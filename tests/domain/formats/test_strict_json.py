@@ -72,4 +72,5 @@ def test_arguments_over_a_bound_are_not_parsed(text: str, monkeypatch: pytest.Mo
     call = ToolCall("c1", "f", text)
     assert arguments_object(text) is None and sent_as_object(text) == text
     assert json.loads(object_arguments(text)) == {"arguments": text}
-    assert openai_chat.adapt(Message(Role.ASSISTANT, (call,))).calls[0].arguments == wrapped_arguments(text)
+    (sent,) = openai_chat.adapt(Message(Role.ASSISTANT, (call,))).calls
+    assert sent.arguments == wrapped_arguments(text)
