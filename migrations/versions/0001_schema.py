@@ -24,6 +24,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Remove all of it."""
-    for table in reversed(TABLES):
+    for table in reversed(list(TABLES)):
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP FUNCTION labels_of")
