@@ -13,7 +13,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import Gone, NotFound
-from app.context.pipeline.rendering import read_rows
+from app.context.history import read_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.conversations.epoch import Epoch
 from app.conversations.epochs import BuildId, EpochStart, epoch_start_from, model_in, parse_build_id

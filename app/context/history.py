@@ -10,7 +10,7 @@ from typing import assert_never
 from app.blobs.preview import COMPACT_CONTEXT
 from app.common.concurrency import in_thread_if
 from app.context.payload_cache import LONG_BYTES, CachedPayload
-from app.context.pipeline.state import BuildDependencies, BuildState
+from app.context.state import BuildDependencies, BuildState
 from app.conversations.messages.row import LogRow
 from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.view import View, spans_through

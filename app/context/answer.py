@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.context.pipeline.epoch import RecordedBuild
-from app.context.pipeline.state import (
+from app.context.epoch import RecordedBuild
+from app.context.rendering import Payload, RenderRequest, render_payload
+from app.context.state import (
     REASONING_DROPPED,
     SUMMARY_AS_USER,
     BuildDependencies,
     BuildState,
 )
-from app.context.rendering import Payload, RenderRequest, render_payload
 from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
