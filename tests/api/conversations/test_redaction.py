@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from app.conversations.view import View
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from app.main import create_app
 from app.repositories import Database
 from app.settings import Settings
@@ -145,7 +145,7 @@ async def dump(url: str) -> str:
     try:
         rows = [
             row[0]
-            for name in sorted(metadata.tables)
+            for name in sorted(TABLES)
             for row in await connection.fetch(f"SELECT CAST({name} AS text) FROM {name}")
         ]
     finally:
