@@ -9,24 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from app.conversations.view import ProviderItem
+from app.formats import PROVIDERS
 from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
 from app.formats.message import FormatName, Reasoning
-from app.formats.reasoning_families import ANTHROPIC, OPENAI, XAI, accepted_families
+from app.formats.reasoning_families import OPENAI
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy, StrategyName
 
 BYTES_PER_TOKEN: Final = 4
 UNAVAILABLE: Final = "provider_compaction_unavailable"
 """`degraded`: the strategy is `provider`, but the provider of the format has no compaction."""
-_FAMILIES: Final = {
-    FormatName.OPENAI_RESPONSES: ((), (OPENAI,), (XAI,)),
-    FormatName.ANTHROPIC: ((ANTHROPIC,),),
-}
-"""The families whose providers compact, by format; a name of no known family is taken for one."""
-
-
-NATIVE_FORMATS: Final = tuple(_FAMILIES)
-"""The formats whose providers compact."""
 
 
 def leaves_user_messages(format: FormatName, model: str) -> bool:
@@ -34,13 +26,14 @@ def leaves_user_messages(format: FormatName, model: str) -> bool:
 
     OpenAI's endpoint for compactions returns those beside it.
     """
-    is_openai = accepted_families(model, format)[:1] in ((), (OPENAI,))
-    return format is FormatName.OPENAI_RESPONSES and is_openai
+    provider = PROVIDERS[format]
+    return provider.keeps_user_messages and provider.accepted_families(model)[:1] in ((), (OPENAI,))
 
 
 def has_compaction(format: FormatName, model: str) -> bool:
     """Whether the provider of a model compacts what it is sent in a format."""
-    return accepted_families(model, format)[:1] in _FAMILIES.get(format, ())
+    provider = PROVIDERS[format]
+    return provider.accepted_families(model)[:1] in provider.compacting_families
 
 
 def asks_provider(policy: Policy, format: FormatName, model: str) -> bool:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from app.common import json_text
 from app.conversations.messages.row import LogRow
@@ -25,7 +25,6 @@ from app.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.payload.assemblers.separate import SeparateAssembler
 from app.payload.payload_items import BreakpointPosition
 
-BREAKPOINT_JSON: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 _CACHEABLE = ("input_text", "input_image", "input_file")
 _AFTER_LAST_PART_BYTES = len("}]}")
 
