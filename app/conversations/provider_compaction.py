@@ -11,8 +11,8 @@ from app.conversations.compaction_results import ProviderCall
 from app.conversations.provider_items import has_compaction
 from app.conversations.view import ProviderItem, View
 from app.formats import PROVIDERS
-from app.formats.base import Compaction
 from app.formats.message import FormatName
+from app.formats.requests import Compaction
 from app.models.budget import Limits
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats import base64_media, inline_media, json_fields, labels
-from app.formats.base import Provider, System
+from app.formats.base import Provider
 from app.formats.json_fields import Fields
 from app.formats.message import OPENAI_FORMATS, File, Image, Opaque, Part, Text
+from app.formats.requests import System
 
 MAX_TOOLS: Final = 128
 """The most tools in a request."""
@@ -21,7 +21,7 @@ MAX_TOOLS: Final = 128
 class OpenAIProvider(Provider):
     """A format whose messages are items, with text as a string or as parts."""
 
-    breakpoint = ("prompt_cache_breakpoint", MappingProxyType({"mode": "explicit"}))
+    breakpoint = ("prompt_cache_breakpoint", {"mode": "explicit"})
     max_tools = MAX_TOOLS
     details: ClassVar[tuple[str, ...]]
     """The values of an image's `detail`."""

@@ -14,19 +14,11 @@ from typing import Any
 
 from app.common import json_text
 from app.formats.anthropic.rendering import AnthropicRendering
-from app.formats.base import (
-    AgentCall,
-    Answer,
-    Compaction,
-    Original,
-    RequestFields,
-    System,
-    SystemPrompt,
-    without,
-)
+from app.formats.base import Original, without
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role
 from app.formats.reasoning_families import ANTHROPIC
+from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
 from app.formats.tools import ToolDefinition
 
 _FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter"}
@@ -45,7 +37,7 @@ class Anthropic(AnthropicRendering):
     family = ANTHROPIC
     blocks_key = "content"
     max_output_key = "max_tokens"
-    breakpoint = ("cache_control", MappingProxyType({"type": "ephemeral"}))
+    breakpoint = ("cache_control", {"type": "ephemeral"})
     caches_by_itself = False
     defers_tools = True
     needs_tools = True

@@ -22,7 +22,7 @@ from typing import Any
 
 from app.common import json_text
 from app.formats import json_fields
-from app.formats.base import AgentCall, Original, RequestFields, System, SystemPrompt, without
+from app.formats.base import Original, without
 from app.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
@@ -37,6 +37,7 @@ from app.formats.gemini.rendering import GeminiRendering
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.formats.reasoning_families import GEMINI
+from app.formats.requests import AgentCall, RequestFields, System, SystemPrompt
 
 _CALLS = ("functionCall", "function_call")
 _RESPONSES = ("functionResponse", "function_response")

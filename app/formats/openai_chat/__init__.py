@@ -14,19 +14,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.formats.base import (
-    REPLACED,
-    AgentCall,
-    Answer,
-    Original,
-    RequestFields,
-    System,
-    SystemPrompt,
-)
+from app.formats.base import Original
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.formats.openai import system_messages
 from app.formats.openai_chat.rendering import ChatRendering, wire_call
+from app.formats.requests import REPLACED, AgentCall, Answer, RequestFields, System, SystemPrompt
 
 
 class OpenAIChat(ChatRendering):

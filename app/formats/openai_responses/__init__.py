@@ -24,23 +24,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from app.common.sendable import sendable, sendable_json
-from app.formats.base import (
-    REPLACED,
-    AgentCall,
-    Answer,
-    Compaction,
-    Original,
-    RequestFields,
-    System,
-    SystemPrompt,
-    without,
-)
+from app.formats.base import Original, without
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.formats.openai import system_messages
 from app.formats.openai_responses import items
 from app.formats.openai_responses.rendering import ResponsesRendering
 from app.formats.reasoning_families import OPENAI, XAI
+from app.formats.requests import (
+    REPLACED,
+    AgentCall,
+    Answer,
+    Compaction,
+    RequestFields,
+    System,
+    SystemPrompt,
+)
 from app.formats.tools import ToolDefinition
 
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}

@@ -24,8 +24,8 @@ from app.formats.openai_chat.reasoning_fields import (
 )
 from app.formats.reasoning_families import DEMANDING
 from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
-from app.payload.assembler import may_have_media
 from app.payload.assemblers.separate import SeparateAssembler
+from app.payload.shown_messages import may_have_media
 
 
 class ChatAssembler(SeparateAssembler):

@@ -110,9 +110,6 @@ class ResponsesAssembler(SeparateAssembler):
             self._open_calls.pop(call_id, None)
         super()._close_calls()
 
-    def _unbound(self, row: LogRow, message: Message) -> Message:
-        return self.provider.unbound(message) if row.format is self.format else message
-
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         self._put([dict(block)], tokens, is_model=True)
 

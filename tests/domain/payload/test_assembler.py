@@ -45,10 +45,10 @@ from app.payload.assembler import (
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
-    placeholder_of,
 )
 from app.payload.assemblers import assembler_of
 from app.payload.payload_items import PayloadItems, breakpoint_json, with_breakpoints
+from app.payload.shown_messages import placeholder_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import (
     ANTHROPIC,
