@@ -38,8 +38,7 @@ from app.conversations.lookup import lock_conversation
 from app.conversations.observers import UNOBSERVED
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
 from app.conversations.ports import Observer
-from app.conversations.provider_compaction import provider_call
-from app.conversations.provider_items import UNAVAILABLE
+from app.conversations.provider_items import UNAVAILABLE, provider_call
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import exceeds_messages, resume_at_tokens
 from app.conversations.view import Span, Summary

@@ -16,8 +16,7 @@ from typing import Any
 
 import orjson
 
-from app.conversations.provider_compaction import provider_fields
-from app.conversations.provider_items import asks_provider
+from app.conversations.provider_items import asks_provider, provider_fields
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider

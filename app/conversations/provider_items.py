@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.conversations.view import ProviderItem
+from app.conversations.compaction_results import ProviderCall
+from app.conversations.view import ProviderItem, View
 from app.formats import PROVIDERS
 from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
 from app.formats.message import FormatName, Reasoning
 from app.formats.reasoning_families import OPENAI
+from app.formats.requests import Compaction
+from app.models.budget import Limits
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy, StrategyName
 
@@ -50,3 +53,27 @@ def provider_item(
     text = readable_summary(part)
     tokens = count(text) if text else encrypted_bytes(part) // BYTES_PER_TOKEN
     return ProviderItem(seq, format, model, MESSAGE_OVERHEAD + tokens, is_requested(part))
+
+
+def provider_fields(
+    format: FormatName, view: View, limits: Limits, threshold_ratio: float, *, compacts: bool
+) -> Compaction:
+    """Return what a payload needs to be sent with its item, and to be compacted if it `compacts`.
+
+    The threshold is a share of the effective window.
+    """
+    item = view.sent_item
+    threshold = int(threshold_ratio * limits.effective_window)
+    requested = item.requested if item is not None else None
+    return PROVIDERS[format].compaction(threshold, requested, asks=compacts)
+
+
+def provider_call(
+    format: FormatName, model: str, item: ProviderItem | None, instructions: str | None
+) -> ProviderCall | None:
+    """Return the call with which the provider of a model compacts, None where it has none."""
+    if not has_compaction(format, model):
+        return None
+    requested = item.requested if item is not None else None
+    made = PROVIDERS[format].compaction_call(requested, instructions)
+    return ProviderCall(format, made.method, made.fields, made.added, made.betas)

@@ -44,6 +44,8 @@ class Provider(ABC):
     """One provider's format; an instance has no state."""
 
     name: FormatName
+    part_types: ClassVar[tuple[str, ...]] = ()
+    """The types of parts that only some formats have. Any other is accepted, and replayed here."""
     result_key: ClassVar[str] = "content"
     """The field of a result that holds its content."""
     family: ClassVar[str] = ""
@@ -145,6 +147,10 @@ class Provider(ABC):
         return message
 
     # --- calls -----------------------------------------------------------------------------------
+
+    def call_id(self, call_id: str) -> str:
+        """Return an id that depends on the id of a call alone, and that the provider accepts."""
+        return tool_calls.sendable_id(call_id)
 
     @abstractmethod
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

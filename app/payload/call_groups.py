@@ -147,7 +147,7 @@ class CallGroups(ShownMessages):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
+        form = short_id if MISTRAL in self.view.reasoning_of else self.provider.call_id
         wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1

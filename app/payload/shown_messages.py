@@ -19,8 +19,7 @@ from app.conversations.view import ShortenedMessage, View
 from app.formats import PROVIDERS, compactions
 from app.formats.base import Provider
 from app.formats.message import EMPTY_MESSAGE, Message, Part, Role, Text, ToolCall
-from app.formats.openai_chat.reasoning_conversion import convert_reasoning
-from app.formats.openai_chat.reasoning_fields import is_replayed
+from app.formats.openai_chat.reasoning_fields import convert_reasoning, is_replayed
 from app.models.tokens import CountText, count_sealed, count_visible, counts_as_stored, signed_parts
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 

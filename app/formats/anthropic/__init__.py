@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from app.common import json_text
@@ -34,6 +33,10 @@ class Anthropic(AnthropicRendering):
     """Anthropic Messages."""
 
     name = FormatName.ANTHROPIC
+    part_types = (
+        *("text", "image", "document", "tool_use", "tool_result", "server_tool_use"),
+        *("thinking", "redacted_thinking", "compaction"),
+    )
     family = ANTHROPIC
     blocks_key = "content"
     max_output_key = "max_tokens"

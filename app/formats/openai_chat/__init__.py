@@ -26,6 +26,7 @@ class OpenAIChat(ChatRendering):
     """OpenAI Chat Completions, and the many providers that speak it."""
 
     name = FormatName.OPENAI_CHAT
+    part_types = ("text", "image_url", "file", "input_audio", "refusal")
     max_output_key = "max_completion_tokens"
     system_breakpoints = 1  # its system prompt is one message
     litellm_call = "acompletion"

@@ -51,6 +51,10 @@ class OpenAIResponses(ResponsesRendering):
     """OpenAI Responses, which xAI has as well."""
 
     name = FormatName.OPENAI_RESPONSES
+    part_types = (
+        *("input_text", "output_text", "input_image", "input_file", "input_audio", "refusal"),
+        *("reasoning", "compaction"),
+    )
     result_key = "output"
     items_key = "input"
     max_output_key = "max_output_tokens"
