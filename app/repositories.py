@@ -43,8 +43,7 @@ from app.work.repository import JobRepository
 FREQUENT = (
     build_reads.READ,
     ADD_EPOCH,
-    append_statements.APPENDS[True, False, False],
-    append_statements.APPENDS[False, False, False],
+    append_statements.APPENDS[False, False],
     api_keys.FIND,
     api_keys.EXISTS,
     limits.FIND,

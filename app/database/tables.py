@@ -165,8 +165,6 @@ heads = sa.Table(
     sa.Column("parts", sa.Text, nullable=False, server_default=""),
     sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-    # Whether the last call group is outside the window; what joins it will be too.
-    sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
     # The rolling window of the last move.
     sa.Column("window_seconds", sa.BigInteger),
     sa.Column("cleared_at", sa.DateTime(timezone=True)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from app.blobs.statements import BLOB_CTES
 from app.conversations.messages.batch import MAX_OPEN_CALLS
 from app.conversations.rows import CONVERSATION_COLUMNS, SETTINGS_JOINS, STATE_COLUMNS
-from app.conversations.windows.active_window import OUT_OF_DATE
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 
@@ -19,34 +18,11 @@ _IS_UNCHANGED = """(
             AND a.updated_at = CAST(:cached_agent_at AS timestamptz)
     ))
 )"""
-# The leading messages of a batch belong to the call group before it. If that is outside the active
-# window, they stay outside. Usually the window then begins after them; if it begins before them, it
-# is out of date until the next read moves it.
-_OUTSIDE = "CASE WHEN h.open_outside AND h.since > h.head_seq THEN {} ELSE 0 END"
-_OUTSIDE_MESSAGES = _OUTSIDE.format("CAST(:leading AS bigint)")
-_OUTSIDE_TOKENS = _OUTSIDE.format("CAST(:leading_tokens AS bigint)")
-_WINDOW = f"""newest_before = h.newest_at,
+_WINDOW = """newest_before = h.newest_at,
                 newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
-                oldest_at = CASE
-                    WHEN NOT h.open_outside THEN least(
-                        h.oldest_at, CAST(:oldest_sent AS timestamptz),
-                        greatest(CAST(:now AS timestamptz), h.newest_at))
-                    WHEN CAST(:only_leading AS boolean) THEN h.oldest_at
-                    ELSE least(
-                        h.oldest_at, CAST(:oldest_sent_after AS timestamptz),
-                        greatest(CAST(:now AS timestamptz), h.newest_at))
-                END,
-                window_seconds = CASE
-                    WHEN h.open_outside AND h.since <= h.head_seq
-                        AND CAST(:leading AS bigint) > 0 THEN {OUT_OF_DATE}
-                    ELSE h.window_seconds
-                END,
-                open_outside = h.open_outside AND CAST(:only_leading AS boolean),
-                since = h.since + {_OUTSIDE_MESSAGES},
-                outside_messages = h.outside_messages + {_OUTSIDE_MESSAGES},
-                outside_tokens = h.outside_tokens + {_OUTSIDE_TOKENS},
-                hidden_messages = h.hidden_messages + {_OUTSIDE_MESSAGES},
-                hidden_tokens = h.hidden_tokens + {_OUTSIDE_TOKENS},"""
+                oldest_at = least(
+                    h.oldest_at, CAST(:oldest_sent AS timestamptz),
+                    greatest(CAST(:now AS timestamptz), h.newest_at)),"""
 # The state of the log that the shape of a batch expects: see `BatchShape`.
 _IS_USUAL = f"""(
     cardinality(h.open_calls) <= {MAX_OPEN_CALLS}
@@ -149,12 +125,11 @@ _APPEND = f"""
         JOIN conversations c ON c.conversation_id = CAST(:conversation_id AS uuid)
         {SETTINGS_JOINS}
         """
-# Most batches begin a new call group, and their messages have no timestamps. They use a shorter
-# statement, because every expression costs time.
+# Most messages have no timestamps. They use a shorter statement, because every expression costs
+# time.
 _USUAL_WINDOW = """newest_at = greatest(h.newest_at, CAST(:newest_at AS timestamptz)),
                 oldest_at = least(
-                    h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),
-                open_outside = false,"""
+                    h.oldest_at, greatest(CAST(:newest_at AS timestamptz), h.newest_at)),"""
 _NO_TIMES = {"times": "moved.newest_at, NULL", "arrays": "", "columns": ""}
 _TIMES = {
     "times": """greatest(item.newest_at, moved.newest_before),
@@ -166,10 +141,10 @@ _TIMES = {
 }
 
 
-def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
+def _statement(is_timed: bool, has_blobs: bool) -> Statement:
     return Statement(
         _APPEND.format(
-            window=_USUAL_WINDOW if is_usual else _WINDOW,
+            window=_WINDOW if is_timed else _USUAL_WINDOW,
             # Blobs are stored with their messages or not at all.
             blobs=f", {BLOB_CTES}" if has_blobs else "",
             **(_TIMES if is_timed else _NO_TIMES),
@@ -178,8 +153,8 @@ def _statement(is_usual: bool, is_timed: bool, has_blobs: bool) -> Statement:
 
 
 APPENDS = {
-    (is_usual, is_timed, has_blobs): _statement(is_usual, is_timed, has_blobs)
-    for is_usual, is_timed in ((True, False), (False, False), (False, True))
+    (is_timed, has_blobs): _statement(is_timed, has_blobs)
+    for is_timed in (False, True)
     for has_blobs in (False, True)
 }
-"""Statements by whether the batch is usual, has timestamps, and has blobs."""
+"""Statements by whether the batch has timestamps, and has blobs."""

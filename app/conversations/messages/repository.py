@@ -124,12 +124,8 @@ class LogRepository(Repository):
             newest_at=times.newest[-1],
             now=times.now,
             oldest_sent=times.oldest_sent,
-            oldest_sent_after=times.oldest_sent_after,
-            only_leading=times.only_leading,
             sent_times=times.sent,
             newest_times=times.newest,
-            leading=times.leading,
-            leading_tokens=totals[times.leading - 1] if times.leading else 0,
             **cached.parameters,
         )
         if row is None:
@@ -151,9 +147,8 @@ class LogRepository(Repository):
         if has_blobs := any(uses):
             values |= append_parameters(blobs, uses)
         is_timed = times.oldest_sent is not None
-        is_usual = not (is_timed or times.leading)
         try:
-            return await self._session.first(APPENDS[is_usual, is_timed, has_blobs], **values)
+            return await self._session.first(APPENDS[is_timed, has_blobs], **values)
         except UniqueViolationError:
             # An equal message was stored while this statement waited for the lock.
             return None

@@ -109,6 +109,8 @@ class LogService:
         with_results = any(has_results(raw, request.format) for raw in request.messages)
         if current is None and with_results:
             current = await self._find(tenant_id, conversation_id)
+        if current is not None:  # nothing joins a call group that is too old by now
+            current = await self._active.updated(tenant_id, current)
         for _ in range(_MAX_ATTEMPTS):
             settings = await self._settings(current)
             batch = await self._batches.prepare(

@@ -129,7 +129,8 @@ MOVE = Statement("""
         outside_tokens = CAST(:outside_tokens AS bigint),
         outside_messages = CAST(:outside_messages AS bigint),
         window_seconds = CAST(:window_seconds AS bigint),
-        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
+        group_seq = CAST(:group_seq AS bigint), is_answering = CAST(:is_answering AS boolean),
+        provider_calls = CAST(:provider_calls AS text[]), mentions = CAST(:mentions AS text[]),
         oldest_at = CAST(:oldest_at AS timestamptz),
         view_version = CAST(:view_version AS bigint),
         view_cause = CAST(:view_cause AS text),
@@ -177,7 +178,8 @@ _CLEAR = """
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
         last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}', open_outside = true,
+        promoted = '{}', mentions = '{}',
+        group_seq = h.head_seq + 1, provider_calls = '{}', is_answering = false,
         event_seq = h.event_seq + 1
 """
 _ADD_EVENTS = """
@@ -324,7 +326,9 @@ class ActiveWindowRepository(Repository):
             outside_tokens=state.outside_tokens,
             outside_messages=state.outside_messages,
             window_seconds=state.window_seconds,
-            open_outside=not state.window.holds(state.head_seq),
+            group_seq=state.calls.group_seq,
+            is_answering=state.calls.is_answering,
+            provider_calls=list(state.calls.provider),
             mentions=list(state.mentions),
             oldest_at=state.oldest_at,
             view_version=state.view_version,
