@@ -171,10 +171,9 @@ heads = sa.Table(
     sa.Column("window_seconds", sa.BigInteger),
     sa.Column("cleared_at", sa.DateTime(timezone=True)),
     sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
-    # The times of the messages in the window, and of the log before the last batch.
+    # The times of the messages in the window.
     sa.Column("oldest_at", sa.DateTime(timezone=True)),
     sa.Column("newest_at", sa.DateTime(timezone=True)),
-    sa.Column("newest_before", sa.DateTime(timezone=True)),
     # The view version of the last redaction: no payload of an earlier one is rendered again.
     sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
     # The tokens that the newest payload of this view version has beyond what is stored here.

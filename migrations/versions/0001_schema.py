@@ -6,9 +6,12 @@ one becomes text.
 Revision ID: 0001
 """
 
+from pathlib import Path
+
 from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
+from app.database import tables
 from app.database.tables import metadata
 
 revision = "0001"
@@ -32,6 +35,7 @@ LABELS_OF = r"""
         WHERE json_typeof(value) IN ('string', 'number', 'boolean')
     $$
 """
+APPEND = Path(tables.__file__).with_name("append.sql")
 
 
 def upgrade() -> None:
@@ -43,10 +47,12 @@ def upgrade() -> None:
             op.execute(CreateIndex(index))
     # Chunks are compressed already.
     op.execute("ALTER TABLE blob_chunks ALTER COLUMN data SET STORAGE EXTERNAL")
+    op.execute(APPEND.read_text(encoding="utf-8"))
 
 
 def downgrade() -> None:
     """Remove all of it."""
+    op.execute("DROP FUNCTION append")
     for table in reversed(metadata.sorted_tables):
         op.execute(DropTable(table))
     op.execute("DROP FUNCTION labels_of")
