@@ -57,7 +57,7 @@ from app.formats.message import FormatName, Role
 APPEND = Statement(f"""
     SELECT {STATE_COLUMNS}, {CALIBRATION_COLUMNS},
         true AS is_cached, h.due_at = now() AS became_due
-    FROM append(CAST(:conversation_id AS uuid), CAST(:tenant_id AS text),
+    FROM append(:conversation_id, :tenant_id,
         CAST(:batch AS jsonb), CAST(:rows AS json)) AS stored,
         LATERAL (SELECT (stored.head).*) AS h, LATERAL (SELECT (stored.calibration).*) AS cal
 """)

@@ -344,8 +344,7 @@ async def test_reads_use_their_indexes(
 ADVANCE = Statement(
     """
         UPDATE heads SET head_seq = head_seq + 1
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND head_seq = CAST(:expected_seq AS bigint)
+        WHERE conversation_id = :conversation_id AND head_seq = CAST(:expected_seq AS bigint)
         RETURNING head_seq
         """
 )
