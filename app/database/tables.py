@@ -14,6 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+"""The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
 -- The top-level values of metadata as texts, by tenant, such as `{"acme": {"customer": "42"}}`.

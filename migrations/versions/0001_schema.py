@@ -6,26 +6,21 @@ one gets a copy.
 Revision ID: 0001
 """
 
-from pathlib import Path
-
 from alembic import op
 
-from app.database import tables
-from app.database.tables import SCHEMA, TABLES
+from app.database.tables import APPEND, SCHEMA, TABLES
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-APPEND = Path(tables.__file__).with_name("append.sql")
-
 
 def upgrade() -> None:
     """Make the tables and the functions, a statement at a time."""
     for statement in SCHEMA.strip().removesuffix(";").split(";\n"):
         op.execute(statement)
-    op.execute(APPEND.read_text(encoding="utf-8"))
+    op.execute(APPEND)
 
 
 def downgrade() -> None:
