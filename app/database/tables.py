@@ -230,15 +230,15 @@ CREATE INDEX message_words_by_word
 CREATE TABLE blobs (
     conversation_id uuid,
     blob_id text,
-    content_id uuid NOT NULL,
     byte_size bigint NOT NULL,
     line_count bigint NOT NULL,
     sha256 text NOT NULL,
     media_type text NOT NULL,
     tool_name text,
     tool_call_id text,
-    object_key text,
     attached boolean NOT NULL DEFAULT false,
+    content_id uuid NOT NULL,
+    object_key text,
     collected_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, blob_id)
@@ -327,10 +327,10 @@ CREATE TABLE compactions (
     input_tokens bigint NOT NULL DEFAULT 0,
     output_tokens bigint NOT NULL DEFAULT 0,
     degraded text[] NOT NULL DEFAULT '{}',
-    undone_at timestamptz,
     summary_input text,
     cached_tokens bigint NOT NULL DEFAULT 0,
     target_tokens bigint,
+    undone_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, compaction_id)
 );
@@ -573,6 +573,10 @@ class Table:
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
+
+    def without(self, *names: str) -> dict[str, str]:
+        """Return the other columns with their types."""
+        return {name: kind for name, kind in self.columns.items() if name not in names}
 
 
 TABLES: Mapping[str, Table] = {
