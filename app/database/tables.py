@@ -562,26 +562,32 @@ _TABLE = re.compile(
 )
 _COLUMN = re.compile(
     r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
-    r"|double precision)(?:\[\])?)",
+    r"|double precision)(?:\[\])?)( NOT NULL)?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table with their types, and those of its primary key."""
+    """The columns of a table with their types, and those of its key and those that may be null."""
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
+    nullable: frozenset[str]
 
     def without(self, *names: str) -> dict[str, str]:
         """Return the other columns with their types."""
         return {name: kind for name, kind in self.columns.items() if name not in names}
 
 
+def _table(text: str, key: tuple[str, ...]) -> Table:
+    columns = _COLUMN.findall(text)
+    nullable = {name for name, _, required in columns if not required} - {*key}
+    return Table({name: kind for name, kind, _ in columns}, key, frozenset(nullable))
+
+
 TABLES: Mapping[str, Table] = {
-    name: Table(dict(_COLUMN.findall(columns)), tuple(key.split(", ")))
-    for name, columns, key in _TABLE.findall(SCHEMA)
+    name: _table(columns, tuple(key.split(", "))) for name, columns, key in _TABLE.findall(SCHEMA)
 }
 
 _KINDS: dict[str, set[str]] = {}
