@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 
-APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+APPEND = files(__package__).joinpath("append.sql").read_text(encoding="utf-8")
 """The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
