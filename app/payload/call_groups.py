@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
-from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Part, Role, Text
+from app.formats import labels
+from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Role, Text
 from app.formats.reasoning_families import MISTRAL
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id, short_id
@@ -121,12 +122,12 @@ class CallGroups(ShownMessages):
 
     def _put_late_text(self, row: LogRow) -> None:
         """Put a result as text of the user, where it came."""
-        label = Text(f"[result of tool call {sendable_id(row.call_ids[0])}]")
         if self._is_cleared(row):
-            parts: tuple[Part, ...] = (Text(self._placeholder(row)),)
+            shown = Message(Role.TOOL, (Text(self._placeholder(row)),))
         else:
-            parts = tuple(self._message_with_media(row).parts)
-        message = openai_chat.adapt(Message(Role.USER, (label, *parts)))
+            shown = self._message_with_media(row)
+        shown = replace(shown, tool_call_id=row.call_ids[0])
+        message = openai_chat.adapt(Message(Role.USER, labels.labelled_result(shown)))
         tokens = count_visible(message, self.count)
         text = json_text.dump_payload(openai_chat.render(message))
         user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)
