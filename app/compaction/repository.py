@@ -6,7 +6,12 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import PROVIDER_ITEM_SUMMARY, Compaction, ViewState
+from app.conversations.compaction_receipt import (
+    FACTS,
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    ViewState,
+)
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement
@@ -15,12 +20,11 @@ from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 
 _RECEIPT_COLUMNS = """
-    conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
-    span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
-    before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
-    input_tokens, output_tokens, cost_usd, duration_ms, degraded, summary_input, cached_tokens,
-    target_tokens
+    conversation_id, compaction_id, parent_id, trigger, policy_strategy, span_start, span_end,
+    summary, view, made, receipt
 """
+_OWN = "conversation_id = CAST(:conversation_id AS uuid)"
+_THIS = f"{_OWN} AND compaction_id = CAST(:compaction_id AS uuid)"
 ADD_COMPACTION = Statement(
     f"""
         INSERT INTO compactions ({_RECEIPT_COLUMNS})
@@ -29,16 +33,11 @@ ADD_COMPACTION = Statement(
 )
 
 ADD_SUMMARY = Statement(
-    """
+    f"""
         UPDATE compactions
         SET summary = CAST(:summary AS text), view = CAST(:view AS text),
-            made = CAST(:made AS text), prompt_hash = CAST(:prompt_hash AS text),
-            calls = CAST(:calls AS integer), input_tokens = CAST(:input_tokens AS bigint),
-            output_tokens = CAST(:output_tokens AS bigint),
-            cached_tokens = CAST(:cached_tokens AS bigint),
-            cost_usd = CAST(:cost_usd AS double precision)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
+            made = CAST(:made AS text), receipt = CAST(:receipt AS text)
+        WHERE {_THIS}
         """
 )
 
@@ -94,27 +93,10 @@ HIDE_COMPACTION = Statement(
 )
 
 SUSPEND_COMPACTION = Statement(
-    """
-        UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
+    f"UPDATE heads SET resume_at = CAST(:resume_at AS bigint) WHERE {_OWN}"
 )
-
-MARK_UNDONE = Statement(
-    """
-        UPDATE compactions SET undone_at = now()
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
-        """
-)
-
-FIND_COMPACTION = Statement(
-    """
-        SELECT * FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
-        """
-)
+MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
+FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 
 NEWEST_SUMMARIES = Statement(
     """
@@ -148,24 +130,25 @@ class CompactionQueries(Repository):
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         """Store a receipt."""
-        values = fields_of(compaction) | {
-            "conversation_id": conversation_id,
-            "span_start": compaction.hidden_span.start,
-            "span_end": compaction.hidden_span.end,
+        await self._session.run(
+            ADD_COMPACTION,
+            conversation_id=conversation_id,
+            compaction_id=compaction.compaction_id,
+            parent_id=compaction.parent_id,
+            trigger=compaction.trigger,
+            policy_strategy=compaction.policy_strategy,
+            span_start=compaction.hidden_span.start,
+            span_end=compaction.hidden_span.end,
             **_texts(compaction),
-        }
-        await self._session.run(ADD_COMPACTION, **values)
+        )
 
     async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
         """Store the summaries of a receipt whose provider's item had none, and what they cost."""
-        tokens = ("input_tokens", "output_tokens", "cached_tokens")
-        costs = ("prompt_hash", "calls", *tokens, "cost_usd")
         await self._session.run(
             ADD_SUMMARY,
             conversation_id=conversation_id,
             compaction_id=receipt.compaction_id,
             **_texts(receipt),
-            **{name: getattr(receipt, name) for name in costs},
         )
 
     async def show(
@@ -247,6 +230,7 @@ def _texts(compaction: Compaction) -> dict[str, str]:
         "summary": compaction.summary or _stand_in(compaction),
         "view": compaction.view.as_json(),
         "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+        "receipt": json_text.dumps({name: getattr(compaction, name) for name in FACTS}),
     }
 
 

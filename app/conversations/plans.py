@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from app.conversations.turns import Entry
@@ -111,3 +111,27 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
 def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     """Return the tokens of a history whose tool results are all placeholders."""
     return sum(entry.placeholder_tokens for entry in history)
+
+
+def oldest_cleared(clearable: Iterable[Entry], is_enough: Callable[[int], bool]) -> int:
+    """Return the seq through which these results are cleared, the oldest first; 0 for none.
+
+    Clearing ends once the tokens that it frees are enough.
+    """
+    freed = through = 0
+    for item in clearable:
+        if is_enough(freed):
+            break
+        freed += item.tokens - item.placeholder_tokens
+        through = item.seq
+    return through
+
+
+def with_cleared(history: Iterable[Entry], through: int, kept: Collection[int]) -> list[Entry]:
+    """Return a history with its results up to a seq at the cost of placeholders, except `kept`."""
+    return [
+        replace(item, tokens=item.placeholder_tokens)
+        if item.seq <= through and item.seq not in kept
+        else item
+        for item in history
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -364,17 +364,22 @@ def compaction_from(row: Any) -> Compaction:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    read: dict[str, Any] = {
-        "compaction_id": str(row["compaction_id"]),
-        "parent_id": str(parent) if parent else None,
-        "strategies_run": tuple(row["strategies_run"]),
-        "hidden_span": span,
-        "view": view,
-        "made": summaries_from(row["made"]),
-        "degraded": tuple(row["degraded"]),
+    facts: dict[str, Any] = {
+        name: tuple(fact) if isinstance(fact, list) else fact
+        for name, fact in json_text.loads(row["receipt"]).items()
     }
-    names = {field.name for field in fields(Compaction)} - read.keys()
-    return Compaction(**read, **{name: row[name] for name in names})
+    return Compaction(
+        compaction_id=str(row["compaction_id"]),
+        parent_id=str(parent) if parent else None,
+        trigger=row["trigger"],
+        policy_strategy=row["policy_strategy"],
+        hidden_span=span,
+        view=view,
+        made=summaries_from(row["made"]),
+        created_at=row["created_at"],
+        undone_at=row["undone_at"],
+        **facts,
+    )
 
 
 def plain(value: Any) -> Any:

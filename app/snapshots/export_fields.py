@@ -18,6 +18,7 @@ from app.common import json_text
 from app.common.json_structure import StructureLimits
 from app.common.sendable import is_sendable
 from app.common.times import time_from
+from app.conversations.compaction_receipt import FACTS
 from app.conversations.settings import SettingsList
 from app.conversations.view import ENDLESS, ShortenedMessage, Span, summary_from, view_from
 from app.conversations.windows.active_window import window_from
@@ -177,6 +178,20 @@ _null_or_uuid = partial(_or_null, _uuid)
 _object, _array = partial(_json, dict), partial(_json, list)
 
 
+_OF_TYPE: Mapping[str, Check] = {
+    "str": _name,
+    "str | None": _null_or_name,
+    "int": _small,
+    "int | None": partial(_or_null, _small),
+    "float | None": partial(_or_null, _number),
+    "tuple[str, ...]": _names,
+}
+
+
+def _is_receipt(raw: Any) -> bool:
+    return {*raw} == {*FACTS} and all(_OF_TYPE[FACTS[name]](raw[name]) for name in FACTS)
+
+
 def _is_texts_json(value: Any) -> bool:
     return value is None or _reads(_texts, value)
 
@@ -264,31 +279,13 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "compaction_id": _uuid,
         "parent_id": _null_or_uuid,
         "trigger": _name,
-        "strategy": _name,
+        "policy_strategy": _name,
         "span_start": _integer,
         "span_end": _integer,
         "summary": _text,
-        "summary_tokens": _small,
-        "before_tokens": _integer,
-        "after_tokens": _integer,
-        "before_msg_count": _integer,
-        "after_msg_count": _integer,
-        "model": _null_or_name,
-        "prompt_hash": _null_or_name,
-        "cost_usd": partial(_or_null, _number),
-        "duration_ms": _small,
-        "policy_strategy": _name,
-        "strategies_run": _names,
         "view": _is_view_text,
         "made": partial(_reads, _are_summaries),
-        "hidden_tokens": _integer,
-        "hidden_messages": _integer,
-        "calls": _small,
-        "input_tokens": _integer,
-        "output_tokens": _integer,
-        "degraded": _names,
-        "summary_input": _null_or_name,
-        "cached_tokens": _integer,
+        "receipt": partial(_reads, _is_receipt),
         "undone_at": _null_or_time,
         "created_at": _time,
     },

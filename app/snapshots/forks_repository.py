@@ -29,7 +29,7 @@ COPIED = {
     "messages": (*COLUMNS[RecordKind.MESSAGE], *COMPUTED[RecordKind.MESSAGE]),
     "pins": (*COLUMNS[RecordKind.PIN],),
     "redactions": (*COLUMNS[RecordKind.REDACTION],),
-    "compactions": (*(COLUMNS[RecordKind.COMPACTION].keys() - {"undone_at"}), "target_tokens"),
+    "compactions": (*(COLUMNS[RecordKind.COMPACTION].keys() - {"undone_at"}),),
     "blobs": (*(COLUMNS[RecordKind.BLOB].keys() - {"object_key"}), "created_at"),
     "blob_uses": (*COLUMNS[RecordKind.BLOB_USE],),
     "blob_chunks": (
