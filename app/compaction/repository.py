@@ -23,8 +23,8 @@ _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, policy_strategy, span_start, span_end,
     summary, view, made, receipt
 """
-_OWN = "conversation_id = CAST(:conversation_id AS uuid)"
-_THIS = f"{_OWN} AND compaction_id = CAST(:compaction_id AS uuid)"
+_OWN = "conversation_id = :conversation_id"
+_THIS = f"{_OWN} AND compaction_id = :compaction_id"
 ADD_COMPACTION = Statement(
     f"""
         INSERT INTO compactions ({_RECEIPT_COLUMNS})
@@ -35,18 +35,16 @@ ADD_COMPACTION = Statement(
 ADD_SUMMARY = Statement(
     f"""
         UPDATE compactions
-        SET summary = CAST(:summary AS text), view = CAST(:view AS text),
-            made = CAST(:made AS text), receipt = CAST(:receipt AS text)
+        SET summary = :summary, view = :view, made = :made, receipt = :receipt
         WHERE {_THIS}
         """
 )
 
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
-    WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
-        AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
-            OR pins.seq <= CAST(:trimmed_through AS bigint))
-        AND pins.seq <> ALL (CAST(:kept AS bigint[]))
+    WHERE pins.conversation_id = :conversation_id
+        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :trimmed_through)
+        AND pins.seq <> ALL (:kept)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
                 AS part (first, past)
@@ -55,45 +53,36 @@ _NO_NEW_PIN = """NOT EXISTS (
 )"""
 
 # It runs with the head's row lock, so that it sees a pin that was set before.
+_CLEARS = "CAST(:cause AS text) = 'tool_results_cleared'"
 SHOW_VIEW = Statement(
     f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
-            compaction_id = CAST(:compaction_id AS uuid),
-            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-            summary_tokens = CAST(:summary_tokens AS integer),
-            hidden_tokens = CAST(:hidden_tokens AS bigint),
-            hidden_messages = CAST(:hidden_messages AS bigint),
-            resume_at = CAST(:resume_at AS bigint),
-            failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
-                ELSE 0 END,
-            last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-                THEN last_failure END,
-            failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-                THEN failed_at END,
-            due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND view_version = CAST(:view_version AS bigint)
-            AND {_NO_NEW_PIN}
+            compaction_id = :compaction_id, span_start = :span_start, span_end = :span_end,
+            kept = :kept, trimmed_through = :trimmed_through, summary_tokens = :summary_tokens,
+            hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages,
+            resume_at = :resume_at, failures = CASE WHEN {_CLEARS} THEN failures ELSE 0 END,
+            last_failure = CASE WHEN {_CLEARS} THEN last_failure END,
+            failed_at = CASE WHEN {_CLEARS} THEN failed_at END,
+            due_at = CASE WHEN {_CLEARS} THEN due_at END
+        WHERE {_OWN} AND view_version = :view_version AND {_NO_NEW_PIN}
         """
 )
 
 HIDE_COMPACTION = Statement(
-    """
+    f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
             span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
             hidden_messages = outside_messages, resume_at = 0, failures = 0,
             last_failure = NULL, failed_at = NULL
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND view_version = CAST(:view_version AS bigint)
+        WHERE {_OWN} AND view_version = :view_version
         """
 )
 
 SUSPEND_COMPACTION = Statement(
-    f"UPDATE heads SET resume_at = CAST(:resume_at AS bigint) WHERE {_OWN}"
+    f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}"
 )
 MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
 FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
@@ -101,7 +90,7 @@ FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 NEWEST_SUMMARIES = Statement(
     """
         SELECT made FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND compaction_id <= CAST(:through AS uuid)
             AND undone_at IS NULL AND made <> '[]'
         ORDER BY compaction_id DESC
@@ -113,10 +102,10 @@ LIST_COMPACTIONS = Statement(
     bounded(
         """
             SELECT * FROM compactions
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE conversation_id = :conversation_id
                 AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
             ORDER BY compaction_id DESC
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         """,
         ("*",),
         lengths("summary", "view", "made"),

@@ -18,7 +18,6 @@ from app.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
-from app.context.pipeline.state import KnownPayload
 from app.context.schemas import (
     BuiltContext,
     CallSettings,
@@ -30,6 +29,7 @@ from app.context.schemas import (
     PreviewedContext,
     StateShown,
 )
+from app.context.state import KnownPayload
 from app.context.steps import NOTHING_STORED, Step
 from app.context.usage.routes import shown_report
 from app.context.usage.service import Report

@@ -33,7 +33,7 @@ _CANDIDATES = 10
 _MAX_READS = 3
 _FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
-_OWN = "conversation_id = CAST(:conversation_id AS uuid)"
+_OWN = "conversation_id = :conversation_id"
 _IN_SECONDS = "now() + make_interval(secs => CAST(:seconds AS double precision))"
 _FREE = """NOT EXISTS (
                 SELECT FROM compaction_leases busy
@@ -49,13 +49,13 @@ WAITING = Statement(
             FROM jobs j
             WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
             ORDER BY j.created_at
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         ), due AS (
             SELECT h.conversation_id, h.due_at AS since
             FROM heads h
             WHERE h.due_at <= now() AND {_FREE.format(of="h")}
             ORDER BY h.due_at
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         ), waiting AS (
             SELECT conversation_id, job_id, since FROM open_jobs
             UNION ALL
@@ -65,7 +65,7 @@ WAITING = Statement(
         FROM waiting
         JOIN conversations c ON c.conversation_id = waiting.conversation_id
         ORDER BY waiting.job_id IS NULL, waiting.since
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
         """
 )
 # The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
@@ -73,7 +73,7 @@ WAITING = Statement(
 # `excluded.expires_at` is `:seconds` from now.
 _CLAIM = """
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
-        SELECT h.conversation_id, CAST(:holder AS uuid), {until}, 1
+        SELECT h.conversation_id, :holder, {until}, 1
         {found} SKIP LOCKED
         ON CONFLICT (conversation_id) DO UPDATE
         SET holder = excluded.holder, expires_at = excluded.expires_at,
@@ -86,7 +86,7 @@ CLAIM_DUE = Statement(
     _CLAIM.format(
         until=_IN_SECONDS,
         found="""FROM heads h
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid) AND h.due_at <= now()
+        WHERE h.conversation_id = :conversation_id AND h.due_at <= now()
         FOR NO KEY UPDATE OF h""",
     )
 )
@@ -95,16 +95,16 @@ CLAIM_JOB = Statement(
         until=_IN_SECONDS,
         found="""FROM heads h
         JOIN jobs j ON j.conversation_id = h.conversation_id
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND j.conversation_id = CAST(:conversation_id AS uuid)
-            AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
+        WHERE h.conversation_id = :conversation_id
+            AND j.conversation_id = :conversation_id
+            AND j.job_id = :job_id AND j.status IN ('queued', 'running')
         FOR KEY SHARE OF h""",
     )
 )
 RETRY_LATER = Statement(
     f"""
         UPDATE compaction_leases SET expires_at = now(), retry_at = {_IN_SECONDS}
-        WHERE {_OWN} AND holder = CAST(:holder AS uuid)
+        WHERE {_OWN} AND holder = :holder
         """
 )
 NOTIFY = Statement(f"SELECT pg_notify('{CHANNEL}', '')")
@@ -113,7 +113,7 @@ SET_DUE = Statement(f"UPDATE heads SET due_at = now() WHERE {_OWN} AND due_at IS
 CLEAR_DUE = Statement(
     f"""
         UPDATE heads SET due_at = NULL
-        WHERE {_OWN} AND due_at <= now() AND head_seq = CAST(:head_seq AS bigint)
+        WHERE {_OWN} AND due_at <= now() AND head_seq = :head_seq
         """
 )
 POSTPONE = Statement(
@@ -138,7 +138,7 @@ TAKE_LEASE = Statement(
             SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
         ), lease_taken AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
-            SELECT conversation_id, CAST(:holder AS uuid), {_IN_SECONDS} FROM conversation
+            SELECT conversation_id, :holder, {_IN_SECONDS} FROM conversation
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
             WHERE lease.holder = excluded.holder OR excluded.expires_at - lease.expires_at
@@ -148,9 +148,7 @@ TAKE_LEASE = Statement(
         SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
         """
 )
-RELEASE_LEASE = Statement(
-    f"DELETE FROM compaction_leases WHERE {_OWN} AND holder = CAST(:holder AS uuid)"
-)
+RELEASE_LEASE = Statement(f"DELETE FROM compaction_leases WHERE {_OWN} AND holder = :holder")
 
 ADD_JOB = Statement(
     f"""
@@ -158,8 +156,8 @@ ADD_JOB = Statement(
             SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
         )
         INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
-        SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
-            CAST(:kind AS text), CAST(:ask AS text)
+        SELECT conversation_id, :job_id, :tenant_id,
+            :kind, :ask
         FROM conversation
         """
 )
@@ -169,16 +167,16 @@ FIND_JOB = Statement(
             j.created_at, j.updated_at, c.own_id
         FROM jobs j
         JOIN conversations c ON c.conversation_id = j.conversation_id
-        WHERE j.job_id = CAST(:job_id AS uuid) AND j.tenant_id = CAST(:tenant_id AS text)
+        WHERE j.job_id = :job_id AND j.tenant_id = :tenant_id
             AND (c.expires_at IS NULL OR c.expires_at > now())
         """
 )
 CHANGE_JOB = Statement(
     f"""
         UPDATE jobs
-        SET status = CAST(:status AS text), result = CAST(:result AS text),
-            error = CAST(:error AS text), updated_at = statement_timestamp()
-        WHERE {_OWN} AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
+        SET status = :status, result = :result,
+            error = :error, updated_at = statement_timestamp()
+        WHERE {_OWN} AND job_id = :job_id AND status IN ('queued', 'running')
         """
 )
 
