@@ -73,7 +73,7 @@ HIDE_COMPACTION = Statement(
     f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
-            span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
+            span_start = NULL, span_end = NULL, kept = '{{}}', trimmed_through = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
             hidden_messages = outside_messages, resume_at = 0, failures = 0,
             last_failure = NULL, failed_at = NULL
@@ -81,9 +81,7 @@ HIDE_COMPACTION = Statement(
         """
 )
 
-SUSPEND_COMPACTION = Statement(
-    f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}"
-)
+SUSPEND_COMPACTION = Statement(f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}")
 MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
 FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 
