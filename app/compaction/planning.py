@@ -200,7 +200,8 @@ class _Planner:
         if not (options.forced or self._is_within_target):
             # Just above the target, a plan down to it would free less than `min_gain`.
             lowered_target = math.floor(self._current_tokens - self._min_gain)
-            budget = replace(budget, target=min(budget.target, lowered_target))
+            lowered = min(budget.target, lowered_target)
+            budget = replace(budget, target=lowered, policy_target=budget.target)
         self._budget = budget
 
     def plan(self) -> NoCompaction | CompactionPlan:

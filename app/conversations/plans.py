@@ -15,7 +15,8 @@ class HistoryBudget:
 
     `capacity` is the maximum of a payload, `target` is the size that a compaction aims for. `fixed`
     is used by sections and tools. `summary` is reserved for new summaries; `current_summary` is the
-    size of the present ones, by default the same.
+    size of the present ones, by default the same. `policy_target` is the target before it was
+    lowered so that a plan frees a minimum, by default the same.
     """
 
     capacity: int
@@ -23,11 +24,22 @@ class HistoryBudget:
     fixed: int
     summary: int
     current_summary: int | None = None
+    policy_target: int | None = None
 
     @property
     def history_target(self) -> int:
         """Tokens that the target leaves for history."""
         return min(self.target, self.capacity) - self.fixed - self.summary
+
+    @property
+    def user_tokens(self) -> int:
+        """Tokens that preserved user messages take at most, whether or not the target is lowered.
+
+        With a lowered one, the next plan would hide what this one preserves.
+        """
+        if self.policy_target is None:
+            return self.history_target // 2
+        return replace(self, target=self.policy_target).history_target // 2
 
     def fits(self, history_tokens: int) -> bool:
         """Whether a history of this size fits beside the fixed tokens and a summary."""
