@@ -15,30 +15,17 @@ from app.conversations.compaction_receipt import (
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import assigned, equal, fields_of, insert
+from app.database.tables import TABLES
 
-_RECEIPT_COLUMNS = """
-    conversation_id, compaction_id, parent_id, trigger, policy_strategy, span_start, span_end,
-    summary, view, made, receipt
-"""
-_OWN = "conversation_id = :conversation_id"
-_THIS = f"{_OWN} AND compaction_id = :compaction_id"
+_OWN, _THIS = equal("conversation_id"), equal("conversation_id", "compaction_id")
+_TEXTS = ("summary", "view", "made", "receipt")
 ADD_COMPACTION = Statement(
-    f"""
-        INSERT INTO compactions ({_RECEIPT_COLUMNS})
-        VALUES ({placeholders(_RECEIPT_COLUMNS)})
-        """
+    insert("compactions", *TABLES["compactions"].without("undone_at", "created_at"))
 )
-
-ADD_SUMMARY = Statement(
-    f"""
-        UPDATE compactions
-        SET summary = :summary, view = :view, made = :made, receipt = :receipt
-        WHERE {_THIS}
-        """
-)
+ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THIS}")
 
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins

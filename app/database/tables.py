@@ -227,15 +227,15 @@ CREATE INDEX message_words_by_word
 CREATE TABLE blobs (
     conversation_id uuid,
     blob_id text,
-    content_id uuid NOT NULL,
     byte_size bigint NOT NULL,
     line_count bigint NOT NULL,
     sha256 text NOT NULL,
     media_type text NOT NULL,
     tool_name text,
     tool_call_id text,
-    object_key text,
     attached boolean NOT NULL DEFAULT false,
+    content_id uuid NOT NULL,
+    object_key text,
     collected_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, blob_id)
@@ -551,6 +551,10 @@ class Table:
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
+
+    def without(self, *names: str) -> dict[str, str]:
+        """Return the other columns with their types."""
+        return {name: kind for name, kind in self.columns.items() if name not in names}
 
 
 TABLES: Mapping[str, Table] = {

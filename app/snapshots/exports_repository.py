@@ -17,11 +17,12 @@ from asyncpg import UniqueViolationError
 
 from app.common import json_text
 from app.common.pages import Bound, Page
-from app.conversations.rows import plain
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import assigned, equal, plain
+from app.database.tables import TABLES
 from app.snapshots.export_format import IMPORTING_TENANT, KEYS, RecordKind
 
 _TABLES = {
@@ -33,78 +34,19 @@ _TABLES = {
     RecordKind.REDACTION: "redactions",
     RecordKind.COMPACTION: "compactions",
 }
-_BLOB_COLUMNS = {
-    "blob_id": "text",
-    "byte_size": "bigint",
-    "line_count": "bigint",
-    "sha256": "text",
-    "media_type": "text",
-    "tool_name": "text",
-    "tool_call_id": "text",
-    "attached": "boolean",
-    "content_id": "uuid",
-    "object_key": "text",
-    "collected_at": "timestamptz",
+_COMPUTED = (
+    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
+)
+"""The columns of a message that an import computes."""
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "blobs": ("created_at",),
+    "messages": _COMPUTED,
 }
 COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
-    RecordKind.VERSION: {
-        "kind": "text",
-        "version": "bigint",
-        "body": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.BLOB: _BLOB_COLUMNS,
-    RecordKind.MESSAGE: {
-        "seq": "bigint",
-        "message_id": "text",
-        "role": "text",
-        "format": "text",
-        "call_ids": "text",
-        "joins": "boolean",
-        "body": "text",
-        "timestamp": "text",
-        "created_at": "timestamptz",
-        "output": "text",
-        "at": "timestamptz",
-        "late_at": "timestamptz",
-    },
-    RecordKind.BLOB_USE: {"blob_id": "text", "seq": "bigint"},
-    RecordKind.PIN: {"seq": "bigint", "created_at": "timestamptz"},
-    RecordKind.REDACTION: {
-        "seq": "bigint",
-        "message_id": "text",
-        "reason": "text",
-        "key_id": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.COMPACTION: {
-        "compaction_id": "uuid",
-        "parent_id": "uuid",
-        "trigger": "text",
-        "policy_strategy": "text",
-        "span_start": "bigint",
-        "span_end": "bigint",
-        "summary": "text",
-        "view": "text",
-        "made": "text",
-        "receipt": "text",
-        "undone_at": "timestamptz",
-        "created_at": "timestamptz",
-    },
+    kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
+    for kind, table in _TABLES.items()
 }
 """The columns of a record with their types, by kind."""
-COMPUTED = {
-    RecordKind.MESSAGE: {
-        "tokens": "integer",
-        "reasoning_tokens": "integer",
-        "call_names": "text",
-        "has_media": "boolean",
-        "turn": "bigint",
-        "total_tokens": "bigint",
-        "fragment": "text",
-    }
-}
-"""Columns that an import computes."""
 _WRITTEN = ("body", "fragment")
 """The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
@@ -116,7 +58,7 @@ _LARGE = {
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 PAGE_ROWS = 500
 
-_OWN = "conversation_id = :conversation_id"
+_OWN = equal("conversation_id")
 
 
 def _page(kind: RecordKind) -> Statement:
@@ -169,7 +111,9 @@ RENEW = Statement(
 
 
 def _add(kind: RecordKind) -> Statement:
-    columns = {**COLUMNS[kind], **COMPUTED.get(kind, {})}
+    columns = dict(COLUMNS[kind])
+    if kind is RecordKind.MESSAGE:
+        columns |= {name: TABLES["messages"].columns[name] for name in _COMPUTED}
     written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
     plain = {name: type for name, type in columns.items() if name not in written}
     typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
@@ -189,29 +133,25 @@ def _add(kind: RecordKind) -> Statement:
 
 ADDITIONS = {kind: _add(kind) for kind in _TABLES}
 
+_SETTINGS = (
+    *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
+    *("tools_version", "rolling_window_seconds", "expires_at"),
+)
 PUBLISH = Statement(
     f"""
         UPDATE conversations
-        SET tenant_id = :tenant_id, own_id = :own_id, agent_id = :agent_id,
-            rolling_window_seconds = :rolling_window_seconds, expires_at = :expires_at,
-            model = :model, policy = :policy, sections = :sections, tools = :tools,
-            metadata = :metadata, sections_version = :sections_version,
-            tools_version = :tools_version,
+        SET {assigned("tenant_id", "own_id", *_SETTINGS)},
             created_at = statement_timestamp(), updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
+_STATE = (
+    *("counter", "head_seq", "turns", "open_calls", "open_seqs", "group_seq", "provider_calls"),
+    *("is_answering", "resume_at", "promoted", "promoted_turn", "window_seconds", "cleared_at"),
+    *("cleared_seq", "newest_at"),
+)
 SET_HEAD = Statement(
-    f"""
-        UPDATE heads
-        SET counter = :counter, head_seq = :head_seq,
-            turns = :turns, tokens = CAST(:tokens AS bigint),
-            open_calls = :open_calls, open_seqs = :open_seqs, group_seq = :group_seq,
-            provider_calls = :provider_calls, is_answering = :is_answering, resume_at = :resume_at,
-            promoted = :promoted, promoted_turn = :promoted_turn, window_seconds = :window_seconds,
-            cleared_at = :cleared_at, cleared_seq = :cleared_seq, newest_at = :newest_at
-        WHERE {_OWN}
-        """
+    f"UPDATE heads SET {assigned(*_STATE)}, tokens = CAST(:tokens AS bigint) WHERE {_OWN}"
 )
 STALE = Statement(
     f"""
@@ -236,7 +176,7 @@ class ExportRepository(Repository):
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
         """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
         row = await self._session.first(
-            SETTINGS, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+            SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return {name: plain(value) for name, value in row.items()} if row is not None else None
 
@@ -254,7 +194,7 @@ class ExportRepository(Repository):
         is_bounded = kind in _LARGE
         rows = await self._session.all(
             PAGES[kind],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             head_seq=head_seq,
             **{f"after_{name}": start[name] for name in KEYS[kind]},
             **(limits(PAGE_ROWS, bound) if is_bounded else {"limit": PAGE_ROWS + 1}),
@@ -269,11 +209,11 @@ class ExportRepository(Repository):
 
     async def begin(self, conversation_id: str) -> bool:
         """Create a conversation that is imported, which no tenant sees; False for a used id."""
-        return await self._session.run(BEGIN, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(BEGIN, conversation_id=conversation_id) == 1
 
     async def renew(self, conversation_id: str) -> bool:
         """Note that an import continues, and lock it; False if it was removed."""
-        return await self._session.run(RENEW, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(RENEW, conversation_id=conversation_id) == 1
 
     async def add(
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
@@ -288,7 +228,7 @@ class ExportRepository(Repository):
         try:
             await self._session.run(
                 ADDITIONS[kind],
-                conversation_id=UUID(conversation_id),
+                conversation_id=conversation_id,
                 rows=json_text.dumps(rows),
                 **written,
             )
@@ -310,11 +250,11 @@ class ExportRepository(Repository):
             PUBLISH,
             **parameters,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             own_id=own_id,
         )
         parameters = {name: state[name] for name in SET_HEAD.names if name in state}
-        await self._session.run(SET_HEAD, **parameters, conversation_id=UUID(conversation_id))
+        await self._session.run(SET_HEAD, **parameters, conversation_id=conversation_id)
         return is_published == 1
 
     async def stale(self, before: datetime, limit: int) -> list[str]:
@@ -324,5 +264,5 @@ class ExportRepository(Repository):
 
     async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
         """Lock an import against continuing; False if it has continued since a time."""
-        row = await self._session.first(LOCK, conversation_id=UUID(conversation_id), before=before)
+        row = await self._session.first(LOCK, conversation_id=conversation_id, before=before)
         return row is not None

@@ -19,6 +19,7 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import edges
 from app.snapshots.entries import ImportedMessage
 from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 
@@ -330,8 +331,7 @@ class SnapshotRepository(Repository):
         rows = await self._session.all(
             CALLS_IN,
             conversation_id=UUID(conversation_id),
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
+            **edges(spans),
         )
         return frozenset(row["call_id"] for row in rows)
 

@@ -24,6 +24,7 @@ from app.common import json_text
 from app.conversations.compaction_receipt import Failure
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import equal, read
 from app.work.job import Claim, Job, JobStatus
 
 CHANNEL = "context_work"
@@ -33,7 +34,7 @@ _CANDIDATES = 10
 _MAX_READS = 3
 _FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
-_OWN = "conversation_id = :conversation_id"
+_OWN = equal("conversation_id")
 _IN_SECONDS = "now() + make_interval(secs => CAST(:seconds AS double precision))"
 _FREE = """NOT EXISTS (
                 SELECT FROM compaction_leases busy
@@ -274,10 +275,7 @@ class JobRepository(Repository):
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
-        if row is None:
-            return None
-        ids = {name: str(row[name]) for name in ("job_id", "conversation_id")}
-        return Job(**{**row, **ids})
+        return read(Job, row) if row is not None else None
 
     async def change(
         self,
