@@ -14,6 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+"""The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
 -- The top-level values of metadata as texts, by tenant, such as `{"acme": {"customer": "42"}}`.
@@ -158,10 +162,9 @@ CREATE TABLE heads (
     window_seconds bigint,
     cleared_at timestamptz,
     cleared_seq bigint NOT NULL DEFAULT 0,
-    -- The times of the messages in the window, and of the log before the last batch.
+    -- The times of the messages in the window.
     oldest_at timestamptz,
     newest_at timestamptz,
-    newest_before timestamptz,
     -- The view version of the last redaction: no payload of an earlier one is rendered again.
     redacted_version bigint NOT NULL DEFAULT 0,
     -- The tokens that the newest payload of this view version has beyond what is stored here.
@@ -540,26 +543,32 @@ _TABLE = re.compile(
 )
 _COLUMN = re.compile(
     r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
-    r"|double precision)(?:\[\])?)",
+    r"|double precision)(?:\[\])?)( NOT NULL)?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table with their types, and those of its primary key."""
+    """The columns of a table with their types, and those of its key and those that may be null."""
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
+    nullable: frozenset[str]
 
     def without(self, *names: str) -> dict[str, str]:
         """Return the other columns with their types."""
         return {name: kind for name, kind in self.columns.items() if name not in names}
 
 
+def _table(text: str, key: tuple[str, ...]) -> Table:
+    columns = _COLUMN.findall(text)
+    nullable = {name for name, _, required in columns if not required} - {*key}
+    return Table({name: kind for name, kind, _ in columns}, key, frozenset(nullable))
+
+
 TABLES: Mapping[str, Table] = {
-    name: Table(dict(_COLUMN.findall(columns)), tuple(key.split(", ")))
-    for name, columns, key in _TABLE.findall(SCHEMA)
+    name: _table(columns, tuple(key.split(", "))) for name, columns, key in _TABLE.findall(SCHEMA)
 }
 
 _KINDS: dict[str, set[str]] = {}
