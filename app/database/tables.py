@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 
-APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+APPEND = files(__package__).joinpath("append.sql").read_text(encoding="utf-8")
 """The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
@@ -156,8 +156,6 @@ CREATE TABLE heads (
     parts text NOT NULL DEFAULT '',
     outside_tokens bigint NOT NULL DEFAULT 0,
     outside_messages bigint NOT NULL DEFAULT 0,
-    -- Whether the last call group is outside the window; what joins it will be too.
-    open_outside boolean NOT NULL DEFAULT false,
     -- The rolling window of the last move.
     window_seconds bigint,
     cleared_at timestamptz,
