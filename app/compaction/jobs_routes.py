@@ -29,7 +29,8 @@ async def get_job(request: Request, job_id: JobPath) -> schemas.Job:
     """Return the status of a job, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
-    return shown_job(await services(request).jobs.get(tenant_of(request), job_id.lower()))
+    job = await services(request).compaction.job(tenant_of(request), job_id.lower())
+    return shown_job(job)
 
 
 def shown_job(job: Job) -> schemas.Job:

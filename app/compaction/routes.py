@@ -74,10 +74,7 @@ async def compact(
         max_bytes = request.app.state.page_bytes
         result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
         return Json(DryRun.of(result) if isinstance(result, DryRunResult) else result)
-    compaction.check_model(options)
-    job = await services(request).jobs.start(
-        tenant_of(request), conversation_id, "compact", options.as_json()
-    )
+    job = await compaction.start_job(tenant_of(request), conversation_id, options)
     return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
