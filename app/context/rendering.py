@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from app.common.answers import answer
 from app.conversations.provider_items import asks_provider, provider_fields
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
@@ -38,12 +39,15 @@ WITHOUT_BREAKPOINTS = "cache_breakpoints"
 """`degraded`: the payload has no breakpoints, because their positions were wrong."""
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """Where a cached prefix may end: after a section or after a payload item."""
 
-    after: str
+    after: Literal["section", "message"]
+    """What it follows: a section or a payload item."""
     index: int
+    """Index of that section, or of that payload item."""
 
 
 @dataclass(frozen=True, slots=True)

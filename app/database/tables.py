@@ -302,32 +302,13 @@ CREATE TABLE compactions (
     compaction_id uuid,
     parent_id uuid,
     trigger text NOT NULL,
-    strategy text NOT NULL,
+    policy_strategy text NOT NULL,
     span_start bigint NOT NULL,
     span_end bigint NOT NULL,
     summary text NOT NULL,
-    summary_tokens integer NOT NULL,
-    before_tokens bigint NOT NULL,
-    after_tokens bigint NOT NULL,
-    before_msg_count bigint NOT NULL,
-    after_msg_count bigint NOT NULL,
-    model text,
-    prompt_hash text,
-    cost_usd double precision,
-    duration_ms integer NOT NULL,
-    policy_strategy text NOT NULL DEFAULT '',
-    strategies_run text[] NOT NULL DEFAULT '{}',
-    view text NOT NULL DEFAULT '',
-    made text NOT NULL DEFAULT '[]',
-    hidden_tokens bigint NOT NULL DEFAULT 0,
-    hidden_messages bigint NOT NULL DEFAULT 0,
-    calls integer NOT NULL DEFAULT 0,
-    input_tokens bigint NOT NULL DEFAULT 0,
-    output_tokens bigint NOT NULL DEFAULT 0,
-    degraded text[] NOT NULL DEFAULT '{}',
-    summary_input text,
-    cached_tokens bigint NOT NULL DEFAULT 0,
-    target_tokens bigint,
+    view text NOT NULL,
+    made text NOT NULL,
+    receipt text NOT NULL,
     undone_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, compaction_id)
@@ -603,5 +584,5 @@ TYPES: Mapping[str, str] = {
     "ends": "bigint[]",
 }
 """The types of parameters: those of the columns of their names, and of some that many statements
-have. Three names are of columns of several types and have none: `calls`, `data` and `tokens`.
+have. Two names are of columns of several types and have none: `data` and `tokens`.
 """

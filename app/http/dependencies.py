@@ -12,7 +12,6 @@ from app.common.errors import NotFound
 from app.common.pages import Bound
 from app.common.public_ids import MAX_CHARS, PATTERN
 from app.common.sendable import is_sendable
-from app.compaction.background import JobService
 from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.context.build import ContextService
@@ -70,7 +69,6 @@ class Services:
     exports: ExportService
     imports: ImportService
     forks: ForkService
-    jobs: JobService
     registry: RegistryService
     search: SearchService
     tenant_search: TenantSearchService
