@@ -27,17 +27,9 @@ from pydantic_settings import (
 )
 
 from app.common.errors import ValidationError
-from app.environment import (
-    POLICY_VARIABLE,
-    PREFIX,
-    SettingsError,
-    missing,
-    policy_from_env,
-    policy_variables,
-    split,
-    variable,
-)
-from app.policy.policy import DEFAULT_POLICY, effective
+from app.environment import PREFIX, SettingsError, missing, split, variable
+from app.policy.environment import POLICY_VARIABLE, POLICY_VARIABLES, policy_from_env
+from app.policy.policy import effective
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
@@ -341,7 +333,7 @@ class Environment(EnvSettingsSource):
         secrets = {
             name: _secret(name, file) for name, file in files.items() if file and name not in values
         }
-        return secrets | values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
+        return secrets | values | {"policy": policy_from_env(os.environ)}
 
 
 def secret_files() -> dict[str, str]:
@@ -462,6 +454,5 @@ def description_of(name: str) -> str:
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, such as misspelt ones."""
     known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
-    known |= set(secret_files().values())
-    known |= {leaf for leaf, _ in policy_variables(DEFAULT_POLICY)}
+    known |= {*secret_files().values(), *POLICY_VARIABLES}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

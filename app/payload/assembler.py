@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from app.blobs.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
+from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
@@ -66,6 +66,7 @@ from app.models.tokens import (
     signed_parts,
 )
 from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)

@@ -8,9 +8,9 @@ from fastapi import Query
 from pydantic import Field
 
 from app.common import json_text
+from app.common.schema_errors import NAME_PATTERN
 from app.http.fields import (
     MAX_SEQ,
-    NAME_PATTERN,
     TOOL_EXAMPLE,
     AnyTool,
     RequestSchema,

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from app.common.schema_errors import UUID_PATTERN
 from app.http.fields import (
     MAX_SEQ,
-    UUID_PATTERN,
     AgentId,
     AnyObject,
     ConversationId,

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from app.http.fields import NAME_PATTERN, RequestSchema, ResponseSchema, Tokens, examples
+from app.common.schema_errors import NAME_PATTERN
+from app.http.fields import RequestSchema, ResponseSchema, Tokens, examples
 from app.http.pages import Page
 
 _MODEL: dict[str, Any] = {

@@ -9,11 +9,11 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.blobs.schemas import ToolOutputRef
+from app.common.schema_errors import NAME_PATTERN
 from app.conversations.visibility import State
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,
-    NAME_PATTERN,
     AnyObject,
     Format,
     MessageObject,
