@@ -26,6 +26,11 @@ def missing(module: str, extra: str) -> str | None:
     return f"a package that is not installed: pip install 'context-service[{extra}]'"
 
 
+def one_line(text: str | None) -> str:
+    """Return the text of a setting without its line ends."""
+    return " ".join((text or "").split())
+
+
 def split(value: object) -> object:
     """Split a comma-separated list; other values are returned unchanged."""
     if isinstance(value, str):

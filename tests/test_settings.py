@@ -29,7 +29,6 @@ def test_defaults() -> None:
     assert settings.summarizer_model is None
     assert settings.summarizer_context_window == 32_000
     assert settings.max_body_bytes == 32 * 1024 * 1024
-    assert settings.max_batch == 1000
     assert not settings.allow_unauthenticated
     assert settings.policy == {}
 
@@ -49,7 +48,6 @@ def test_defaults() -> None:
         ("CONTEXT_DATABASE_URL", "postgresql://h/d", "database_url", "postgresql://h/d"),
         ("CONTEXT_SECRET_PATTERNS", r'["id-\\d+"]', "secret_patterns", (r"id-\d+",)),
         ("CONTEXT_SECRET_PATTERNS", "[]", "secret_patterns", ()),
-        ("CONTEXT_SECRET_MASKING", "false", "secret_masking", False),
     ],
 )
 def test_variable(name: str, text: str, field: str, value: object) -> None:
@@ -74,8 +72,6 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_SECRET_PATTERNS", '["(?=a)b"]'),
         ("CONTEXT_SECRET_PATTERNS", '["a*"]'),
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
-        ("CONTEXT_MAX_BATCH", "1001"),
-        ("CONTEXT_POOL_MIN_SIZE", "11"),
         ("CONTEXT_POLICY", "{"),
         ("CONTEXT_POLICY", "[]"),
         ("CONTEXT_POLICY", '{"sandwitch": {}}'),

@@ -11,7 +11,7 @@ from typing import Any
 from app.environment import variable
 from app.policy.environment import POLICY_VARIABLES
 from app.policy.policy import DEFAULT_POLICY, Policy
-from app.settings import GROUPS, Settings, secret_files
+from app.settings import GROUPS, Settings, description_of, secret_files
 
 _HEAD = """\
 # Configuration
@@ -62,7 +62,7 @@ def _setting_row(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _code(default) if default is not None and default != () else "unset"
     pattern = [_code(kind["pattern"]) for kind in _alternatives(schema, {}) if "pattern" in kind]
     bounds = _bounds(schema, {}) or ", ".join(pattern)
-    return (_code(variable(name)), _type(schema, {}), shown, bounds, schema["description"])
+    return (_code(variable(name)), _type(schema, {}), shown, bounds, description_of(name))
 
 
 def _policy_row(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:

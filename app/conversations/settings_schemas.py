@@ -13,6 +13,7 @@ from app.conversations.configurable_resources import Configured
 from app.conversations.conversation import Conversation
 from app.conversations.own_settings import OwnSettings, Patch
 from app.conversations.windows.rolling_window import WindowSource
+from app.environment import one_line
 from app.http.fields import (
     AnyObject,
     AnyTool,
@@ -22,7 +23,7 @@ from app.http.fields import (
     ResponseSchema,
     StoredTools,
 )
-from app.policy.policy import DEFAULT_POLICY, Group, Policy, one_line
+from app.policy.policy import DEFAULT_POLICY, Group, Policy
 from app.prompt.section_schemas import (
     ShownSection,
     StoredSections,

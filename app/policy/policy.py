@@ -29,6 +29,7 @@ from typing_extensions import TypeAliasType
 
 from app.common.errors import ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
+from app.environment import one_line
 
 
 class StrategyName(StrEnum):
@@ -169,11 +170,6 @@ AgentToolName = Annotated[
     AfterValidator(_tool_name),
 ]
 """Its schema has a pattern: an enumeration would narrow the types of generated clients."""
-
-
-def one_line(text: str | None) -> str:
-    """Return a text without its line ends."""
-    return " ".join((text or "").split())
 
 
 def _as_published(schema: dict[str, Any]) -> None:
