@@ -21,13 +21,13 @@ from app.compaction.receipts import ReceiptService
 from app.composition import Parts, app_version, new_id, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
+from app.context.build import ContextService
 from app.context.call_history import routes as call_history
 from app.context.call_history.service import CallHistoryService
 from app.context.models import routes as models
 from app.context.models import tokens_routes as tokens
 from app.context.payload_cache import PayloadCache
-from app.context.pipeline.state import BuildDependencies
-from app.context.service import ContextService
+from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field
-
 from app.http.fields import RequestSchema, ResponseSchema, examples
 from app.http.pages import Page
 
@@ -19,9 +17,12 @@ class ToolOutputRef(ResponseSchema):
 
     model_config = examples({"id": REF, "byte_size": 48_231, "line_count": 912})
 
-    id: str = Field(description="Id of its blob, or of its message if it has no blob.")
-    byte_size: int = Field(description="Size of the whole output in bytes.")
-    line_count: int = Field(description="Number of lines; text after the last newline is a line.")
+    id: str
+    """Id of its blob, or of its message if it has no blob."""
+    byte_size: int
+    """Size of the whole output in bytes."""
+    line_count: int
+    """Number of lines; text after the last newline is a line."""
 
 
 _BLOB: dict[str, Any] = {
@@ -42,12 +43,18 @@ class Blob(ToolOutputRef):
 
     model_config = examples(_BLOB)
 
-    sha256: str = Field(description="SHA-256 of the bytes, in hex.")
-    media_type: str = Field(description="Media type of the content.")
-    tool_name: str | None = Field(description="Name of the tool, if known.")
-    tool_call_id: str | None = Field(description="Id of the tool call, if known.")
-    attached: bool = Field(description="Whether a message refers to it; if not, it is collected.")
-    created_at: datetime | None = Field(description="Time at which it was stored.")
+    sha256: str
+    """SHA-256 of the bytes, in hex."""
+    media_type: str
+    """Media type of the content."""
+    tool_name: str | None
+    """Name of the tool, if known."""
+    tool_call_id: str | None
+    """Id of the tool call, if known."""
+    attached: bool
+    """Whether a message refers to it; if not, it is collected."""
+    created_at: datetime | None
+    """Time at which it was stored."""
 
 
 class UploadedBlob(Blob):
@@ -55,7 +62,8 @@ class UploadedBlob(Blob):
 
     model_config = examples({**_BLOB, "attached": False, "view": "PASS test_one\n"})
 
-    view: str = Field(description="The preview that a message without content shows.")
+    view: str
+    """The preview that a message without content shows."""
 
 
 class BlobPage(Page[Blob]):
@@ -77,11 +85,16 @@ class LineSlice(ResponseSchema):
         }
     )
 
-    text: str = Field(description="The lines, each with its number and a tab before it.")
-    first_line: int = Field(description="Number of the first line, from 1.")
-    line_count: int = Field(description="Number of lines in `text`.")
-    total_lines: int = Field(description="Number of lines of the whole output.")
-    next_offset: int | None = Field(description="The next `offset`; null at the end.")
+    text: str
+    """The lines, each with its number and a tab before it."""
+    first_line: int
+    """Number of the first line, from 1."""
+    line_count: int
+    """Number of lines in `text`."""
+    total_lines: int
+    """Number of lines of the whole output."""
+    next_offset: int | None
+    """The next `offset`; null at the end."""
 
 
 class ByteSlice(ResponseSchema):
@@ -97,20 +110,29 @@ class ByteSlice(ResponseSchema):
         }
     )
 
-    text: str = Field(description="The bytes, decoded as UTF-8.")
-    offset: int = Field(description="Offset of the first byte, at a character.")
-    byte_count: int = Field(description="Number of bytes in `text`.")
-    total_bytes: int = Field(description="Size of the whole output in bytes.")
-    next_offset: int | None = Field(description="The next `offset`; null at the end.")
+    text: str
+    """The bytes, decoded as UTF-8."""
+    offset: int
+    """Offset of the first byte, at a character."""
+    byte_count: int
+    """Number of bytes in `text`."""
+    total_bytes: int
+    """Size of the whole output in bytes."""
+    next_offset: int | None
+    """The next `offset`; null at the end."""
 
 
 class GrepMatch(ResponseSchema):
     """A matching line and the lines around it."""
 
-    line: int = Field(description="Line number, from 1.")
-    text: str = Field(description="The line; of a long line the part around the match.")
-    before: list[str] = Field(description="Lines before it, as many as requested.")
-    after: list[str] = Field(description="Lines after it, as many as requested.")
+    line: int
+    """Line number, from 1."""
+    text: str
+    """The line; of a long line the part around the match."""
+    before: list[str]
+    """Lines before it, as many as requested."""
+    after: list[str]
+    """Lines after it, as many as requested."""
 
 
 class GrepMatches(ResponseSchema):
@@ -130,8 +152,10 @@ class GrepMatches(ResponseSchema):
         }
     )
 
-    matches: list[GrepMatch] = Field(description="The matches, at most `limit`.")
-    truncated: bool = Field(description="Whether there are more matches.")
+    matches: list[GrepMatch]
+    """The matches, at most `limit`."""
+    truncated: bool
+    """Whether there are more matches."""
 
 
 class CollectRequest(RequestSchema):
@@ -139,9 +163,8 @@ class CollectRequest(RequestSchema):
 
     model_config = examples({"dry_run": True})
 
-    dry_run: bool = Field(
-        default=False, description="true: report what would be collected, without collecting it."
-    )
+    dry_run: bool = False
+    """true: report what would be collected, without collecting it."""
 
 
 class CollectedBlobs(ResponseSchema):
@@ -156,7 +179,11 @@ class CollectedBlobs(ResponseSchema):
         }
     )
 
-    dry_run: bool = Field(description="Whether this was a dry run, which collects nothing.")
-    collected: list[ToolOutputRef] = Field(description="The blobs; reading one is now a `410`.")
-    byte_size: int = Field(description="Total size of the blobs in bytes.")
-    uploads: int = Field(description="Number of unfinished uploads that were dropped.")
+    dry_run: bool
+    """Whether this was a dry run, which collects nothing."""
+    collected: list[ToolOutputRef]
+    """The blobs; reading one is now a `410`."""
+    byte_size: int
+    """Total size of the blobs in bytes."""
+    uploads: int
+    """Number of unfinished uploads that were dropped."""

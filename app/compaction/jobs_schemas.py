@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from app.compaction.schemas import CompactResult
 from app.http.errors import ProblemAnswer
@@ -29,11 +29,19 @@ class Job(ResponseSchema):
 
     model_config = ConfigDict(json_schema_extra={"examples": [JOB]})
 
-    job_id: str = Field(description="Id of the job.")
-    conversation_id: str = Field(description="The conversation that it works on.")
-    kind: str = Field(description="What kind of work it is.")
-    status: JobStatus = Field(description="`done` and `failed` are final.")
-    result: CompactResult | None = Field(description="Its result; null until it is done.")
-    error: ProblemAnswer | None = Field(description="Why it failed; null unless it did.")
-    created_at: datetime = Field(description="When it was requested.")
-    updated_at: datetime = Field(description="When its status last changed.")
+    job_id: str
+    """Id of the job."""
+    conversation_id: str
+    """The conversation that it works on."""
+    kind: str
+    """What kind of work it is."""
+    status: JobStatus
+    """`done` and `failed` are final."""
+    result: CompactResult | None
+    """Its result; null until it is done."""
+    error: ProblemAnswer | None
+    """Why it failed; null unless it did."""
+    created_at: datetime
+    """When it was requested."""
+    updated_at: datetime
+    """When its status last changed."""

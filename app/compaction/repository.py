@@ -10,9 +10,9 @@ from app.conversations.compaction_receipt import PROVIDER_ITEM_SUMMARY, Compacti
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import fields_of, placeholders
 
 _RECEIPT_COLUMNS = """
     conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,

@@ -47,11 +47,16 @@ class ProviderCall(ResponseSchema):
     returns, before any other message.
     """
 
-    format: Literal["openai_responses", "anthropic"] = Field(description="Format of that build.")
-    method: str = Field(description="Method of the SDK's client, such as `responses.compact`.")
-    fields: list[str] = Field(description="Fields of the payload to send, where it has them.")
-    added: AnyObject = Field(description="Fields to send besides.")
-    betas: list[str] = Field(description="Beta features of Anthropic that the call needs.")
+    format: Literal["openai_responses", "anthropic"]
+    """Format of that build."""
+    method: str
+    """Method of the SDK's client, such as `responses.compact`."""
+    fields: list[str]
+    """Fields of the payload to send, where it has them."""
+    added: AnyObject
+    """Fields to send besides."""
+    betas: list[str]
+    """Beta features of Anthropic that the call needs."""
 
 
 class CompactResult(ResponseSchema):
@@ -59,32 +64,42 @@ class CompactResult(ResponseSchema):
 
     model_config = examples(COMPACT_RESULT)
 
-    compacted: bool = Field(description="Whether the context changed.")
-    reason: str | None = Field(description="Why nothing was done.")
-    compaction_id: str | None = Field(description="Id of the receipt.")
-    before_tokens: int = Field(description="Tokens of the payload before.")
-    after_tokens: int = Field(description="Tokens of the payload after.")
-    before_msg_count: int = Field(description="Messages of the payload before.")
-    after_msg_count: int = Field(description="Messages of the payload after.")
-    strategies_run: list[str] = Field(description="Strategies that ran, in order.")
-    summary_range: list[int] | None = Field(description="Seqs the summary stands for.")
-    model: str | None = Field(description="Model that summarised; `extractive` is built in.")
-    summary_tokens: int = Field(description="Tokens of the summary.")
-    cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
-    duration_ms: int = Field(description="How long it took.")
-    estimated: bool = Field(
-        description="Whether `after_tokens` is an estimate: a dry run does not call the model, and"
-        " assumes a summary of `summary_tokens`. Without a model it is exact."
-    )
-    degraded: list[str] = Field(
-        description="What it lacks: `summariser_unavailable` where there is no summary of messages"
-        " that were left out, or that stay, although the policy asks for one;"
-        " `provider_compaction_unavailable` where a summary was made because the provider has no"
-        " compaction of its own."
-    )
-    provider_call: ProviderCall | None = Field(
-        description="With the strategy `provider`: the call to make; nothing was done."
-    )
+    compacted: bool
+    """Whether the context changed."""
+    reason: str | None
+    """Why nothing was done."""
+    compaction_id: str | None
+    """Id of the receipt."""
+    before_tokens: int
+    """Tokens of the payload before."""
+    after_tokens: int
+    """Tokens of the payload after."""
+    before_msg_count: int
+    """Messages of the payload before."""
+    after_msg_count: int
+    """Messages of the payload after."""
+    strategies_run: list[str]
+    """Strategies that ran, in order."""
+    summary_range: list[int] | None
+    """Seqs the summary stands for."""
+    model: str | None
+    """Model that summarised; `extractive` is built in."""
+    summary_tokens: int
+    """Tokens of the summary."""
+    cost_usd: float | None
+    """Price of the calls, null where unknown."""
+    duration_ms: int
+    """How long it took."""
+    estimated: bool
+    """Whether `after_tokens` is an estimate: a dry run does not call the model, and assumes a
+    summary of `summary_tokens`. Without a model it is exact."""
+    degraded: list[str]
+    """What it lacks: `summariser_unavailable` where there is no summary of messages that were
+    left out, or that stay, although the policy asks for one;
+    `provider_compaction_unavailable` where a summary was made because the provider has no
+    compaction of its own."""
+    provider_call: ProviderCall | None
+    """With the strategy `provider`: the call to make; nothing was done."""
 
 
 class CompactionRequest(RequestSchema):
@@ -94,52 +109,53 @@ class CompactionRequest(RequestSchema):
         json_schema_extra={"examples": [{"instructions": "Keep every file path.", "dry_run": True}]}
     )
 
-    strategy: Strategy | None = Field(
-        default=None, description="Strategy for this compaction; the policy's by default."
-    )
-    model: ModelName | None = Field(
-        default=None, description="Model that summarises; must be an allowed one."
-    )
-    instructions: str | None = Field(
-        default=None, max_length=32_000, description="What this summary should keep."
-    )
-    target_tokens: Tokens | None = Field(
-        default=None,
-        description="Tokens of the payload to aim for; by default `compaction.target` of the"
-        " effective window or, within it already, as few as the strategy can.",
-    )
-    dry_run: bool = Field(
-        default=False,
-        description="Only return what would be done: the texts that would be shown or, where a"
-        " model would write them, its prompts and their price. No model is called.",
-    )
+    strategy: Strategy | None = None
+    """Strategy for this compaction; the policy's by default."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
+    instructions: str | None = Field(default=None, max_length=32_000)
+    """What this summary should keep."""
+    target_tokens: Tokens | None = None
+    """Tokens of the payload to aim for; by default `compaction.target` of the effective window
+    or, within it already, as few as the strategy can."""
+    dry_run: bool = False
+    """Only return what would be done: the texts that would be shown or, where a model would
+    write them, its prompts and their price. No model is called."""
 
 
 class SummarySection(ResponseSchema):
     """What became of the statements of one section, in a summary without a model."""
 
-    section: str = Field(description="The heading of the section.")
-    found: int = Field(description="Statements that there were; the sum of the other numbers.")
-    kept: int = Field(description="Statements in the summary.")
-    superseded: int = Field(description="Statements that a newer one replaced.")
-    dropped: int = Field(description="Statements that there was no room for.")
+    section: str
+    """The heading of the section."""
+    found: int
+    """Statements that there were; the sum of the other numbers."""
+    kept: int
+    """Statements in the summary."""
+    superseded: int
+    """Statements that a newer one replaced."""
+    dropped: int
+    """Statements that there was no room for."""
 
 
 class MadeSummary(ResponseSchema):
     """A summary that a compaction made or shows."""
 
-    summary_range: list[int] = Field(description="Seqs that it stands for, the end excluded.")
-    level: int = Field(description="1: of messages; higher: of summaries one level below.")
-    text: str = Field(description="Its text.")
-    tokens: int = Field(description="Tokens of the message that shows it.")
-    sources: list[list[int]] = Field(description="The ranges that it was made from.")
-    sections: list[SummarySection] = Field(
-        description="What became of the statements of each section; empty for a model's summary."
-    )
-    unlisted: str | None = Field(
-        description="Important statements that had no room in it or in an earlier one, by section:"
-        " a later summary with room lists them. Null for a summary of an earlier compaction."
-    )
+    summary_range: list[int]
+    """Seqs that it stands for, the end excluded."""
+    level: int
+    """1: of messages; higher: of summaries one level below."""
+    text: str
+    """Its text."""
+    tokens: int
+    """Tokens of the message that shows it."""
+    sources: list[list[int]]
+    """The ranges that it was made from."""
+    sections: list[SummarySection]
+    """What became of the statements of each section; empty for a model's summary."""
+    unlisted: str | None
+    """Important statements that had no room in it or in an earlier one, by section: a later
+    summary with room lists them. Null for a summary of an earlier compaction."""
 
 
 _SUMMARY: dict[str, Any] = {
@@ -208,41 +224,39 @@ _RECEIPT: dict[str, Any] = {
 class PromptMessage(ResponseSchema):
     """One message of a prompt."""
 
-    role: Literal["system", "user"] = Field(description="Its role.")
-    content: str = Field(description="Its text, with secrets masked.")
+    role: Literal["system", "user"]
+    """Its role."""
+    content: str
+    """Its text, with secrets masked."""
 
 
 class PlannedCall(ResponseSchema):
     """A call of a model that a compaction would make."""
 
-    model: str = Field(description="The model.")
-    messages: list[PromptMessage] = Field(
-        description="The prompt, exactly as it would be sent. `[the answer of call 1]` stands for"
-        " the answer of an earlier call, and the text around it is what would be sent if that"
-        " answer were half as long as it may be."
-    )
-    input_tokens: int = Field(
-        description="Tokens of the prompt; answers of earlier calls count half of their limit."
-    )
-    max_output_tokens: int = Field(description="The limit of the answer.")
-    cost_usd: float | None = Field(
-        description="Price of the prompt and of the longest answer, at the prices of"
-        " `GET /v1/models/{model}`; null where unknown."
-    )
-    depends_on: list[int] = Field(
-        description="The earlier calls whose answers are in the prompt; the first call is 1."
-    )
-    summary_input: SummaryInput = Field(
-        description="`prefix`: the payload of `build_id` comes before `messages`, in its format."
-    )
-    build_id: str | None = Field(
-        description="The build whose payload is sent first, see `as_of` of `GET …/context`."
-    )
-    prefix_tokens: int = Field(description="Tokens of that payload, part of `input_tokens`.")
-    cached_cost_usd: float | None = Field(
-        description="Price where all of that payload is read from the provider's cache; null"
-        " without one, or where a price is unknown."
-    )
+    model: str
+    """The model."""
+    messages: list[PromptMessage]
+    """The prompt, exactly as it would be sent. `[the answer of call 1]` stands for the answer of
+    an earlier call, and the text around it is what would be sent if that answer were half as
+    long as it may be."""
+    input_tokens: int
+    """Tokens of the prompt; answers of earlier calls count half of their limit."""
+    max_output_tokens: int
+    """The limit of the answer."""
+    cost_usd: float | None
+    """Price of the prompt and of the longest answer, at the prices of `GET /v1/models/{model}`;
+    null where unknown."""
+    depends_on: list[int]
+    """The earlier calls whose answers are in the prompt; the first call is 1."""
+    summary_input: SummaryInput
+    """`prefix`: the payload of `build_id` comes before `messages`, in its format."""
+    build_id: str | None
+    """The build whose payload is sent first, see `as_of` of `GET …/context`."""
+    prefix_tokens: int
+    """Tokens of that payload, part of `input_tokens`."""
+    cached_cost_usd: float | None
+    """Price where all of that payload is read from the provider's cache; null without one, or
+    where a price is unknown."""
 
 
 class DryRun(CompactResult):
@@ -304,23 +318,24 @@ class DryRun(CompactResult):
         },
     )
 
-    summaries: list[MadeSummary] = Field(
-        description="The summaries that the context would show, in order, byte for byte as the"
-        " compaction then stores them; empty where a model would write them."
-    )
-    retain: str | None = Field(description="The text that would be kept beside the summary.")
-    note: str | None = Field(description="The note about messages that would be left out.")
-    calls: list[PlannedCall] = Field(
-        description="The calls of the model, in order, if each is answered at once; empty without"
-        " a model."
-    )
-    planned_calls: int = Field(description="The number of calls, those left out included.")
-    input_tokens: int = Field(description="Tokens of the prompts of all calls.")
-    output_tokens: int = Field(description="The most that all answers can take.")
-    truncated: bool = Field(
-        description="Whether summaries or calls at the end are left out, because the answer would"
-        " be larger than a page (`CONTEXT_PAGE_BYTES`)."
-    )
+    summaries: list[MadeSummary]
+    """The summaries that the context would show, in order, byte for byte as the compaction then
+    stores them; empty where a model would write them."""
+    retain: str | None
+    """The text that would be kept beside the summary."""
+    note: str | None
+    """The note about messages that would be left out."""
+    calls: list[PlannedCall]
+    """The calls of the model, in order, if each is answered at once; empty without a model."""
+    planned_calls: int
+    """The number of calls, those left out included."""
+    input_tokens: int
+    """Tokens of the prompts of all calls."""
+    output_tokens: int
+    """The most that all answers can take."""
+    truncated: bool
+    """Whether summaries or calls at the end are left out, because the answer would be larger
+    than a page (`CONTEXT_PAGE_BYTES`)."""
 
 
 class Receipt(ResponseSchema):
@@ -328,60 +343,75 @@ class Receipt(ResponseSchema):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_RECEIPT]})
 
-    compaction_id: str = Field(description="Its id.")
-    parent_id: str | None = Field(description="The compaction that was active before.")
-    status: Literal["active", "superseded", "undone"] = Field(
-        description="`active`: the context shows it; `superseded`: a later compaction or a"
-        " change of policy replaced it."
-    )
-    trigger: Trigger = Field(description="Why it ran.")
-    strategy: StrategyName = Field(description="The strategy that planned it.")
-    strategies_run: list[str] = Field(description="The steps that ran, in order.")
-    hidden_range: list[int] = Field(
-        description="Seqs that it hides, the end excluded; their messages can be read in full."
-    )
-    kept: list[int] = Field(description="Seqs in the range that stay verbatim.")
-    cleared_through: int = Field(
-        description="Tool results up to this seq are placeholders; 0 for none."
-    )
-    summary: str | None = Field(description="The text that stands for the range; null without one.")
-    retain: str | None = Field(description="Text that was requested to be kept verbatim.")
-    note: str | None = Field(description="The note in the context about messages left out.")
-    summaries: list[MadeSummary] = Field(description="The summaries the context shows, in order.")
-    made: list[MadeSummary] = Field(
-        description="The summaries that this compaction made; a tree may have merged some of them."
-    )
-    before_tokens: int = Field(description="Tokens of the payload before.")
-    after_tokens: int = Field(description="Tokens of the payload after.")
-    before_msg_count: int = Field(description="Messages of the payload before.")
-    after_msg_count: int = Field(description="Messages of the payload after.")
-    summary_tokens: int = Field(description="Tokens of the messages that stand for the range.")
-    model: str | None = Field(description="Model that summarised; null when none was needed.")
-    prompt_hash: str | None = Field(description="Hash of the prompt without the conversation.")
-    calls: int = Field(description="Calls of a model, failed ones included.")
-    input_tokens: int = Field(description="Input tokens of the calls, as the provider counts them.")
-    output_tokens: int = Field(description="Output tokens of the calls.")
-    summary_input: SummaryInput | None = Field(
-        description="What the model read: a `transcript`, or with `prefix` the newest payload; null"
-        " for the built-in summariser."
-    )
-    cached_tokens: int = Field(
-        description="The part of `input_tokens` that was read from the provider's cache."
-    )
-    target_tokens: int | None = Field(
-        description="The target that was asked for; null where the policy decided, and after an"
-        " import."
-    )
-    cost_usd: float | None = Field(description="Price of the calls, null where unknown.")
-    duration_ms: int = Field(description="How long it took.")
-    degraded: list[str] = Field(
-        description="What was not available, such as `summariser_unavailable`, why the policy's"
-        " `prefix` was not used (`prefix_not_used:` and the reason), or what kept the payload"
-        " over an asked target: `target_exceeded_by_system_and_tools`, `…_by_pinned_messages`,"
-        " `…_by_kept_messages`."
-    )
-    created_at: datetime = Field(description="When it was applied.")
-    undone_at: datetime | None = Field(description="When it was undone.")
+    compaction_id: str
+    """Its id."""
+    parent_id: str | None
+    """The compaction that was active before."""
+    status: Literal["active", "superseded", "undone"]
+    """`active`: the context shows it; `superseded`: a later compaction or a change of policy
+    replaced it."""
+    trigger: Trigger
+    """Why it ran."""
+    strategy: StrategyName
+    """The strategy that planned it."""
+    strategies_run: list[str]
+    """The steps that ran, in order."""
+    hidden_range: list[int]
+    """Seqs that it hides, the end excluded; their messages can be read in full."""
+    kept: list[int]
+    """Seqs in the range that stay verbatim."""
+    cleared_through: int
+    """Tool results up to this seq are placeholders; 0 for none."""
+    summary: str | None
+    """The text that stands for the range; null without one."""
+    retain: str | None
+    """Text that was requested to be kept verbatim."""
+    note: str | None
+    """The note in the context about messages left out."""
+    summaries: list[MadeSummary]
+    """The summaries the context shows, in order."""
+    made: list[MadeSummary]
+    """The summaries that this compaction made; a tree may have merged some of them."""
+    before_tokens: int
+    """Tokens of the payload before."""
+    after_tokens: int
+    """Tokens of the payload after."""
+    before_msg_count: int
+    """Messages of the payload before."""
+    after_msg_count: int
+    """Messages of the payload after."""
+    summary_tokens: int
+    """Tokens of the messages that stand for the range."""
+    model: str | None
+    """Model that summarised; null when none was needed."""
+    prompt_hash: str | None
+    """Hash of the prompt without the conversation."""
+    calls: int
+    """Calls of a model, failed ones included."""
+    input_tokens: int
+    """Input tokens of the calls, as the provider counts them."""
+    output_tokens: int
+    """Output tokens of the calls."""
+    summary_input: SummaryInput | None
+    """What the model read: a `transcript`, or with `prefix` the newest payload; null for the
+    built-in summariser."""
+    cached_tokens: int
+    """The part of `input_tokens` that was read from the provider's cache."""
+    target_tokens: int | None
+    """The target that was asked for; null where the policy decided, and after an import."""
+    cost_usd: float | None
+    """Price of the calls, null where unknown."""
+    duration_ms: int
+    """How long it took."""
+    degraded: list[str]
+    """What was not available, such as `summariser_unavailable`, why the policy's `prefix` was
+    not used (`prefix_not_used:` and the reason), or what kept the payload over an asked
+    target: `target_exceeded_by_system_and_tools`, `…_by_pinned_messages`,
+    `…_by_kept_messages`."""
+    created_at: datetime
+    """When it was applied."""
+    undone_at: datetime | None
+    """When it was undone."""
 
 
 class ReceiptPage(Page[Receipt]):

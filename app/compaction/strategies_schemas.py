@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from app.http.fields import ResponseSchema, examples
 from app.http.pages import Page
 from app.policy.policy import StrategyName
@@ -12,14 +10,18 @@ from app.policy.policy import StrategyName
 class Strategy(ResponseSchema):
     """A strategy to keep a history within the context window, with the service's defaults."""
 
-    name: StrategyName = Field(description="The value for `policy.strategy`.")
-    description: str = Field(description="What it does.")
-    is_default: bool = Field(description="Whether it is the default.")
-    trigger: float | None = Field(
-        description="Share of the effective window at which a compaction is due; null: never."
-    )
-    preserve_top: int | None = Field(description="Messages kept at the start; null: all.")
-    preserve_bottom: int | None = Field(description="Messages kept at the end; null: all.")
+    name: StrategyName
+    """The value for `policy.strategy`."""
+    description: str
+    """What it does."""
+    is_default: bool
+    """Whether it is the default."""
+    trigger: float | None
+    """Share of the effective window at which a compaction is due; null: never."""
+    preserve_top: int | None
+    """Messages kept at the start; null: all."""
+    preserve_bottom: int | None
+    """Messages kept at the end; null: all."""
 
 
 class StrategyList(Page[Strategy]):

@@ -17,7 +17,7 @@ from app.conversations.rows import epoch_from, log_rows_from
 from app.conversations.view import Span, View, view_from
 from app.conversations.views import kept_seqs
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
+from app.database.sql import fields_of, placeholders
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 

@@ -19,7 +19,6 @@ from app.common.errors import (
     ValidationError,
 )
 from app.common.schema_errors import NAME_PATTERN
-from app.context.pipeline.state import KnownPayload
 from app.context.schemas import (
     BuiltContext,
     CallSettings,
@@ -31,6 +30,7 @@ from app.context.schemas import (
     PreviewedContext,
     StateShown,
 )
+from app.context.state import KnownPayload
 from app.context.steps import NOTHING_STORED, Step
 from app.context.usage.routes import shown_report
 from app.context.usage.service import Report

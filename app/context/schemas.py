@@ -134,63 +134,46 @@ _PREVIEWED: dict[str, Any] = {
 class StepAppend(RequestSchema):
     """A batch to append before a build: all messages or none."""
 
-    messages: list[MessageObject] = Field(description="1 to 1000 messages in `format`.")
-    format: Format | None = Field(
-        default=None, description="Format of the messages; that of the build by default."
-    )
-    expected_seq: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
-    )
+    messages: list[MessageObject]
+    """1 to 1000 messages in `format`."""
+    format: Format | None = None
+    """Format of the messages; that of the build by default."""
+    expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """409 unless this is the newest seq of the log."""
 
 
 class Known(RequestSchema):
     """An earlier build whose payload the caller has."""
 
-    epoch: int = Field(ge=0, le=MAX_SEQ, description="The epoch of that build.")
-    through_seq: int = Field(ge=0, le=MAX_SEQ, description="The newest message in it.")
-    build_id: str | None = Field(
-        default=None,
-        max_length=256,
-        description="Its `build_id`: epochs are numbered per format and model.",
-    )
+    epoch: int = Field(ge=0, le=MAX_SEQ)
+    """The epoch of that build."""
+    through_seq: int = Field(ge=0, le=MAX_SEQ)
+    """The newest message in it."""
+    build_id: str | None = Field(default=None, max_length=256)
+    """Its `build_id`: epochs are numbered per format and model."""
 
 
 class CallSettings(RequestSchema):
     """Settings of the next model call; every field has a default."""
 
     format: Format = FormatName.OPENAI_CHAT
-    model: ModelName | None = Field(
-        default=None, description="Model of this call; the conversation's by default."
-    )
-    max_output_tokens: Tokens | None = Field(
-        default=None, description="Tokens to keep free for the answer; the policy's by default."
-    )
-    max_context_tokens: int | None = Field(
-        default=None,
-        ge=-MAX_TOKENS,
-        le=MAX_TOKENS,
-        description="Context window for this call, if it should be smaller than the model's.",
-    )
-    sections: Sections = Field(
-        default_factory=list, description="Sections for this call, merged by name."
-    )
-    tools: Tools = Field(default_factory=list, description="Tools for this call, merged by name.")
-    status: str | None = Field(
-        default=None,
-        max_length=MAX_CONTENT_CHARS,
-        description=(
-            "What the agent does elsewhere; it replaces the stored sections of kind `status`."
-            " `dynamic_position` sets its place, by default the tail."
-        ),
-    )
-    known: Known | None = Field(
-        default=None,
-        description=(
-            "The build whose payload you have. The answer then has `delta: true` and only new"
-            " items: keep your first `base_items` items, append those of the payload, and put"
-            " `tail` behind them for this call. Where that is impossible, the payload is whole."
-        ),
-    )
+    model: ModelName | None = None
+    """Model of this call; the conversation's by default."""
+    max_output_tokens: Tokens | None = None
+    """Tokens to keep free for the answer; the policy's by default."""
+    max_context_tokens: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
+    """Context window for this call, if it should be smaller than the model's."""
+    sections: Sections = Field(default_factory=list)
+    """Sections for this call, merged by name."""
+    tools: Tools = Field(default_factory=list)
+    """Tools for this call, merged by name."""
+    status: str | None = Field(default=None, max_length=MAX_CONTENT_CHARS)
+    """What the agent does elsewhere; it replaces the stored sections of kind `status`.
+    `dynamic_position` sets its place, by default the tail."""
+    known: Known | None = None
+    """The build whose payload you have. The answer then has `delta: true` and only new items:
+    keep your first `base_items` items, append those of the payload, and put `tail` behind
+    them for this call. Where that is impossible, the payload is whole."""
 
 
 class ContextRequest(CallSettings):
@@ -221,25 +204,21 @@ class ContextRequest(CallSettings):
         },
     )
 
-    append: StepAppend | None = Field(
-        default=None,
-        description="Messages to append before the build, as by `POST …/messages`. They stay"
-        " stored when the build fails: the error then has `appended`.",
-    )
-    usage: UsageRequest | None = Field(
-        default=None,
-        description="The usage of the model call that the appended messages come from, as by"
-        " `POST …/usage`. It is stored after the append.",
-    )
+    append: StepAppend | None = None
+    """Messages to append before the build, as by `POST …/messages`. They stay stored when the
+    build fails: the error then has `appended`."""
+    usage: UsageRequest | None = None
+    """The usage of the model call that the appended messages come from, as by `POST …/usage`. It
+    is stored after the append."""
 
 
 class Breakpoint(ResponseSchema):
     """Where a provider's cached prefix may end."""
 
-    after: Literal["section", "message"] = Field(
-        description="What it follows: a section or a payload item."
-    )
-    index: int = Field(description="Index of that section, or of that payload item.")
+    after: Literal["section", "message"]
+    """What it follows: a section or a payload item."""
+    index: int
+    """Index of that section, or of that payload item."""
 
 
 class ContextState(ResponseSchema):
@@ -247,27 +226,35 @@ class ContextState(ResponseSchema):
 
     model_config = examples(_STATE)
 
-    strategy: StrategyName | None = Field(description="The strategy that made it.")
-    summary: str | None = Field(description="Its text; null when there is none.")
-    summary_range: list[int] | None = Field(description="Seqs it stands for, the end excluded.")
-    compressed_at: datetime | None = Field(description="When it was made.")
+    strategy: StrategyName | None
+    """The strategy that made it."""
+    summary: str | None
+    """Its text; null when there is none."""
+    summary_range: list[int] | None
+    """Seqs it stands for, the end excluded."""
+    compressed_at: datetime | None
+    """When it was made."""
 
 
 class CompactionFailure(ResponseSchema):
     """Why a compaction failed."""
 
-    failed_at: datetime = Field(description="When it failed.")
-    trigger: Trigger = Field(description="What started it.")
-    code: str = Field(description="Code of the error.")
-    reason: str = Field(
-        description="Reason code, such as `rate_limited`, `timeout` or `bad_answer`."
-    )
-    detail: str = Field(description="The reason in a sentence.")
-    calls: int = Field(description="Number of model calls.")
-    failures: int = Field(description="Number of automatic compactions that failed in a row.")
-    retry_at: datetime | None = Field(
-        description="When the next automatic compaction may run; null when none is suspended."
-    )
+    failed_at: datetime
+    """When it failed."""
+    trigger: Trigger
+    """What started it."""
+    code: str
+    """Code of the error."""
+    reason: str
+    """Reason code, such as `rate_limited`, `timeout` or `bad_answer`."""
+    detail: str
+    """The reason in a sentence."""
+    calls: int
+    """Number of model calls."""
+    failures: int
+    """Number of automatic compactions that failed in a row."""
+    retry_at: datetime | None
+    """When the next automatic compaction may run; null when none is suspended."""
 
 
 class StateShown(ContextState):
@@ -275,33 +262,37 @@ class StateShown(ContextState):
 
     model_config = examples(_STATE_SHOWN)
 
-    summariser_problem: str | None = Field(
-        description="Why the policy's `compaction.model` may not summarise; null when it may."
-    )
-    last_failure: CompactionFailure | None = Field(
-        description="The last automatic compaction that failed; null once one has succeeded since."
-    )
+    summariser_problem: str | None
+    """Why the policy's `compaction.model` may not summarise; null when it may."""
+    last_failure: CompactionFailure | None
+    """The last automatic compaction that failed; null once one has succeeded since."""
 
 
 class BuildPayload(ResponseSchema):
     """The payload of a build."""
 
-    format: FormatName = Field(description="The format of the payload.")
-    payload: PayloadObject = Field(description="Splat it into the SDK's call.")
-    betas: list[str] = Field(
-        description="Beta features of Anthropic that the payload needs: `betas` of"
-        " `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload"
-        " with a compaction of Anthropic's own has one."
-    )
-    build_id: str = Field(description="Id of this build; `as_of` takes it.")
-    epoch: int = Field(description="Payloads of one epoch extend one another.")
-    through_seq: int = Field(description="The newest message in the payload.")
-    stable_items: int = Field(description="How many of the first items will not change.")
-    prefix_hash: str = Field(description="Hash of the prefix that will not change.")
-    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
-    tail: list[PayloadItem] = Field(
-        description="The last items of the payload, which the next build replaces."
-    )
+    format: FormatName
+    """The format of the payload."""
+    payload: PayloadObject
+    """Splat it into the SDK's call."""
+    betas: list[str]
+    """Beta features of Anthropic that the payload needs: `betas` of
+    `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload
+    with a compaction of Anthropic's own has one."""
+    build_id: str
+    """Id of this build; `as_of` takes it."""
+    epoch: int
+    """Payloads of one epoch extend one another."""
+    through_seq: int
+    """The newest message in the payload."""
+    stable_items: int
+    """How many of the first items will not change."""
+    prefix_hash: str
+    """Hash of the prefix that will not change."""
+    breakpoints: list[Breakpoint]
+    """Where a cached prefix may end."""
+    tail: list[PayloadItem]
+    """The last items of the payload, which the next build replaces."""
 
 
 class EarlierBuild(BuildPayload):
@@ -311,10 +302,9 @@ class EarlierBuild(BuildPayload):
         {name: _BUILT[name] for name in BuildPayload.model_fields} | {"item_seqs": [1]}
     )
 
-    item_seqs: list[int | None] = Field(
-        description="The newest message in each item of the payload; null for the system prompt,"
-        " summaries and notes."
-    )
+    item_seqs: list[int | None]
+    """The newest message in each item of the payload; null for the system prompt, summaries and
+    notes."""
 
 
 class BuiltContext(BuildPayload):
@@ -322,78 +312,89 @@ class BuiltContext(BuildPayload):
 
     model_config = examples(_BUILT)
 
-    base_items: int = Field(description="Items a delta is appended after; 0 for a full payload.")
-    cache_break_reason: str | None = Field(
-        description="Why this epoch began; null for the first. One of `compaction`,"
-        " `tool_results_cleared`, `messages_shortened`, `sections_changed`, `tools_changed`,"
-        " `window_moved`, `pinned`, `unpinned`, `budget_changed`, `policy_changed`,"
-        " `model_changed`, `cleared`, `restored`, `undone`, `redacted`, `reasoning_dropped`,"
-        " `media_left_out`,"
-        " `provider_compacted`."
-    )
-    tokens_used: int = Field(description="Tokens of the payload.")
-    budget: Budget = Field(description="The context window and its use by this payload.")
-    pressure: Pressure = Field(description="The highest level reached.")
-    notice: bool = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
-    tokens_to_next: int | None = Field(description="Tokens left until then.")
-    estimate: Estimate = Field(description="How `tokens_used` was counted.")
-    summary_used: bool = Field(description="Whether a summary stands for older messages.")
-    new_state: ContextState | None = Field(
-        description="The state after a compaction in this build."
-    )
-    compaction: CompactResult | None = Field(description="The compaction in this build.")
-    degraded: list[str] = Field(
-        description="What the payload lacks in order to fit, or what could not be done, in order."
-        " `content_not_carried:` with a type stands for content that the format cannot carry: the"
-        " payload has a label in its place, of a provider's `compaction` without a history a note."
-        " `hosted_tool_left_out:` with a type stands for a hosted tool of another format."
-        " `builtin_tools_deferred`: tools without a category are deferred, because they would leave"
-        " no room for messages. `context_window_assumed:` with a model: the registry has no model"
-        " of this name, and the window is that of this other model of its family.",
-    )
-    deferred_tools: int = Field(description="Number of deferred tool definitions.")
-    defers_natively: bool = Field(
-        description="Whether the provider itself defers them: then answer searches natively."
-    )
-    delta: bool = Field(description="Whether the payload has only new items.")
-    appended: Appended | None = Field(
-        description="The stored batch; null if the request has no `append`."
-    )
-    reported: UsageAnswer | None = Field(
-        description="The stored report; null if the request has no `usage`."
-    )
+    base_items: int
+    """Items a delta is appended after; 0 for a full payload."""
+    cache_break_reason: str | None
+    """Why this epoch began; null for the first. One of `compaction`, `tool_results_cleared`,
+    `messages_shortened`, `sections_changed`, `tools_changed`, `window_moved`, `pinned`,
+    `unpinned`, `budget_changed`, `policy_changed`, `model_changed`, `cleared`, `restored`,
+    `undone`, `redacted`, `reasoning_dropped`, `media_left_out`, `provider_compacted`."""
+    tokens_used: int
+    """Tokens of the payload."""
+    budget: Budget
+    """The context window and its use by this payload."""
+    pressure: Pressure
+    """The highest level reached."""
+    notice: bool
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold ahead."""
+    tokens_to_next: int | None
+    """Tokens left until then."""
+    estimate: Estimate
+    """How `tokens_used` was counted."""
+    summary_used: bool
+    """Whether a summary stands for older messages."""
+    new_state: ContextState | None
+    """The state after a compaction in this build."""
+    compaction: CompactResult | None
+    """The compaction in this build."""
+    degraded: list[str]
+    """What the payload lacks in order to fit, or what could not be done, in order.
+    `content_not_carried:` with a type stands for content that the format cannot carry: the
+    payload has a label in its place, of a provider's `compaction` without a history a note.
+    `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
+    `builtin_tools_deferred`: tools without a category are deferred, because they would leave
+    no room for messages. `context_window_assumed:` with a model: the registry has no model of
+    this name, and the window is that of this other model of its family."""
+    deferred_tools: int
+    """Number of deferred tool definitions."""
+    defers_natively: bool
+    """Whether the provider itself defers them: then answer searches natively."""
+    delta: bool
+    """Whether the payload has only new items."""
+    appended: Appended | None
+    """The stored batch; null if the request has no `append`."""
+    reported: UsageAnswer | None
+    """The stored report; null if the request has no `usage`."""
 
 
 class Thresholds(ResponseSchema):
     """The tokens from which a payload has reached each threshold."""
 
-    notice: int = Field(description="`notice` is true.")
-    due: int | None = Field(description="A compaction is due; null for a strategy without one.")
-    compact: int = Field(description="A build compacts before it returns.")
-    blocked: int = Field(description="A build compacts even if `compaction.auto` is false.")
+    notice: int
+    """`notice` is true."""
+    due: int | None
+    """A compaction is due; null for a strategy without one."""
+    compact: int
+    """A build compacts before it returns."""
+    blocked: int
+    """A build compacts even if `compaction.auto` is false."""
 
 
 class PreviewedMessage(ResponseSchema):
     """A message in a payload, without its content."""
 
-    seq: int = Field(description="Its seq.")
-    role: Role = Field(description="Its role.")
-    tokens: int = Field(
-        description="Its tokens there, before calibration; a cleared result has at most 80."
-    )
-    state: Literal["verbatim", "preview", "shortened", "cleared"] = Field(
-        description="`preview`: the beginning and end of a large result; `shortened`: those of an"
-        " oversized message; `cleared`: a placeholder stands for the result."
-    )
-    pinned: bool = Field(description="Whether it is pinned.")
+    seq: int
+    """Its seq."""
+    role: Role
+    """Its role."""
+    tokens: int
+    """Its tokens there, before calibration; a cleared result has at most 80."""
+    state: Literal["verbatim", "preview", "shortened", "cleared"]
+    """`preview`: the beginning and end of a large result; `shortened`: those of an oversized
+    message; `cleared`: a placeholder stands for the result."""
+    pinned: bool
+    """Whether it is pinned."""
 
 
 class SummaryPlace(ResponseSchema):
     """A summary in a payload."""
 
-    summary_range: list[int] = Field(description="Seqs it stands for, the end excluded.")
-    tokens: int = Field(description="Tokens of the message that shows it.")
+    summary_range: list[int]
+    """Seqs it stands for, the end excluded."""
+    tokens: int
+    """Tokens of the message that shows it."""
 
 
 class PreviewedContext(ResponseSchema):
@@ -401,49 +402,63 @@ class PreviewedContext(ResponseSchema):
 
     model_config = examples(_PREVIEWED)
 
-    format: FormatName = Field(description="The format of the payload.")
-    payload: PayloadObject | None = Field(description="The payload; null with `payload=false`.")
-    betas: list[str] = Field(description="Beta features of Anthropic that the payload needs.")
-    epoch: int = Field(description="The epoch that the build would belong to.")
-    cache_break_reason: str | None = Field(
-        description="Why the build would begin this epoch, as in a build; null where it would"
-        " extend the last payload, or be the first."
-    )
-    through_seq: int = Field(description="The newest message in the payload.")
-    stable_items: int = Field(description="How many of the first items would not change.")
-    prefix_hash: str = Field(description="Hash of the prefix that would not change.")
-    breakpoints: list[Breakpoint] = Field(description="Where a cached prefix may end.")
-    tail: list[PayloadItem] = Field(
-        description="The last items of the payload, which the build after it would replace."
-    )
-    tokens_used: int = Field(description="Tokens of the payload.")
-    budget: Budget = Field(description="The context window and its use by this payload.")
-    pressure: Pressure = Field(description="The highest level reached.")
-    notice: bool = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
-    tokens_to_next: int | None = Field(description="Tokens left until then.")
-    estimate: Estimate = Field(description="How `tokens_used` was counted.")
-    degraded: list[str] = Field(description="What the payload lacks, as in a build.")
-    deferred_tools: int = Field(description="Number of deferred tool definitions.")
-    defers_natively: bool = Field(description="Whether the provider itself defers them.")
-    shown_ranges: list[list[int]] = Field(
-        description="Ranges of seqs, the end excluded, whose messages the payload shows."
-    )
-    shown_messages: list[PreviewedMessage] = Field(
-        description="The newest 1,000 messages that the payload shows, in order."
-    )
-    cleared_through: int = Field(
-        description="Large tool results up to this seq are placeholders; 0 for none."
-    )
-    uncleared_seqs: list[int] = Field(description="Results up to it that are not.")
-    summaries: list[SummaryPlace] = Field(description="The summaries that the payload shows.")
-    stable_through: int | None = Field(
-        description="The newest message whose items would not change; null without any."
-    )
-    breakpoint_seqs: list[int | None] = Field(
-        description="The last message of the item of each breakpoint; null where that is a summary."
-    )
-    thresholds: Thresholds = Field(description="The thresholds of this payload in tokens.")
+    format: FormatName
+    """The format of the payload."""
+    payload: PayloadObject | None
+    """The payload; null with `payload=false`."""
+    betas: list[str]
+    """Beta features of Anthropic that the payload needs."""
+    epoch: int
+    """The epoch that the build would belong to."""
+    cache_break_reason: str | None
+    """Why the build would begin this epoch, as in a build; null where it would extend the last
+    payload, or be the first."""
+    through_seq: int
+    """The newest message in the payload."""
+    stable_items: int
+    """How many of the first items would not change."""
+    prefix_hash: str
+    """Hash of the prefix that would not change."""
+    breakpoints: list[Breakpoint]
+    """Where a cached prefix may end."""
+    tail: list[PayloadItem]
+    """The last items of the payload, which the build after it would replace."""
+    tokens_used: int
+    """Tokens of the payload."""
+    budget: Budget
+    """The context window and its use by this payload."""
+    pressure: Pressure
+    """The highest level reached."""
+    notice: bool
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold ahead."""
+    tokens_to_next: int | None
+    """Tokens left until then."""
+    estimate: Estimate
+    """How `tokens_used` was counted."""
+    degraded: list[str]
+    """What the payload lacks, as in a build."""
+    deferred_tools: int
+    """Number of deferred tool definitions."""
+    defers_natively: bool
+    """Whether the provider itself defers them."""
+    shown_ranges: list[list[int]]
+    """Ranges of seqs, the end excluded, whose messages the payload shows."""
+    shown_messages: list[PreviewedMessage]
+    """The newest 1,000 messages that the payload shows, in order."""
+    cleared_through: int
+    """Large tool results up to this seq are placeholders; 0 for none."""
+    uncleared_seqs: list[int]
+    """Results up to it that are not."""
+    summaries: list[SummaryPlace]
+    """The summaries that the payload shows."""
+    stable_through: int | None
+    """The newest message whose items would not change; null without any."""
+    breakpoint_seqs: list[int | None]
+    """The last message of the item of each breakpoint; null where that is a summary."""
+    thresholds: Thresholds
+    """The thresholds of this payload in tokens."""
 
 
 _StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
@@ -454,18 +469,12 @@ class OverflowRequest(CallSettings):
 
     model_config = examples({"error": {"code": "context_length_exceeded"}, "error_status": 400})
 
-    error: str | AnyObject | list[AnyObject] | None = Field(
-        default=None,
-        description="The body of the provider's error: the JSON it sent, an object or an array, or"
-        " text.",
-    )
-    error_status: HttpStatus | None = Field(
-        default=None, description="The HTTP status of the provider's error."
-    )
-    status: _StatusText | HttpStatus | None = Field(  # type: ignore[assignment]  # not of builds
-        default=None,
-        description="As in a build. A number is taken for `error_status`.",
-    )
+    error: str | AnyObject | list[AnyObject] | None = None
+    """The body of the provider's error: the JSON it sent, an object or an array, or text."""
+    error_status: HttpStatus | None = None
+    """The HTTP status of the provider's error."""
+    status: _StatusText | HttpStatus | None = None  # type: ignore[assignment]  # not of builds
+    """As in a build. A number is taken for `error_status`."""
 
     @property
     def http_status(self) -> int | None:
@@ -495,14 +504,11 @@ class OverflowAnswer(CompactResult):
         }
     )
 
-    verdict: Literal["input_too_long", "output_too_large", "media_refused", "reasoning_refused"] = (
-        Field(
-            description="What the error means: the input is too long for the model, only the"
-            " requested output is too large, or images, documents or reasoning are refused."
-        )
-    )
-    max_output_tokens: int | None = Field(
-        description="The lower output limit of the payload, null where the input is too long. Send"
-        " it with the next builds, or set `budget.max_output_tokens` of the policy."
-    )
-    context: BuiltContext = Field(description="The build to try again with.")
+    verdict: Literal["input_too_long", "output_too_large", "media_refused", "reasoning_refused"]
+    """What the error means: the input is too long for the model, only the requested output is
+    too large, or images, documents or reasoning are refused."""
+    max_output_tokens: int | None
+    """The lower output limit of the payload, null where the input is too long. Send it with the
+    next builds, or set `budget.max_output_tokens` of the policy."""
+    context: BuiltContext
+    """The build to try again with."""

@@ -48,12 +48,14 @@ class CachedState(RequestSchema):
 
     model_config = examples(_STATE)
 
-    strategy: str = Field(max_length=64, description="The strategy that made it.")
-    summary: str = Field(max_length=2_000_000, description="The summary.")
-    summary_range: list[_Count] = Field(
-        min_length=2, max_length=2, description="Indices it stands for, the end excluded."
-    )
-    compressed_at: str = Field(max_length=64, description="When it was made, ISO 8601.")
+    strategy: str = Field(max_length=64)
+    """The strategy that made it."""
+    summary: str = Field(max_length=2_000_000)
+    """The summary."""
+    summary_range: list[_Count] = Field(min_length=2, max_length=2)
+    """Indices it stands for, the end excluded."""
+    compressed_at: str = Field(max_length=64)
+    """When it was made, ISO 8601."""
 
 
 class StatelessMessages(RequestSchema):
@@ -61,15 +63,15 @@ class StatelessMessages(RequestSchema):
 
     model_config = examples({"messages": _MESSAGES, "max_context_tokens": 128000})
 
-    messages: list[MessageObject] = Field(
-        max_length=100_000, description="The whole history.", json_schema_extra={"minItems": 1}
-    )
+    messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
+    """The whole history."""
     max_context_tokens: _Limit
-    preserve_top: _Count = Field(default=5, description="Messages to keep at the start.")
-    preserve_bottom: _Count = Field(default=5, description="Messages to keep at the end.")
-    compression_threshold: float = Field(
-        default=0.7, gt=0, le=1, description="Share of the limit from which to compress."
-    )
+    preserve_top: _Count = 5
+    """Messages to keep at the start."""
+    preserve_bottom: _Count = 5
+    """Messages to keep at the end."""
+    compression_threshold: float = Field(default=0.7, gt=0, le=1)
+    """Share of the limit from which to compress."""
 
 
 class StatelessBuild(StatelessMessages):
@@ -79,12 +81,10 @@ class StatelessBuild(StatelessMessages):
         {"messages": _MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
     )
 
-    cached_state: CachedState | None = Field(
-        default=None, description="The newest `new_state` of an earlier build."
-    )
-    model: ModelName | None = Field(
-        default=None, description="Model that summarises; must be an allowed one."
-    )
+    cached_state: CachedState | None = None
+    """The newest `new_state` of an earlier build."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
 
 
 class Compression(RequestSchema):
@@ -92,21 +92,23 @@ class Compression(RequestSchema):
 
     model_config = examples({"messages": _MESSAGES})
 
-    messages: list[MessageObject] = Field(
-        max_length=100_000, description="What to summarise.", json_schema_extra={"minItems": 1}
-    )
-    model: ModelName | None = Field(
-        default=None, description="Model that summarises; must be an allowed one."
-    )
+    messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
+    """What to summarise."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
 
 
 class NewState(ResponseSchema):
     """A ContextState to cache and to send with the next build."""
 
-    strategy: str = Field(description="The strategy that made it.")
-    summary: str = Field(description="The summary.")
-    summary_range: list[int] = Field(description="Indices it stands for, the end excluded.")
-    compressed_at: str = Field(description="When it was made, ISO 8601.")
+    strategy: str
+    """The strategy that made it."""
+    summary: str
+    """The summary."""
+    summary_range: list[int]
+    """Indices it stands for, the end excluded."""
+    compressed_at: str
+    """When it was made, ISO 8601."""
 
 
 class ContextResult(ResponseSchema):
@@ -121,10 +123,14 @@ class ContextResult(ResponseSchema):
         }
     )
 
-    messages: list[MessageObject] = Field(description="Top, summary and bottom, or everything.")
-    summary_used: bool = Field(description="Whether a summary stands for the middle.")
-    tokens_used: int = Field(description="UTF-8 bytes of the content / 4, floored per message.")
-    new_state: NewState | None = Field(description="To be cached when a summary was made.")
+    messages: list[MessageObject]
+    """Top, summary and bottom, or everything."""
+    summary_used: bool
+    """Whether a summary stands for the middle."""
+    tokens_used: int
+    """UTF-8 bytes of the content / 4, floored per message."""
+    new_state: NewState | None
+    """To be cached when a summary was made."""
 
 
 class CompressionNeed(ResponseSchema):
@@ -132,8 +138,10 @@ class CompressionNeed(ResponseSchema):
 
     model_config = examples({"needs_compression": False, "tokens": 11})
 
-    needs_compression: bool = Field(description="Over the threshold, with a middle to compress.")
-    tokens: int = Field(description="The estimate of the messages.")
+    needs_compression: bool
+    """Over the threshold, with a middle to compress."""
+    tokens: int
+    """The estimate of the messages."""
 
 
 class CompressedMessages(ResponseSchema):
@@ -141,8 +149,10 @@ class CompressedMessages(ResponseSchema):
 
     model_config = examples({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
 
-    summary: str = Field(description="The summary.")
-    model: str = Field(description="Model that wrote it; `extractive` is built in.")
+    summary: str
+    """The summary."""
+    model: str
+    """Model that wrote it; `extractive` is built in."""
 
 
 class TokensRequest(RequestSchema):
@@ -150,20 +160,18 @@ class TokensRequest(RequestSchema):
 
     model_config = examples({"model": "gpt-4o", "messages": _MESSAGES})
 
-    messages: list[MessageObject] = Field(
-        default_factory=list, max_length=100_000, description="Messages in `format`."
-    )
-    text: str | None = Field(default=None, description="A text.")
-    tools: Tools = Field(default_factory=list, description="Tool definitions.")
+    messages: list[MessageObject] = Field(default_factory=list, max_length=100_000)
+    """Messages in `format`."""
+    text: str | None = None
+    """A text."""
+    tools: Tools = Field(default_factory=list)
+    """Tool definitions."""
     format: Format = FormatName.OPENAI_CHAT
-    counter: Annotated[CounterName, Field(strict=False)] = Field(
-        default=CounterName.TOKENIZER,
-        description=(
-            "How to count. bytes_4, chars_4 and chars_2_5 apply their rule to content text without"
-            " overhead; calls, media, reasoning, ids and names come on top."
-        ),
-    )
-    model: ModelName | None = Field(default=None, description="Model that the margin is for.")
+    counter: Annotated[CounterName, Field(strict=False)] = CounterName.TOKENIZER
+    """How to count. bytes_4, chars_4 and chars_2_5 apply their rule to content text without
+    overhead; calls, media, reasoning, ids and names come on top."""
+    model: ModelName | None = None
+    """Model that the margin is for."""
 
 
 class TokenCount(ResponseSchema):
@@ -183,12 +191,21 @@ class TokenCount(ResponseSchema):
         }
     )
 
-    tokens: int = Field(description="The sum.")
-    messages: int = Field(description="Tokens of the messages.")
-    text: int = Field(description="Tokens of the text.")
-    tools: int = Field(description="Tokens of the tool definitions.")
-    counter: CounterName = Field(description="How it was counted.")
-    model: str | None = Field(description="Model that the margin is for.")
-    margin: float = Field(description="Share to add for safety; 0 where the count is exact.")
-    method: str = Field(description="The counter, and its correction by reports.")
-    factor: float = Field(description="Factor that raw counts of this model are multiplied by.")
+    tokens: int
+    """The sum."""
+    messages: int
+    """Tokens of the messages."""
+    text: int
+    """Tokens of the text."""
+    tools: int
+    """Tokens of the tool definitions."""
+    counter: CounterName
+    """How it was counted."""
+    model: str | None
+    """Model that the margin is for."""
+    margin: float
+    """Share to add for safety; 0 where the count is exact."""
+    method: str
+    """The counter, and its correction by reports."""
+    factor: float
+    """Factor that raw counts of this model are multiplied by."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.common.errors import ContextError, Problem
-from app.context.pipeline.state import KnownPayload
-from app.context.service import ContextService
+from app.context.build import ContextService
+from app.context.state import KnownPayload
 from app.context.usage.service import Report, UsageService
 from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batches import Append

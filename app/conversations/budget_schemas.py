@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from app.http.fields import ResponseSchema, Threshold, examples
 from app.models.budget import Pressure
 
@@ -34,31 +32,46 @@ READING: dict[str, Any] = {
 class Regions(ResponseSchema):
     """The tokens of a payload by what they are used for."""
 
-    system_prompt: int = Field(description="Used by sections, except skills.")
-    skill_prompts: int = Field(description="Used by sections of kind skill.")
-    tool_descriptions: int = Field(description="Used by tool definitions.")
-    summary: int = Field(description="Used by the summary of older messages.")
-    conversation: int = Field(description="Used by messages.")
+    system_prompt: int
+    """Used by sections, except skills."""
+    skill_prompts: int
+    """Used by sections of kind skill."""
+    tool_descriptions: int
+    """Used by tool definitions."""
+    summary: int
+    """Used by the summary of older messages."""
+    conversation: int
+    """Used by messages."""
 
 
 class Budget(Regions):
     """The context window and its use in tokens; percentages from 0 to 100."""
 
-    total: int = Field(description="The context window.")
-    max_output_tokens: int = Field(description="Kept free for the answer.")
-    effective_window: int = Field(description="total - max_output_tokens.")
-    used_tokens: int = Field(description="Sum of the components.")
-    remaining_tokens: int = Field(description="effective_window - used_tokens.")
-    used_percentage: float = Field(description="used_tokens of effective_window.")
+    total: int
+    """The context window."""
+    max_output_tokens: int
+    """Kept free for the answer."""
+    effective_window: int
+    """total - max_output_tokens."""
+    used_tokens: int
+    """Sum of the components."""
+    remaining_tokens: int
+    """effective_window - used_tokens."""
+    used_percentage: float
+    """used_tokens of effective_window."""
 
 
 class Estimate(ResponseSchema):
     """A count by the service, and its accuracy."""
 
-    tokens: int = Field(description="Tokens of the payload.")
-    method: str = Field(description="The counter, and its correction by reports.")
-    margin: float = Field(description="Share to add to it for safety.")
-    factor: float = Field(description="Factor that raw counts of this model are multiplied by.")
+    tokens: int
+    """Tokens of the payload."""
+    method: str
+    """The counter, and its correction by reports."""
+    margin: float
+    """Share to add to it for safety."""
+    factor: float
+    """Factor that raw counts of this model are multiplied by."""
 
 
 class Reading(ResponseSchema):
@@ -66,8 +79,13 @@ class Reading(ResponseSchema):
 
     model_config = examples(READING)
 
-    budget: Budget | None = Field(description="The context window and its use.")
-    pressure: Pressure | None = Field(description="The highest level reached.")
-    notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
-    tokens_to_next: int | None = Field(description="Tokens left until then.")
+    budget: Budget | None
+    """The context window and its use."""
+    pressure: Pressure | None
+    """The highest level reached."""
+    notice: bool | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold ahead."""
+    tokens_to_next: int | None
+    """Tokens left until then."""

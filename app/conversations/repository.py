@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from app.common.ids import ConversationId
 from app.conversations.agents.agent import Agent
@@ -31,91 +29,71 @@ from app.conversations.snapshot_removal import remove_from_snapshots
 from app.conversations.windows.rolling_window import INHERIT, OwnWindow, conversation_window
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
+from app.database.sql import assigned, equal, fields_of, insert
 
+_OWN = (
+    *("conversation_id", "tenant_id", "agent_id", "model", "policy", "metadata"),
+    *("rolling_window_seconds", "expires_at", "own_id"),
+)
 ADD_CONVERSATION = Statement(f"""
-    INSERT INTO conversations (
-        conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-        metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
-    ) VALUES (
-        CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-        CAST(:model AS text), CAST(:policy AS text),
-        CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-        CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
-        {FIRST_VERSIONS}, CAST(:own_id AS text)
-    ) ON CONFLICT (conversation_id) DO NOTHING
+    {insert("conversations", *_OWN, "sections", "tools", **FIRST_VERSIONS)}
+    ON CONFLICT (conversation_id) DO NOTHING
 """)
-_HEAD_COLUMNS = "conversation_id, counter, window_seconds, cleared_at, newest_at"
-ADD_HEAD = Statement(f"""
-    INSERT INTO heads ({_HEAD_COLUMNS})
-    VALUES (CAST(:conversation_id AS uuid), CAST(:counter AS text),
-        CAST(:window_seconds AS bigint), NULL, NULL)
-""")
-ADD_HEAD_OF_AGENT = Statement(f"""
-    INSERT INTO heads ({_HEAD_COLUMNS})
-    SELECT CAST(:conversation_id AS uuid), CAST(:counter AS text),
-        CAST(:window_seconds AS bigint), a.last_cleared_at,
+
+ADD_HEAD = Statement(insert("heads", "conversation_id", "counter", "window_seconds"))
+ADD_HEAD_OF_AGENT = Statement("""
+    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
+    SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
     FROM (SELECT 1) AS added
-    LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
-        AND a.agent_id = CAST(:agent_id AS text)
+    LEFT JOIN agents a ON a.tenant_id = :tenant_id AND a.agent_id = :agent_id
 """)
 _FIND = f"""
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
     {SETTINGS_JOINS}
-    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """
 STORED_KEYS = Statement("""
-    SELECT conversation_id,
-        tenant_id = CAST(:tenant_id AS text)
+    SELECT conversation_id, tenant_id = :tenant_id
             AND coalesce(own_id, CAST(conversation_id AS text)) = CAST(:public_id AS text) AS is_own
-    FROM conversations
-    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+    FROM conversations WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
 """)
 OWN_IDS = Statement("""
     SELECT conversation_id, own_id FROM conversations
     WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
-        AND tenant_id = CAST(:tenant_id AS text) AND own_id IS NOT NULL
+        AND tenant_id = :tenant_id AND own_id IS NOT NULL
 """)
 # Two creations of one id wait for each other, although they may choose different keys.
 LOCK_ID = Statement("""
     SELECT pg_advisory_xact_lock(
-        hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
+        hashtextextended(:tenant_id || ' ' || CAST(:public_id AS text), 0))
 """)
 FIND_CONVERSATION = Statement(f"""
     SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
-        {newest_message_at("CAST(:conversation_id AS uuid)")} AS last_message_at
+        {newest_message_at(":conversation_id")} AS last_message_at
     {_FIND}
 """)
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
 LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
-        UPDATE heads SET counter = CAST(:counter AS text)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND counter <> CAST(:counter AS text)
+        UPDATE heads SET counter = :counter
+        WHERE conversation_id = :conversation_id AND counter <> :counter
     )
     UPDATE conversations
-    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
-        rolling_window_seconds = CAST(:own_window_seconds AS bigint),
-        expires_at = CAST(:expires_at AS timestamptz)
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND tenant_id = CAST(:tenant_id AS text)
+    SET {SET_SETTINGS}, {assigned("agent_id", "rolling_window_seconds", "expires_at")}
+    WHERE {equal("conversation_id", "tenant_id")}
 """)
-VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
-IDS_OF_AGENT = Statement("""
-    SELECT conversation_id FROM conversations
-    WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-""")
-FIND_OWNER = Statement("""
-    SELECT tenant_id, own_id FROM conversations
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-""")
+VERSIONS = VersionStatements("conversation_versions")
+IDS_OF_AGENT = Statement(
+    f"SELECT conversation_id FROM conversations WHERE {equal('tenant_id', 'agent_id')}"
+)
+FIND_OWNER = Statement(
+    f"SELECT tenant_id, own_id FROM conversations WHERE {equal('conversation_id')}"
+)
 DELETE_STATEMENTS = {
-    table: Statement(
-        f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
-    )
+    table: Statement(f"DELETE FROM {table} WHERE conversation_id = :conversation_id", is_long=True)
     for table in CONVERSATION_TABLES
 }
 
@@ -154,9 +132,9 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             agent_id=agent_id,
             metadata=metadata,
             own_id=own_id,
-            own_window_seconds=window.stored,
+            rolling_window_seconds=window.stored,
             expires_at=expires_at,
-            **asdict(settings),
+            **fields_of(settings),
         )
         if not added:
             return False
@@ -210,16 +188,9 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""
-        await self._session.run(
-            CHANGE_CONVERSATION,
-            tenant_id=tenant_id,
-            conversation_id=UUID(resource.conversation_id),
-            agent_id=resource.agent_id,
-            counter=resource.counter,
-            own_window_seconds=resource.rolling_window.stored,
-            expires_at=resource.expires_at,
-            **change_parameters(resource),
-        )
+        values = change_parameters(resource)
+        values["rolling_window_seconds"] = resource.rolling_window.stored
+        await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""

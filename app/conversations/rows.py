@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from cachetools import LRUCache
 
 from app.common import json_text
-from app.common.ids import AgentId, ConversationId, MessageId
+from app.common.ids import MessageId
 from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
@@ -24,12 +23,14 @@ from app.conversations.view import Span, Summary, View, spans_beside, summary_fr
 from app.conversations.windows.active_window import window_from
 from app.conversations.windows.rolling_window import (
     INHERIT,
+    OwnWindow,
     RollingWindow,
     WindowDefaults,
     agent_window,
     conversation_window,
     own_from,
 )
+from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.calibration import Calibration
 
@@ -107,7 +108,7 @@ def newest_message_at(conversation_id: str) -> str:
     )"""
 
 
-_MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
+_MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 SETTINGS_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
     LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
@@ -118,63 +119,37 @@ SETTINGS_JOINS = f"""
 
 def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
     """Return an agent from its row."""
-    return Agent(
-        agent_id=AgentId(row["agent_id"]),
-        name=row["name"],
-        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
+    own_window: OwnWindow = INHERIT if row["inherits_window"] else row["rolling_window_seconds"]
+    return read(
+        Agent,
+        row,
+        settings=read(StoredSettings, row),
         versions=_versions_from(row),
-        rolling_window=agent_window(
-            INHERIT if row["inherits_window"] else row["rolling_window_seconds"], defaults
-        ),
+        rolling_window=agent_window(own_window, defaults),
         cleared_at=row["last_cleared_at"],
     )
 
 
 def state_from(row: Any) -> ConversationState:
     """Return a conversation's state from its row."""
-    compaction_id = row["compaction_id"]
-    return ConversationState(
-        head_seq=row["head_seq"],
-        turns=row["turns"],
-        tokens=row["tokens"],
+    span = Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None
+    is_of_this_view = row["unstored_version"] == row["view_version"]
+    return read(
+        ConversationState,
+        row,
         calls=Calls(
             dict(zip(row["open_calls"], row["open_seqs"], strict=True)),
             row["group_seq"],
             tuple(row["provider_calls"]),
             row["is_answering"],
         ),
-        view_version=row["view_version"],
-        compaction_id=str(compaction_id) if compaction_id else None,
-        hidden_span=Span(row["span_start"], row["span_end"])
-        if row["span_start"] is not None
-        else None,
-        summary_tokens=row["summary_tokens"],
-        hidden_tokens=row["hidden_tokens"],
-        hidden_messages=row["hidden_messages"],
+        hidden_span=span,
         kept_seqs=tuple(row["kept"]),
-        view_cause=row["view_cause"],
         results_cleared_through=row["trimmed_through"],
-        mentions=tuple(row["mentions"]),
-        promoted=tuple(row["promoted"]),
-        promoted_turn=row["promoted_turn"],
         resume_at_tokens=row["resume_at"],
-        is_due=row["is_due"],
-        is_resting=row["is_resting"],
-        failures=row["failures"],
+        became_due=False,
         window=window_from(row["since"], row["parts"]),
-        outside_tokens=row["outside_tokens"],
-        outside_messages=row["outside_messages"],
-        window_seconds=row["window_seconds"],
-        cleared_at=row["cleared_at"],
-        cleared_seq=row["cleared_seq"],
-        oldest_at=row["oldest_at"],
-        redacted_version=row["redacted_version"],
-        unstored_tokens=row["unstored_tokens"]
-        if row["unstored_version"] == row["view_version"]
-        else 0,
+        unstored_tokens=row["unstored_tokens"] if is_of_this_view else 0,
     )
 
 
@@ -240,23 +215,16 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         agent = StoredSettings(
             row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
         )
-    return Conversation(
-        conversation_id=ConversationId(str(row["conversation_id"])),
-        agent_id=row["agent_id"],
-        counter=row["counter"],
-        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
+    return read(
+        Conversation,
+        row,
+        settings=read(StoredSettings, row),
         agent=agent,
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
         state=state_from(row),
-        model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
         rolling_window=_window_from(row, defaults),
-        own_id=row["own_id"],
-        expires_at=row["expires_at"],
     )
 
 
@@ -282,15 +250,11 @@ def calibration_from(row: Any) -> Calibration | None:
 
 def stored_message_from(row: Any) -> StoredMessage:
     """Return a message of a transcript from its row."""
-    return StoredMessage(
+    return read(
+        StoredMessage,
+        row,
         id=MessageId(row["message_id"]),
-        seq=row["seq"],
-        turn=row["turn"],
-        role=row["role"],
-        format=row["format"],
         token_count=row["tokens"] + row["reasoning_tokens"],
-        body=row["body"],
-        created_at=row["created_at"],
         stored_output=row["output"],
     )
 
@@ -358,25 +322,9 @@ def summaries_from(made: str) -> tuple[Summary, ...]:
 
 def compaction_from(row: Any) -> Compaction:
     """Return a receipt; one that a redaction has emptied has no view."""
-    parent = row["parent_id"]
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    read: dict[str, Any] = {
-        "compaction_id": str(row["compaction_id"]),
-        "parent_id": str(parent) if parent else None,
-        "strategies_run": tuple(row["strategies_run"]),
-        "hidden_span": span,
-        "view": view,
-        "made": summaries_from(row["made"]),
-        "degraded": tuple(row["degraded"]),
-    }
-    names = {field.name for field in fields(Compaction)} - read.keys()
-    return Compaction(**read, **{name: row[name] for name in names})
-
-
-def plain(value: Any) -> Any:
-    """Return a value of a row as JSON has it: ids as text."""
-    return str(value) if isinstance(value, UUID) else value
+    return read(Compaction, row, hidden_span=span, view=view, made=summaries_from(row["made"]))

@@ -82,14 +82,13 @@ class ConversationCreate(SettingsCreate):
     )
 
     conversation_id: ConversationId | None = None
-    agent_id: AgentId | None = Field(default=None, description="The agent it belongs to.")
+    agent_id: AgentId | None = None
+    """The agent it belongs to."""
     rolling_window_seconds: OwnRollingWindow = INHERIT
-    expires_at: Time | None = Field(
-        default=None, description="When it expires; null for never, without `ttl_seconds`."
-    )
-    ttl_seconds: TtlSeconds | None = Field(
-        default=None, description="Seconds from now until it expires, instead of `expires_at`."
-    )
+    expires_at: Time | None = None
+    """When it expires; null for never, without `ttl_seconds`."""
+    ttl_seconds: TtlSeconds | None = None
+    """Seconds from now until it expires, instead of `expires_at`."""
 
     def expiry(self) -> Expiry:
         """Return the expiry that the caller gives."""
@@ -105,17 +104,13 @@ class ConversationPatch(SettingsPatch):
         {"ttl_seconds": 86_400},
     )
 
-    agent_id: AgentId | None = Field(
-        default=None, description="The agent it belongs to from now on; null for none."
-    )
+    agent_id: AgentId | None = None
+    """The agent it belongs to from now on; null for none."""
     rolling_window_seconds: OwnRollingWindow = None
-    expires_at: Time | None = Field(
-        default=None, description="A new time of expiry; null for never."
-    )
-    ttl_seconds: TtlSeconds | None = Field(
-        default=None,
-        description="Seconds from now until it expires, instead of `expires_at`; null for never.",
-    )
+    expires_at: Time | None = None
+    """A new time of expiry; null for never."""
+    ttl_seconds: TtlSeconds | None = None
+    """Seconds from now until it expires, instead of `expires_at`; null for never."""
 
     def expiry(self) -> Expiry | None:
         """Return the new expiry, None where it stays."""
@@ -127,47 +122,51 @@ class ConversationPatch(SettingsPatch):
 class ConversationItem(ListedSettings):
     """A conversation in a list."""
 
-    conversation_id: str = Field(description="Id of the conversation.")
-    agent_id: str | None = Field(description="The agent it belongs to.")
-    head_seq: int = Field(description="Seq of the newest message; 0 for an empty log.")
-    turns: int = Field(description="User messages so far.")
-    message_count: int = Field(description="Messages in the log.")
-    tokens: int = Field(description="Tokens of the whole log, by the conversation's counter.")
-    last_cleared_at: datetime | None = Field(
-        description="When it was last cleared, alone or with its agent; null if it never was."
-    )
-    last_message_at: datetime | None = Field(
-        description="When its newest message was received; null without messages."
-    )
-    expires_at: datetime | None = Field(
-        description="From then on it is answered as unknown, and soon deleted; null for never."
-    )
+    conversation_id: str
+    """Id of the conversation."""
+    agent_id: str | None
+    """The agent it belongs to."""
+    head_seq: int
+    """Seq of the newest message; 0 for an empty log."""
+    turns: int
+    """User messages so far."""
+    message_count: int
+    """Messages in the log."""
+    tokens: int
+    """Tokens of the whole log, by the conversation's counter."""
+    last_cleared_at: datetime | None
+    """When it was last cleared, alone or with its agent; null if it never was."""
+    last_message_at: datetime | None
+    """When its newest message was received; null without messages."""
+    expires_at: datetime | None
+    """From then on it is answered as unknown, and soon deleted; null for never."""
 
 
 class LastCompaction(ResponseSchema):
     """The newest compaction of a conversation."""
 
-    compaction_id: str = Field(description="Its id.")
-    created_at: datetime = Field(description="When it was applied.")
-    trigger: Trigger = Field(description="Why it ran.")
+    compaction_id: str
+    """Its id."""
+    created_at: datetime
+    """When it was applied."""
+    trigger: Trigger
+    """Why it ran."""
 
 
 class ConversationUsage(ResponseSchema):
     """How full the context window of a conversation is, and what it cost."""
 
-    budget: Budget | None = Field(
-        description="The budget of the next build; null without a known context window."
-    )
-    pressure: Pressure | None = Field(description="The highest level reached.")
+    budget: Budget | None
+    """The budget of the next build; null without a known context window."""
+    pressure: Pressure | None
+    """The highest level reached."""
     cost_usd: float | None = Field(
         description=f"Price of its calls of the last {MAX_DAYS} days; null where none has a price."
     )
-    saved_tokens: int = Field(
-        description="Tokens of the log that its calls of these days did not send."
-    )
-    last_compaction: LastCompaction | None = Field(
-        description="Its newest compaction, undone or not; null without one."
-    )
+    saved_tokens: int
+    """Tokens of the log that its calls of these days did not send."""
+    last_compaction: LastCompaction | None
+    """Its newest compaction, undone or not; null without one."""
 
 
 class ListedConversation(ConversationItem):
@@ -175,7 +174,8 @@ class ListedConversation(ConversationItem):
 
     model_config = examples({**_ITEM, "usage": _USAGE})
 
-    usage: ConversationUsage | None = Field(description="With `include=usage`; null without it.")
+    usage: ConversationUsage | None
+    """With `include=usage`; null without it."""
 
 
 class ClearedConversation(ResponseSchema):
@@ -189,9 +189,12 @@ class ClearedConversation(ResponseSchema):
         }
     )
 
-    conversation_id: str = Field(description="Id of the conversation.")
-    last_cleared_at: datetime = Field(description="Payloads show no message from before.")
-    head_seq: int = Field(description="Seq of the newest message that was cleared.")
+    conversation_id: str
+    """Id of the conversation."""
+    last_cleared_at: datetime
+    """Payloads show no message from before."""
+    head_seq: int
+    """Seq of the newest message that was cleared."""
 
 
 class ConversationPage(Page[ListedConversation]):

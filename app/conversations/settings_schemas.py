@@ -70,14 +70,14 @@ PolicyPatch: Any = _patch_of(Policy)
 class SettingsCreate(RequestSchema):
     """The settings of a new agent or conversation."""
 
-    model: ModelName | None = Field(
-        default=None, description="Its own model; null inherits from the agent or the service."
-    )
-    policy: PolicyPatch | None = Field(default=None, description="Its own policy settings.")
-    sections: StoredSections = Field(
-        default_factory=list, description="Its own sections of the system prompt."
-    )
-    tools: StoredTools = Field(default_factory=list, description="Its own tools.")
+    model: ModelName | None = None
+    """Its own model; null inherits from the agent or the service."""
+    policy: PolicyPatch | None = None
+    """Its own policy settings."""
+    sections: StoredSections = Field(default_factory=list)
+    """Its own sections of the system prompt."""
+    tools: StoredTools = Field(default_factory=list)
+    """Its own tools."""
     metadata: Metadata = Field(default_factory=dict)
 
     def creation(self) -> dict[str, Any]:
@@ -97,14 +97,12 @@ class SettingsCreate(RequestSchema):
 class SettingsPatch(RequestSchema):
     """A change of settings; omitted fields stay unchanged."""
 
-    model: ModelName | None = Field(
-        default=None, description="`null` inherits from the agent or the service again."
-    )
-    policy: PolicyPatch | None = Field(
-        default=None,
-        description="Merged leaf by leaf: a null leaf inherits again, a null policy resets all.",
-    )
-    metadata: Metadata = Field(default_factory=dict, description="Replaces the stored metadata.")
+    model: ModelName | None = None
+    """`null` inherits from the agent or the service again."""
+    policy: PolicyPatch | None = None
+    """Merged leaf by leaf: a null leaf inherits again, a null policy resets all."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Replaces the stored metadata."""
 
     def patch(self, **own: Any) -> Patch:
         """Return the change, with further fields of the resource."""
@@ -120,26 +118,37 @@ class SettingsPatch(RequestSchema):
 class ListedSettings(ResponseSchema):
     """What a list shows of the settings."""
 
-    model: str | None = Field(description="Its own model; null inherits.")
-    metadata: Metadata = Field(description="As the caller gave it.")
-    rolling_window_seconds: int | None = Field(
-        description="Effective maximum age of the messages shown; null is no limit."
-    )
-    rolling_window_source: WindowSource = Field(description="The level that sets this age.")
-    created_at: datetime = Field(description="When it was created.")
-    updated_at: datetime = Field(description="When its settings last changed.")
+    model: str | None
+    """Its own model; null inherits."""
+    metadata: Metadata
+    """As the caller gave it."""
+    rolling_window_seconds: int | None
+    """Effective maximum age of the messages shown; null is no limit."""
+    rolling_window_source: WindowSource
+    """The level that sets this age."""
+    created_at: datetime
+    """When it was created."""
+    updated_at: datetime
+    """When its settings last changed."""
 
 
 class EffectiveSettings(ResponseSchema):
     """Settings with those inherited."""
 
-    effective_model: str | None = Field(description="The model after inheritance.")
-    policy: Policy = Field(description="The effective policy: a value for every setting.")
-    policy_overrides: AnyObject = Field(description="Its own policy settings.")
-    sections: list[ShownSection] = Field(description="Its own sections of the system prompt.")
-    sections_version: int = Field(description="Version of the sections; 0 for none.")
-    tools: list[AnyTool] = Field(description="Its own tools, as the caller gave them.")
-    tools_version: int = Field(description="Version of the tools; 0 for none.")
+    effective_model: str | None
+    """The model after inheritance."""
+    policy: Policy
+    """The effective policy: a value for every setting."""
+    policy_overrides: AnyObject
+    """Its own policy settings."""
+    sections: list[ShownSection]
+    """Its own sections of the system prompt."""
+    sections_version: int
+    """Version of the sections; 0 for none."""
+    tools: list[AnyTool]
+    """Its own tools, as the caller gave them."""
+    tools_version: int
+    """Version of the tools; 0 for none."""
 
 
 def listed_settings(resource: Agent | Conversation) -> dict[str, Any]:

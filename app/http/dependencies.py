@@ -16,10 +16,10 @@ from app.common.sendable import is_sendable
 from app.compaction.background import JobService
 from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
+from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
 from app.context.call_history.service import CallHistoryService
 from app.context.models.service import RegistryService
-from app.context.service import ContextService
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService

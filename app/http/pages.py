@@ -23,10 +23,10 @@ RowCounts = TypeAliasType(
 class Page(ResponseSchema, Generic[Item]):
     """A page of a list."""
 
-    data: list[Item] = Field(description="The items of this page.")
-    next_cursor: str | None = Field(
-        description="The `cursor` of the next page; null on the last page."
-    )
+    data: list[Item]
+    """The items of this page."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
 
 
 def page_by_id(
@@ -45,4 +45,5 @@ class Deleted(ResponseSchema):
         json_schema_extra={"examples": [{"deleted": {"conversations": 1, "messages": 42}}]}
     )
 
-    deleted: RowCounts = Field(description="Rows deleted, by table.")
+    deleted: RowCounts
+    """Rows deleted, by table."""

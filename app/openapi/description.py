@@ -9,13 +9,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.common.answers import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
 from app.conversations.events.schemas import StreamedEvent
 from app.conversations.list_filters import METADATA_FILTER
@@ -135,7 +141,7 @@ def _complete(document: dict[str, Any]) -> None:
     schemas["MetadataFilter"] = METADATA_FILTER
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    _restore_examples(schemas)
+    _complete_schemas(schemas)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _drop_fastapi_errors(operation["responses"])
@@ -158,12 +164,39 @@ def _complete(document: dict[str, Any]) -> None:
     document["security"] = [{API_KEY_SCHEME: []}]
 
 
-def _restore_examples(schemas: dict[str, Any]) -> None:
-    """Restore examples: FastAPI drops all nulls of the document, also in examples."""
-    for model in (*_subclasses_of(RequestSchema), *_subclasses_of(ResponseSchema)):
-        extra = model.model_config.get("json_schema_extra")
-        if model.__name__ in schemas and isinstance(extra, dict) and "examples" in extra:
-            schemas[model.__name__]["examples"] = extra["examples"]
+def _complete_schemas(schemas: dict[str, Any]) -> None:
+    """Add the descriptions of fields, and examples: FastAPI drops all nulls of the document."""
+    documented = cache(_docs_by_class)
+    for model in (*_subclasses_of(RequestSchema), *_subclasses_of(ResponseSchema), *ANSWERS):
+        if (schema := schemas.get(model.__name__)) is None:
+            continue
+        config = getattr(model, "model_config", None) or vars(model).get("__pydantic_config__", {})
+        if "examples" in (extra := config.get("json_schema_extra", {})):
+            schema["examples"] = extra["examples"]
+        for kind in reversed(model.__mro__):
+            for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
+                if field := schema.get("properties", {}).get(name.rstrip("_")):
+                    field["description"] = text
+
+
+def _docs_by_class(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings below the fields of the classes of a module of the service."""
+    if not module.startswith("app."):
+        return {}
+    classes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {
+        each.name: {
+            field.target.id: " ".join(below.value.value.split())
+            for field, below in pairwise(each.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        }
+        for each in classes
+        if isinstance(each, ast.ClassDef)
+    }
 
 
 def _subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from app.http.fields import ResponseSchema, examples
 
 
@@ -12,6 +10,9 @@ class CallerShown(ResponseSchema):
 
     model_config = examples({"tenant_id": "acme", "key_id": "3f9a0c11d2e4", "read_only": False})
 
-    tenant_id: str = Field(description="The tenant.")
-    key_id: str | None = Field(description="Id of the key; null while the service has no keys.")
-    read_only: bool = Field(description="Whether it may only read.")
+    tenant_id: str
+    """The tenant."""
+    key_id: str | None
+    """Id of the key; null while the service has no keys."""
+    read_only: bool
+    """Whether it may only read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from app.http.fields import ResponseSchema
 
@@ -14,7 +14,8 @@ class Health(ResponseSchema):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
-    status: Literal["ok"] = Field(description="Always `ok`.")
+    status: Literal["ok"]
+    """Always `ok`."""
 
 
 class Ready(Health):
@@ -22,7 +23,6 @@ class Ready(Health):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok", "degraded": []}]})
 
-    degraded: list[str] = Field(
-        description="What does not work: `summarizer_without_key` if the key of the configured"
-        " summarizer is missing."
-    )
+    degraded: list[str]
+    """What does not work: `summarizer_without_key` if the key of the configured summarizer is
+    missing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from app.http.fields import ResponseSchema, examples
 
 
@@ -22,10 +20,17 @@ class ServiceLinks(ResponseSchema):
         }
     )
 
-    name: str = Field(description="Name of the service.")
-    version: str = Field(description="Version of the service.")
-    inspector: str = Field(description="Path of the inspector, for a browser.")
-    docs: str = Field(description="Path of the API reference, for a browser.")
-    openapi: str = Field(description="Path of the OpenAPI document.")
-    health: str = Field(description="Path of the liveness check.")
-    readiness: str = Field(description="Path of the readiness check.")
+    name: str
+    """Name of the service."""
+    version: str
+    """Version of the service."""
+    inspector: str
+    """Path of the inspector, for a browser."""
+    docs: str
+    """Path of the API reference, for a browser."""
+    openapi: str
+    """Path of the OpenAPI document."""
+    health: str
+    """Path of the liveness check."""
+    readiness: str
+    """Path of the readiness check."""

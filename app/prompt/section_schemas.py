@@ -35,25 +35,16 @@ class Section(RequestSchema):
 
     model_config = examples(_EXAMPLE)
 
-    name: str = Field(
-        pattern=NAME_PATTERN,
-        max_length=256,
-        description="Unique in its list. A conversation's section replaces an agent's by name.",
-    )
-    content: str = Field(max_length=MAX_CONTENT_CHARS, description="Text of the section.")
-    kind: Annotated[SectionKind, Field(strict=False)] | None = Field(
-        default=None,
-        description="Kind, which sets its position in the prompt: static kinds first.",
-    )
-    cacheable: bool | None = Field(
-        default=None, description="Whether a cached prefix may end after it; true by default."
-    )
-    order: int | None = Field(
-        default=None,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="Order inside its kind; by default the position in the list.",
-    )
+    name: str = Field(pattern=NAME_PATTERN, max_length=256)
+    """Unique in its list. A conversation's section replaces an agent's by name."""
+    content: str = Field(max_length=MAX_CONTENT_CHARS)
+    """Text of the section."""
+    kind: Annotated[SectionKind, Field(strict=False)] | None = None
+    """Kind, which sets its position in the prompt: static kinds first."""
+    cacheable: bool | None = None
+    """Whether a cached prefix may end after it; true by default."""
+    order: int | None = Field(default=None, ge=-1_000_000, le=1_000_000)
+    """Order inside its kind; by default the position in the list."""
 
 
 Sections = Annotated[
@@ -95,11 +86,16 @@ class ToolList(RequestSchema):
 class ShownSection(ResponseSchema):
     """A section with all its fields."""
 
-    name: str = Field(description="Unique in its list.")
-    content: str = Field(description="Text of the section.")
-    kind: SectionKind = Field(description="Kind, which sets its position in the prompt.")
-    cacheable: bool = Field(description="Whether a cached prefix may end after it.")
-    order: int = Field(description="Order inside its kind.")
+    name: str
+    """Unique in its list."""
+    content: str
+    """Text of the section."""
+    kind: SectionKind
+    """Kind, which sets its position in the prompt."""
+    cacheable: bool
+    """Whether a cached prefix may end after it."""
+    order: int
+    """Order inside its kind."""
 
 
 class ShownSections(ResponseSchema):
@@ -109,8 +105,10 @@ class ShownSections(ResponseSchema):
         {"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}
     )
 
-    sections: list[ShownSection] = Field(description="The sections, in the order of the request.")
-    version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")
+    sections: list[ShownSection]
+    """The sections, in the order of the request."""
+    version: int
+    """Version of the list: 1 for the first one, 0 if none was set."""
 
 
 class ShownTools(ResponseSchema):
@@ -118,8 +116,10 @@ class ShownTools(ResponseSchema):
 
     model_config = examples({"tools": [TOOL_EXAMPLE], "version": 2})
 
-    tools: list[AnyTool] = Field(description="The tools, as in the request.")
-    version: int = Field(description="Version of the list: 1 for the first one, 0 if none was set.")
+    tools: list[AnyTool]
+    """The tools, as in the request."""
+    version: int
+    """Version of the list: 1 for the first one, 0 if none was set."""
 
 
 Version = Annotated[

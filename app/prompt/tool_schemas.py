@@ -66,10 +66,10 @@ class ToolDefinitions(ResponseSchema):
 
     model_config = examples(_DEFINITIONS)
 
-    format: FormatName = Field(description="The format of the definitions.")
-    tools: list[AnyTool] = Field(
-        description="Definitions to add to `tools`. Gemini: one tool that declares all functions."
-    )
+    format: FormatName
+    """The format of the definitions."""
+    tools: list[AnyTool]
+    """Definitions to add to `tools`. Gemini: one tool that declares all functions."""
 
 
 class ToolCallRequest(RequestSchema):
@@ -79,11 +79,9 @@ class ToolCallRequest(RequestSchema):
 
     format: NativeFormat = FormatName.OPENAI_CHAT
     tool_call: ToolCallObject
-    native: bool = Field(
-        default=False,
-        description="Whether the call's payload defers tools with the provider's own mechanism:"
-        " then `anthropic` gets references to the tools found instead of their definitions.",
-    )
+    native: bool = False
+    """Whether the call's payload defers tools with the provider's own mechanism: then
+    `anthropic` gets references to the tools found instead of their definitions."""
 
 
 class ToolCallAnswer(ResponseSchema):
@@ -101,11 +99,12 @@ class ToolCallAnswer(ResponseSchema):
         }
     )
 
-    format: FormatName = Field(description="The format of the message.")
-    message: MessageObject = Field(
-        description="The tool message, to append and to send to the model."
-    )
-    is_error: bool = Field(description="Whether the message is an error for the model.")
+    format: FormatName
+    """The format of the message."""
+    message: MessageObject
+    """The tool message, to append and to send to the model."""
+    is_error: bool
+    """Whether the message is an error for the model."""
 
 
 class ToolSearchRequest(RequestSchema):
@@ -114,24 +113,15 @@ class ToolSearchRequest(RequestSchema):
     model_config = examples({"query": "weather forecast"})
 
     query: str = Field(
-        min_length=1,
-        max_length=MAX_QUERY,
-        pattern=r"\S",
-        description="What the tool does, in a few words, or its exact name.",
-        examples=["weather forecast"],
+        min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["weather forecast"]
     )
-    limit: int = Field(
-        default=DEFAULT_TOOL_MATCHES,
-        ge=1,
-        le=MAX_TOOL_MATCHES,
-        description="Maximum number of tools.",
-    )
+    """What the tool does, in a few words, or its exact name."""
+    limit: int = Field(default=DEFAULT_TOOL_MATCHES, ge=1, le=MAX_TOOL_MATCHES)
+    """Maximum number of tools."""
     format: NativeFormat = FormatName.OPENAI_CHAT
-    tools: Tools | None = Field(
-        default=None,
-        description="Definitions that are sent with builds only. They are searched as well, and"
-        " replace stored ones of the same name.",
-    )
+    tools: Tools | None = None
+    """Definitions that are sent with builds only. They are searched as well, and replace stored
+    ones of the same name."""
 
 
 class ToolSearchAnswer(ResponseSchema):
@@ -139,12 +129,13 @@ class ToolSearchAnswer(ResponseSchema):
 
     model_config = examples(_FOUND)
 
-    format: FormatName = Field(description="The format of the definitions.")
-    tools: list[AnyTool] = Field(
-        description="Full definitions, best first. Gemini: one tool that declares all functions."
-    )
-    names: list[str] = Field(description="Names of the matching tools, best first.")
-    total: int = Field(description="Number of tools that were searched.")
-    promoted: list[str] = Field(
-        description="All tools promoted in the current turn; builds do not defer them."
-    )
+    format: FormatName
+    """The format of the definitions."""
+    tools: list[AnyTool]
+    """Full definitions, best first. Gemini: one tool that declares all functions."""
+    names: list[str]
+    """Names of the matching tools, best first."""
+    total: int
+    """Number of tools that were searched."""
+    promoted: list[str]
+    """All tools promoted in the current turn; builds do not defer them."""

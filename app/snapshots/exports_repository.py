@@ -17,11 +17,12 @@ from asyncpg import UniqueViolationError
 
 from app.common import json_text
 from app.common.pages import Bound, Page
-from app.conversations.rows import plain
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import assigned, equal, plain
+from app.database.tables import TABLES
 from app.snapshots.export_format import IMPORTING_TENANT, KEYS, RecordKind
 
 _TABLES = {
@@ -33,96 +34,20 @@ _TABLES = {
     RecordKind.REDACTION: "redactions",
     RecordKind.COMPACTION: "compactions",
 }
-_BLOB_COLUMNS = {
-    "blob_id": "text",
-    "byte_size": "bigint",
-    "line_count": "bigint",
-    "sha256": "text",
-    "media_type": "text",
-    "tool_name": "text",
-    "tool_call_id": "text",
-    "attached": "boolean",
-    "content_id": "uuid",
-    "object_key": "text",
-    "collected_at": "timestamptz",
+_COMPUTED = (
+    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
+)
+"""The columns of a message that an import computes."""
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "blobs": ("created_at",),
+    "messages": _COMPUTED,
+    "compactions": ("target_tokens",),
 }
 COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
-    RecordKind.VERSION: {
-        "kind": "text",
-        "version": "bigint",
-        "body": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.BLOB: _BLOB_COLUMNS,
-    RecordKind.MESSAGE: {
-        "seq": "bigint",
-        "message_id": "text",
-        "role": "text",
-        "format": "text",
-        "call_ids": "text",
-        "joins": "boolean",
-        "body": "text",
-        "timestamp": "text",
-        "created_at": "timestamptz",
-        "output": "text",
-        "at": "timestamptz",
-        "late_at": "timestamptz",
-    },
-    RecordKind.BLOB_USE: {"blob_id": "text", "seq": "bigint"},
-    RecordKind.PIN: {"seq": "bigint", "created_at": "timestamptz"},
-    RecordKind.REDACTION: {
-        "seq": "bigint",
-        "message_id": "text",
-        "reason": "text",
-        "key_id": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.COMPACTION: {
-        "compaction_id": "uuid",
-        "parent_id": "uuid",
-        "trigger": "text",
-        "strategy": "text",
-        "span_start": "bigint",
-        "span_end": "bigint",
-        "summary": "text",
-        "summary_tokens": "integer",
-        "before_tokens": "bigint",
-        "after_tokens": "bigint",
-        "before_msg_count": "bigint",
-        "after_msg_count": "bigint",
-        "model": "text",
-        "prompt_hash": "text",
-        "cost_usd": "double precision",
-        "duration_ms": "integer",
-        "policy_strategy": "text",
-        "strategies_run": "text[]",
-        "view": "text",
-        "made": "text",
-        "hidden_tokens": "bigint",
-        "hidden_messages": "bigint",
-        "calls": "integer",
-        "input_tokens": "bigint",
-        "output_tokens": "bigint",
-        "degraded": "text[]",
-        "summary_input": "text",
-        "cached_tokens": "bigint",
-        "undone_at": "timestamptz",
-        "created_at": "timestamptz",
-    },
+    kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
+    for kind, table in _TABLES.items()
 }
 """The columns of a record with their types, by kind."""
-COMPUTED = {
-    RecordKind.MESSAGE: {
-        "tokens": "integer",
-        "reasoning_tokens": "integer",
-        "call_names": "text",
-        "has_media": "boolean",
-        "turn": "bigint",
-        "total_tokens": "bigint",
-        "fragment": "text",
-    }
-}
-"""Columns that an import computes."""
 _WRITTEN = ("body", "fragment")
 """The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
@@ -134,17 +59,17 @@ _LARGE = {
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 PAGE_ROWS = 500
 
-_OWN = "conversation_id = CAST(:conversation_id AS uuid)"
+_OWN = equal("conversation_id")
 
 
 def _page(kind: RecordKind) -> Statement:
     columns, keys = COLUMNS[kind], ", ".join(KEYS[kind])
     after = ", ".join(f"CAST(:after_{name} AS {columns[name]})" for name in KEYS[kind])
-    ends = "AND seq <= CAST(:head_seq AS bigint)" if "seq" in columns else ""
+    ends = "AND seq <= :head_seq" if "seq" in columns else ""
     rows = f"""
         SELECT {", ".join(columns)} FROM {_TABLES[kind]}
         WHERE {_OWN} AND ({keys}) > ({after}) {ends}
-        ORDER BY {keys} LIMIT CAST(:limit AS bigint)"""
+        ORDER BY {keys} LIMIT :limit"""
     if kind not in _LARGE:
         return Statement(rows)
     return Statement(bounded(rows, tuple(columns), lengths(*_LARGE[kind]), keys))
@@ -161,9 +86,7 @@ SETTINGS = Statement(
             h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.newest_at, h.mentions,
             h.compaction_id, h.kept
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-            AND {NOT_EXPIRED}
+        WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
 
@@ -171,7 +94,7 @@ BEGIN = Statement(
     f"""
         WITH added AS (
             INSERT INTO conversations (conversation_id, tenant_id)
-            VALUES (CAST(:conversation_id AS uuid), '{IMPORTING_TENANT}')
+            VALUES (:conversation_id, '{IMPORTING_TENANT}')
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         )
@@ -189,7 +112,9 @@ RENEW = Statement(
 
 
 def _add(kind: RecordKind) -> Statement:
-    columns = {**COLUMNS[kind], **COMPUTED.get(kind, {})}
+    columns = dict(COLUMNS[kind])
+    if kind is RecordKind.MESSAGE:
+        columns |= {name: TABLES["messages"].columns[name] for name in _COMPUTED}
     written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
     plain = {name: type for name, type in columns.items() if name not in written}
     typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
@@ -199,8 +124,7 @@ def _add(kind: RecordKind) -> Statement:
     return Statement(
         f"""
         INSERT INTO {_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
-        SELECT CAST(:conversation_id AS uuid),
-            {", ".join((*(f"item.{name}" for name in plain), *values))}
+        SELECT :conversation_id, {", ".join((*(f"item.{name}" for name in plain), *values))}
         FROM ROWS FROM ({", ".join((rows, *arrays))})
             AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
         """,
@@ -210,44 +134,31 @@ def _add(kind: RecordKind) -> Statement:
 
 ADDITIONS = {kind: _add(kind) for kind in _TABLES}
 
+_SETTINGS = (
+    *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
+    *("tools_version", "rolling_window_seconds", "expires_at"),
+)
 PUBLISH = Statement(
     f"""
         UPDATE conversations
-        SET tenant_id = CAST(:tenant_id AS text), own_id = CAST(:own_id AS text),
-            agent_id = CAST(:agent_id AS text),
-            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
-            expires_at = CAST(:expires_at AS timestamptz),
-            model = CAST(:model AS text), policy = CAST(:policy AS text),
-            sections = CAST(:sections AS text), tools = CAST(:tools AS text),
-            metadata = CAST(:metadata AS text),
-            sections_version = CAST(:sections_version AS bigint),
-            tools_version = CAST(:tools_version AS bigint),
+        SET {assigned("tenant_id", "own_id", *_SETTINGS)},
             created_at = statement_timestamp(), updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
+_STATE = (
+    *("counter", "head_seq", "turns", "open_calls", "open_seqs", "group_seq", "provider_calls"),
+    *("is_answering", "resume_at", "promoted", "promoted_turn", "window_seconds", "cleared_at"),
+    *("cleared_seq", "newest_at"),
+)
 SET_HEAD = Statement(
-    f"""
-        UPDATE heads
-        SET counter = CAST(:counter AS text), head_seq = CAST(:head_seq AS bigint),
-            turns = CAST(:turns AS bigint), tokens = CAST(:tokens AS bigint),
-            open_calls = CAST(:open_calls AS text[]), open_seqs = CAST(:open_seqs AS bigint[]),
-            group_seq = CAST(:group_seq AS bigint),
-            provider_calls = CAST(:provider_calls AS text[]),
-            is_answering = CAST(:is_answering AS boolean), resume_at = CAST(:resume_at AS bigint),
-            promoted = CAST(:promoted AS text[]), promoted_turn = CAST(:promoted_turn AS bigint),
-            window_seconds = CAST(:window_seconds AS bigint),
-            cleared_at = CAST(:cleared_at AS timestamptz),
-            cleared_seq = CAST(:cleared_seq AS bigint),
-            newest_at = CAST(:newest_at AS timestamptz)
-        WHERE {_OWN}
-        """
+    f"UPDATE heads SET {assigned(*_STATE)}, tokens = CAST(:tokens AS bigint) WHERE {_OWN}"
 )
 STALE = Statement(
     f"""
         SELECT conversation_id FROM conversations
         WHERE tenant_id = '{IMPORTING_TENANT}' AND updated_at < CAST(:before AS timestamptz)
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
         """
 )
 LOCK = Statement(
@@ -266,7 +177,7 @@ class ExportRepository(Repository):
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
         """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
         row = await self._session.first(
-            SETTINGS, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+            SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return {name: plain(value) for name, value in row.items()} if row is not None else None
 
@@ -284,7 +195,7 @@ class ExportRepository(Repository):
         is_bounded = kind in _LARGE
         rows = await self._session.all(
             PAGES[kind],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             head_seq=head_seq,
             **{f"after_{name}": start[name] for name in KEYS[kind]},
             **(limits(PAGE_ROWS, bound) if is_bounded else {"limit": PAGE_ROWS + 1}),
@@ -299,11 +210,11 @@ class ExportRepository(Repository):
 
     async def begin(self, conversation_id: str) -> bool:
         """Create a conversation that is imported, which no tenant sees; False for a used id."""
-        return await self._session.run(BEGIN, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(BEGIN, conversation_id=conversation_id) == 1
 
     async def renew(self, conversation_id: str) -> bool:
         """Note that an import continues, and lock it; False if it was removed."""
-        return await self._session.run(RENEW, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(RENEW, conversation_id=conversation_id) == 1
 
     async def add(
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
@@ -318,7 +229,7 @@ class ExportRepository(Repository):
         try:
             await self._session.run(
                 ADDITIONS[kind],
-                conversation_id=UUID(conversation_id),
+                conversation_id=conversation_id,
                 rows=json_text.dumps(rows),
                 **written,
             )
@@ -340,11 +251,11 @@ class ExportRepository(Repository):
             PUBLISH,
             **parameters,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             own_id=own_id,
         )
         parameters = {name: state[name] for name in SET_HEAD.names if name in state}
-        await self._session.run(SET_HEAD, **parameters, conversation_id=UUID(conversation_id))
+        await self._session.run(SET_HEAD, **parameters, conversation_id=conversation_id)
         return is_published == 1
 
     async def stale(self, before: datetime, limit: int) -> list[str]:
@@ -354,5 +265,5 @@ class ExportRepository(Repository):
 
     async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
         """Lock an import against continuing; False if it has continued since a time."""
-        row = await self._session.first(LOCK, conversation_id=UUID(conversation_id), before=before)
+        row = await self._session.first(LOCK, conversation_id=conversation_id, before=before)
         return row is not None

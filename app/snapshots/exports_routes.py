@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict
@@ -50,8 +50,10 @@ _LINES: dict[str, Any] = {
 class ImportedContent(ResponseSchema):
     """What was imported."""
 
-    messages: int = Field(description="Messages of the log.")
-    blobs: int = Field(description="Tool outputs, with collected ones.")
+    messages: int
+    """Messages of the log."""
+    blobs: int
+    """Tool outputs, with collected ones."""
 
 
 class ImportedConversation(ShownConversation):
@@ -59,7 +61,8 @@ class ImportedConversation(ShownConversation):
 
     model_config = examples({**CONVERSATION, "imported": {"messages": 12, "blobs": 1}})
 
-    imported: ImportedContent = Field(description="What was imported.")
+    imported: ImportedContent
+    """What was imported."""
 
 
 @router.get(

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from app.blobs.blobs import Blob
 from app.common.errors import NotFound
@@ -17,27 +16,23 @@ from app.conversations.conversation import ConversationState
 from app.conversations.messages.redactions_repository import REDACTION_LOCK
 from app.database.connections import Statement
 from app.database.repository import Repository
-from app.snapshots.export_format import RecordKind
-from app.snapshots.exports_repository import COLUMNS, COMPUTED
+from app.database.tables import TABLES
 
 COPIED = {
-    "conversations": (
-        *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
-        *("sections_version", "tools_version", "rolling_window_seconds", "expires_at"),
-    ),
-    "conversation_versions": (*COLUMNS[RecordKind.VERSION],),
-    "messages": (*COLUMNS[RecordKind.MESSAGE], *COMPUTED[RecordKind.MESSAGE]),
-    "pins": (*COLUMNS[RecordKind.PIN],),
-    "redactions": (*COLUMNS[RecordKind.REDACTION],),
-    "compactions": (*(COLUMNS[RecordKind.COMPACTION].keys() - {"undone_at"}), "target_tokens"),
-    "blobs": (*(COLUMNS[RecordKind.BLOB].keys() - {"object_key"}), "created_at"),
-    "blob_uses": (*COLUMNS[RecordKind.BLOB_USE],),
-    "blob_chunks": (
-        *("content_id", "number", "start", "newlines", "size", "data"),
-        *("object_start", "object_size"),
-    ),
+    table: tuple(TABLES[table].without("conversation_id", *own))
+    for table, own in {
+        "conversations": ("metadata", "own_id", "origin_id", "created_at", "updated_at"),
+        "conversation_versions": (),
+        "messages": (),
+        "pins": (),
+        "redactions": (),
+        "compactions": ("undone_at",),
+        "blobs": ("object_key",),
+        "blob_uses": (),
+        "blob_chunks": (),
+    }.items()
 }
-"""The columns that are copied to a fork, by table."""
+"""The columns that are copied to a fork, by table: all but those that a fork has of its own."""
 
 
 def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
@@ -52,15 +47,14 @@ def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
     return f"INSERT INTO {table} ({', '.join(into)}) SELECT {', '.join(values)}"
 
 
-_METADATA = ("metadata", "coalesce(CAST(:metadata AS text), source.metadata)")
-_OWN_ID = ("own_id", "CAST(:own_id AS text)")
+_METADATA = ("metadata", "coalesce(:metadata, source.metadata)")
+_OWN_ID = ("own_id", ":own_id")
 _ORIGIN = ("origin_id", "coalesce(source.origin_id, source.conversation_id)")
 ADD = Statement(
     f"""
         WITH source AS (
             SELECT * FROM conversations
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND tenant_id = CAST(:tenant_id AS text)
+            WHERE conversation_id = CAST(:source_id AS uuid) AND tenant_id = :tenant_id
                 AND (expires_at IS NULL OR expires_at > now())
         ), added AS (
             {_copied("conversations", "source", _METADATA, _OWN_ID, _ORIGIN)} FROM source
@@ -84,13 +78,13 @@ ADD = Statement(
 # waits for no lock on its source's rows.
 LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
 REDACTED_VERSION = Statement(
-    "SELECT redacted_version FROM heads WHERE conversation_id = CAST(:conversation_id AS uuid)"
+    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
 )
 
 REFS = Statement(
     """
         SELECT DISTINCT blob_id FROM blob_uses
-        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
         """
 )
 
@@ -123,7 +117,7 @@ def _copy_through(table: str) -> Statement:
     return Statement(
         f"""
         {_copied(table)} FROM {table}
-        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
         """,
         is_long=True,
     )
@@ -134,8 +128,7 @@ CHAIN = Statement(
     """
         WITH RECURSIVE chain AS (
             SELECT compaction_id, parent_id FROM compactions
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND compaction_id = CAST(:compaction_id AS uuid)
+            WHERE conversation_id = CAST(:source_id AS uuid) AND compaction_id = :compaction_id
             UNION ALL
             SELECT parent.compaction_id, parent.parent_id
             FROM chain
@@ -160,7 +153,7 @@ COPY_MESSAGES = Statement(
     f"""
         {_copied("messages", "m")} FROM messages m
         WHERE m.conversation_id = CAST(:source_id AS uuid)
-            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+            AND m.seq > :after_seq AND m.seq <= :through_seq
         ORDER BY m.seq
         """,
     is_long=True,
@@ -170,23 +163,19 @@ COPY_MESSAGES = Statement(
 SET_HEAD = Statement(
     """
         UPDATE heads h
-        SET head_seq = CAST(:head_seq AS bigint),
+        SET head_seq = :head_seq,
             turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
-            resume_at = CAST(:resume_at AS bigint),
-            promoted = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
-                THEN CAST(:promoted AS text[]) ELSE '{}' END,
-            promoted_turn = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
-                THEN CAST(:promoted_turn AS bigint) ELSE 0 END,
-            window_seconds = CAST(:window_seconds AS bigint),
-            cleared_at = CAST(:cleared_at AS timestamptz),
-            cleared_seq = CAST(:cleared_seq AS bigint),
+            resume_at = :resume_at, promoted = CASE WHEN :promoted_turn <= last.turn
+                THEN :promoted ELSE '{}' END,
+            promoted_turn = CASE WHEN :promoted_turn <= last.turn
+                THEN :promoted_turn ELSE 0 END,
+            window_seconds = :window_seconds, cleared_at = :cleared_at, cleared_seq = :cleared_seq,
             newest_at = greatest(
-                last.newest_at, CAST(:cleared_at AS timestamptz) + interval '1 microsecond')
+                last.newest_at, :cleared_at + interval '1 microsecond')
         FROM (SELECT 1) AS this
         LEFT JOIN LATERAL (
             SELECT m.turn, m.total_tokens, coalesce(m.at, m.created_at) AS newest_at
-            FROM messages m
-            WHERE m.conversation_id = CAST(:fork_id AS uuid)
+            FROM messages m WHERE m.conversation_id = CAST(:fork_id AS uuid)
             ORDER BY m.seq DESC LIMIT 1
         ) last ON true
         WHERE h.conversation_id = CAST(:fork_id AS uuid)
@@ -213,8 +202,8 @@ class ForkRepository(Repository):
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             metadata=metadata,
             own_id=own_id,
         )
@@ -224,7 +213,7 @@ class ForkRepository(Repository):
 
     async def refs(self, source_id: str, through_seq: int) -> list[str]:
         """Return the ids of the blobs that messages up to a seq refer to."""
-        rows = await self._session.all(REFS, source_id=UUID(source_id), through_seq=through_seq)
+        rows = await self._session.all(REFS, source_id=source_id, through_seq=through_seq)
         return [row["blob_id"] for row in rows]
 
     async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
@@ -234,10 +223,10 @@ class ForkRepository(Repository):
         """
         row = await self._session.first(
             COPY_BLOBS,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             refs=[blob.id for blob in blobs],
-            contents=[UUID(blob.content_id) for blob in blobs],
+            contents=[blob.content_id for blob in blobs],
             keys=[blob.object_key for blob in blobs],
             collected=[blob.collected_at is not None for blob in blobs],
         )
@@ -247,14 +236,12 @@ class ForkRepository(Repository):
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
         """Copy pins and uses of blobs up to a seq, and a compaction with those before it."""
-        keys = {"source_id": UUID(source_id), "fork_id": UUID(fork_id)}
+        keys = {"source_id": source_id, "fork_id": fork_id}
         for statement in COPY_MARKS.values():
             await self._session.run(statement, **keys, through_seq=through_seq)
         if compaction_id is None:
             return
-        chain = await self._session.all(
-            CHAIN, source_id=UUID(source_id), compaction_id=UUID(compaction_id)
-        )
+        chain = await self._session.all(CHAIN, source_id=source_id, compaction_id=compaction_id)
         ids = [row["compaction_id"] for row in chain]
         await self._session.run(COPY_COMPACTIONS, **keys, compaction_ids=ids)
 
@@ -264,8 +251,8 @@ class ForkRepository(Repository):
         """Copy the messages after one seq and up to another; return their number."""
         return await self._session.run(
             COPY_MESSAGES,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             after_seq=after_seq,
             through_seq=through_seq,
         )
@@ -275,7 +262,7 @@ class ForkRepository(Repository):
 
         Returns the view version of the last one, None for a deleted source.
         """
-        key = {"conversation_id": UUID(source_id)}
+        key = {"conversation_id": source_id}
         await self._session.first(LOCK_REDACTIONS, **key)
         row = await self._session.first(REDACTED_VERSION, **key)
         return row["redacted_version"] if row is not None else None
@@ -288,7 +275,7 @@ class ForkRepository(Repository):
         """
         await self._session.run(
             SET_HEAD,
-            fork_id=UUID(fork_id),
+            fork_id=fork_id,
             head_seq=state.head_seq,
             resume_at=state.resume_at_tokens,
             promoted=list(state.promoted),

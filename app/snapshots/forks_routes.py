@@ -42,23 +42,20 @@ class ForkRequest(RequestSchema):
 
     model_config = examples({"at_seq": 12})
 
-    at_seq: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_SEQ,
-        description="Seq of the last message of the fork; the head by default, 0 for an empty log.",
-    )
+    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
     conversation_id: ConversationId | None = None
-    metadata: Metadata | None = Field(
-        default=None, description="Metadata that replaces that of the source conversation."
-    )
+    metadata: Metadata | None = None
+    """Metadata that replaces that of the source conversation."""
 
 
 class ForkedFrom(ResponseSchema):
     """The source of a fork."""
 
-    conversation_id: str = Field(description="Id of the source conversation.")
-    at_seq: int = Field(description="Seq of the last copied message.")
+    conversation_id: str
+    """Id of the source conversation."""
+    at_seq: int
+    """Seq of the last copied message."""
 
 
 class Fork(ShownConversation):
@@ -66,7 +63,8 @@ class Fork(ShownConversation):
 
     model_config = examples(_EXAMPLE)
 
-    forked_from: ForkedFrom = Field(description="The source of the fork.")
+    forked_from: ForkedFrom
+    """The source of the fork."""
 
 
 @router.post(

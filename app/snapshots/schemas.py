@@ -32,9 +32,8 @@ class SnapshotSave(RequestSchema):
 
     model_config = examples({"description": "Working on auth refactor"})
 
-    description: str | None = Field(
-        default=None, max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
-    )
+    description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
+    """The purpose of the snapshot."""
 
 
 _SNAPSHOT: dict[str, Any] = {
@@ -68,10 +67,10 @@ _MESSAGE: dict[str, Any] = {
 class SnapshotModel(ResponseSchema):
     """The model of a conversation in a snapshot."""
 
-    conversation_id: str = Field(description="The conversation.")
-    model: str = Field(
-        description="The model that its payloads were built for, its own or an inherited one."
-    )
+    conversation_id: str
+    """The conversation."""
+    model: str
+    """The model that its payloads were built for, its own or an inherited one."""
 
 
 class Snapshot(ResponseSchema):
@@ -79,27 +78,30 @@ class Snapshot(ResponseSchema):
 
     model_config = examples(_SNAPSHOT)
 
-    session_id: str = Field(description="Id of the snapshot.")
-    timestamp: datetime = Field(description="When it was saved.")
-    description: str | None = Field(description="The purpose of the snapshot.")
-    summary: str = Field(
-        description="A few sentences on what was accomplished, decided and left unfinished;"
-        " `(summary generation failed)` if the model failed."
-    )
-    message_count: int = Field(description="The number of messages.")
-    window_start: datetime = Field(
-        description="Start of the window: the last clear or the rolling window, else the time of"
-        " the first message."
-    )
-    window_end: datetime = Field(description="End of the window.")
-    agent_id: str | None = Field(
-        description="The agent whose conversations were saved, or of the conversation."
-    )
-    conversation_ids: list[str] = Field(description="The conversations that it has messages of.")
-    imported: bool = Field(description="Whether it was imported with its messages.")
-    models: list[SnapshotModel] = Field(
-        description="The models of its conversations, without those that have none."
-    )
+    session_id: str
+    """Id of the snapshot."""
+    timestamp: datetime
+    """When it was saved."""
+    description: str | None
+    """The purpose of the snapshot."""
+    summary: str
+    """A few sentences on what was accomplished, decided and left unfinished; `(summary
+    generation failed)` if the model failed."""
+    message_count: int
+    """The number of messages."""
+    window_start: datetime
+    """Start of the window: the last clear or the rolling window, else the time of the first
+    message."""
+    window_end: datetime
+    """End of the window."""
+    agent_id: str | None
+    """The agent whose conversations were saved, or of the conversation."""
+    conversation_ids: list[str]
+    """The conversations that it has messages of."""
+    imported: bool
+    """Whether it was imported with its messages."""
+    models: list[SnapshotModel]
+    """The models of its conversations, without those that have none."""
 
 
 class SnapshotPage(Page[Snapshot]):
@@ -113,22 +115,25 @@ class SnapshotMessage(ResponseSchema):
 
     model_config = ConfigDict(extra="allow")
 
-    id: str = Field(description="Id of the message in its conversation.")
-    conversation_id: str = Field(description="The conversation of the message.")
-    seq: int = Field(description="Seq of the message.")
-    format: str = Field(description="The format of the message.")
-    created_at: datetime = Field(description="When it was received.")
-    output_ref: AnyObject | None = Field(
-        description="The stored output of a tool result; null for other messages."
-    )
-    content_truncated: bool = Field(
-        description="Whether a preview replaces the content of a tool result."
-    )
-    content_collected: bool = Field(description="Whether the stored output was collected.")
-    given: AnyObject | None = Field(
-        description="Fields of the original message with the name of a field of the service; null"
-        " if there are none."
-    )
+    id: str
+    """Id of the message in its conversation."""
+    conversation_id: str
+    """The conversation of the message."""
+    seq: int
+    """Seq of the message."""
+    format: str
+    """The format of the message."""
+    created_at: datetime
+    """When it was received."""
+    output_ref: AnyObject | None
+    """The stored output of a tool result; null for other messages."""
+    content_truncated: bool
+    """Whether a preview replaces the content of a tool result."""
+    content_collected: bool
+    """Whether the stored output was collected."""
+    given: AnyObject | None
+    """Fields of the original message with the name of a field of the service; null if there are
+    none."""
 
 
 class SnapshotFile(Snapshot):
@@ -136,9 +141,8 @@ class SnapshotFile(Snapshot):
 
     model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
-    messages: list[SnapshotMessage] = Field(
-        description="The messages by conversation, in the order of the log."
-    )
+    messages: list[SnapshotMessage]
+    """The messages by conversation, in the order of the log."""
 
 
 MAX_IMPORTED = 50_000
@@ -148,8 +152,10 @@ MAX_IMPORTED = 50_000
 class ImportedModel(RequestSchema):
     """The model of a conversation in an import."""
 
-    conversation_id: ConversationId = Field(description="The conversation.")
-    model: ModelName = Field(description="The model that its payloads are built for.")
+    conversation_id: ConversationId
+    """The conversation."""
+    model: ModelName
+    """The model that its payloads are built for."""
 
 
 class SnapshotImport(RequestSchema):
@@ -157,33 +163,31 @@ class SnapshotImport(RequestSchema):
 
     model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
-    session_id: str = Field(
-        pattern=UUID_PATTERN, description="UUID of the snapshot; 409 if it is used."
-    )
-    timestamp: Time = Field(description="When it was saved.")
-    description: str | None = Field(
-        max_length=MAX_DESCRIPTION, description="The purpose of the snapshot."
-    )
-    summary: str = Field(description="The summary of the snapshot.")
-    message_count: int = Field(ge=0, le=MAX_SEQ, description="The number of messages.")
-    window_start: Time = Field(description="Start of its window.")
-    window_end: Time = Field(description="End of its window.")
-    agent_id: AgentId | None = Field(description="The agent whose conversations it has.")
-    conversation_ids: list[str] = Field(
-        max_length=MAX_IMPORTED, description="Ignored: derived from the messages."
-    )
-    imported: bool = Field(description="Ignored: always true for an import.")
-    models: list[ImportedModel] = Field(
-        max_length=MAX_IMPORTED,
-        description="Models of the conversations that a restore creates. A conversation without an"
-        " entry has the model of its agent or of the service.",
-    )
-    messages: list[MessageObject] = Field(
-        min_length=1,
-        max_length=MAX_IMPORTED,
-        description="The messages of a download. Tool results must answer calls of their"
-        " conversation.",
-    )
+    session_id: str = Field(pattern=UUID_PATTERN)
+    """UUID of the snapshot; 409 if it is used."""
+    timestamp: Time
+    """When it was saved."""
+    description: str | None = Field(max_length=MAX_DESCRIPTION)
+    """The purpose of the snapshot."""
+    summary: str
+    """The summary of the snapshot."""
+    message_count: int = Field(ge=0, le=MAX_SEQ)
+    """The number of messages."""
+    window_start: Time
+    """Start of its window."""
+    window_end: Time
+    """End of its window."""
+    agent_id: AgentId | None
+    """The agent whose conversations it has."""
+    conversation_ids: list[str] = Field(max_length=MAX_IMPORTED)
+    """Ignored: derived from the messages."""
+    imported: bool
+    """Ignored: always true for an import."""
+    models: list[ImportedModel] = Field(max_length=MAX_IMPORTED)
+    """Models of the conversations that a restore creates. A conversation without an entry has
+    the model of its agent or of the service."""
+    messages: list[MessageObject] = Field(min_length=1, max_length=MAX_IMPORTED)
+    """The messages of a download. Tool results must answer calls of their conversation."""
 
 
 class SnapshotRestore(RequestSchema):
@@ -191,24 +195,21 @@ class SnapshotRestore(RequestSchema):
 
     model_config = examples({}, {"conversation_id": _CONVERSATION_ID})
 
-    conversation_id: ConversationId | None = Field(
-        default=None,
-        description="Another conversation to copy the messages to; the source conversations by"
-        " default.",
-    )
+    conversation_id: ConversationId | None = None
+    """Another conversation to copy the messages to; the source conversations by default."""
 
 
 class RestoredConversation(ResponseSchema):
     """The result for one conversation."""
 
-    conversation_id: str = Field(
-        description="The conversation that the messages were restored into."
-    )
-    source_conversation_id: str = Field(
-        description="The conversation that the messages were saved from."
-    )
-    restored: int = Field(description="Number of messages restored into the active window.")
-    skipped: int = Field(description="Number of messages that were active before.")
+    conversation_id: str
+    """The conversation that the messages were restored into."""
+    source_conversation_id: str
+    """The conversation that the messages were saved from."""
+    restored: int
+    """Number of messages restored into the active window."""
+    skipped: int
+    """Number of messages that were active before."""
 
 
 class Restored(ResponseSchema):
@@ -230,7 +231,11 @@ class Restored(ResponseSchema):
         }
     )
 
-    session_id: str = Field(description="Id of the snapshot.")
-    restored: int = Field(description="Number of messages restored into active windows.")
-    skipped: int = Field(description="Number of messages that were active before.")
-    conversations: list[RestoredConversation] = Field(description="The results by conversation.")
+    session_id: str
+    """Id of the snapshot."""
+    restored: int
+    """Number of messages restored into active windows."""
+    skipped: int
+    """Number of messages that were active before."""
+    conversations: list[RestoredConversation]
+    """The results by conversation."""

@@ -26,11 +26,11 @@ from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summariser import Summariser
+from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
 from app.context.payload_cache import PayloadCache
-from app.context.pipeline.state import BuildDependencies
 from app.context.repository import ContextRepository
-from app.context.service import ContextService
+from app.context.state import BuildDependencies
 from app.context.usage.service import UsageService
 from app.conversations.agents.service import AgentService, NewAgent
 from app.conversations.compaction_receipt import Compaction

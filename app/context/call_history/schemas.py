@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import Field
-
 from app.context.usage.schemas import TokenUsage
 from app.conversations.budget_schemas import Regions
 from app.formats.message import FormatName
@@ -52,18 +50,22 @@ class EpochItem(ResponseSchema):
 
     model_config = examples(_EPOCH)
 
-    epoch_id: str = Field(description="Id of the epoch, with which ids of its builds begin.")
-    epoch: int = Field(description="Its number among those of its format and model.")
-    format: FormatName = Field(description="The format of its payloads.")
-    model: str = Field(description="The model of its payloads.")
-    max_context_tokens: int | None = Field(
-        description="The context window that its requests set; null where the policy decided."
-    )
-    cache_break_reason: str | None = Field(
-        description="Why it began, as in a build; null for the first."
-    )
-    start_seq: int = Field(description="The newest message of its first payload.")
-    created_at: datetime = Field(description="Time of its first build.")
+    epoch_id: str
+    """Id of the epoch, with which ids of its builds begin."""
+    epoch: int
+    """Its number among those of its format and model."""
+    format: FormatName
+    """The format of its payloads."""
+    model: str
+    """The model of its payloads."""
+    max_context_tokens: int | None
+    """The context window that its requests set; null where the policy decided."""
+    cache_break_reason: str | None
+    """Why it began, as in a build; null for the first."""
+    start_seq: int
+    """The newest message of its first payload."""
+    created_at: datetime
+    """Time of its first build."""
 
 
 class EpochPage(Page[EpochItem]):
@@ -77,17 +79,24 @@ class ReportItem(ResponseSchema):
 
     model_config = examples(_REPORT)
 
-    report_id: str = Field(description="Id of the report.")
-    format: FormatName = Field(description="The format of the payload that was sent.")
-    model: str = Field(description="The model of the call.")
-    epoch: int | None = Field(description="The epoch of that payload, if known.")
-    through_seq: int | None = Field(description="The newest message in it, if known.")
-    token_usage: TokenUsage = Field(description="The tokens of the call.")
-    estimated_tokens: int | None = Field(
-        description="The service's own count of the payload before calibration, if known."
-    )
-    regions: Regions | None = Field(description="The parts of that count; null without one.")
-    created_at: datetime = Field(description="When it was reported.")
+    report_id: str
+    """Id of the report."""
+    format: FormatName
+    """The format of the payload that was sent."""
+    model: str
+    """The model of the call."""
+    epoch: int | None
+    """The epoch of that payload, if known."""
+    through_seq: int | None
+    """The newest message in it, if known."""
+    token_usage: TokenUsage
+    """The tokens of the call."""
+    estimated_tokens: int | None
+    """The service's own count of the payload before calibration, if known."""
+    regions: Regions | None
+    """The parts of that count; null without one."""
+    created_at: datetime
+    """When it was reported."""
 
 
 class ReportPage(Page[ReportItem]):

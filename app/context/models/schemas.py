@@ -49,40 +49,32 @@ class ModelEntry(RequestSchema):
         }
     )
 
-    context_window: Tokens | None = Field(default=None, description="Input and output together.")
-    max_input_tokens: Tokens | None = Field(
-        default=None, description="Only where the input has a separate limit."
-    )
-    max_output_tokens: Tokens | None = Field(
-        default=None, description="The maximum length of an answer."
-    )
-    tokenizer: str | None = Field(
-        default=None, max_length=256, pattern=NAME_PATTERN, description="Name of its tokenizer."
-    )
-    exact: bool | None = Field(
-        default=None,
-        description="Whether the service counts with its tokenizer: then no margin is added.",
-    )
-    cache_minimum_tokens: Tokens | None = Field(
-        default=None, description="The shortest prefix that its provider caches."
-    )
-    input_price: _Price | None = Field(default=None, description="USD per uncached input token.")
-    output_price: _Price | None = Field(default=None, description="USD per output token.")
-    cache_read_price: _Price | None = Field(
-        default=None, description="USD per token read from the cache."
-    )
-    cache_write_price: _Price | None = Field(
-        default=None, description="USD per token written to the cache."
-    )
-    tool_search: bool | None = Field(
-        default=None, description="Whether the provider supports tool search with deferred tools."
-    )
-    cache_breakpoint: bool | None = Field(
-        default=None, description="Whether OpenAI's explicit cache breakpoints are supported."
-    )
-    mid_conversation_system: bool | None = Field(
-        default=None, description="Whether system text is accepted after the first message."
-    )
+    context_window: Tokens | None = None
+    """Input and output together."""
+    max_input_tokens: Tokens | None = None
+    """Only where the input has a separate limit."""
+    max_output_tokens: Tokens | None = None
+    """The maximum length of an answer."""
+    tokenizer: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
+    """Name of its tokenizer."""
+    exact: bool | None = None
+    """Whether the service counts with its tokenizer: then no margin is added."""
+    cache_minimum_tokens: Tokens | None = None
+    """The shortest prefix that its provider caches."""
+    input_price: _Price | None = None
+    """USD per uncached input token."""
+    output_price: _Price | None = None
+    """USD per output token."""
+    cache_read_price: _Price | None = None
+    """USD per token read from the cache."""
+    cache_write_price: _Price | None = None
+    """USD per token written to the cache."""
+    tool_search: bool | None = None
+    """Whether the provider supports tool search with deferred tools."""
+    cache_breakpoint: bool | None = None
+    """Whether OpenAI's explicit cache breakpoints are supported."""
+    mid_conversation_system: bool | None = None
+    """Whether system text is accepted after the first message."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -96,29 +88,40 @@ class ModelShown(ResponseSchema):
 
     model_config = examples(_MODEL)
 
-    model: str = Field(description="Name of the model.")
-    context_window: int | None = Field(description="Input and output together.")
-    max_input_tokens: int | None = Field(description="A separate limit of the input.")
-    max_output_tokens: int | None = Field(description="The maximum length of an answer.")
-    tokenizer: str = Field(description="Its tokenizer, `unknown` where that is not published.")
-    exact: bool = Field(description="Whether the service counts with its tokenizer.")
-    start_factor: float = Field(
-        description="The factor of its counts until usage is reported: that of its family."
-    )
-    assumed_from: str | None = Field(
-        description="The model of its family whose limits stand for its own, unknown ones."
-    )
-    cache_minimum_tokens: int | None = Field(description="The shortest prefix that is cached.")
-    input_price: float | None = Field(description="USD per input token.")
-    output_price: float | None = Field(description="USD per output token.")
-    cache_read_price: float | None = Field(description="USD per token read from the cache.")
-    cache_write_price: float | None = Field(description="USD per token written to the cache.")
-    tool_search: bool = Field(description="The provider supports tool search with deferred tools.")
-    cache_breakpoint: bool = Field(description="OpenAI's explicit cache breakpoints are supported.")
-    mid_conversation_system: bool = Field(
-        description="System text is accepted after the first message."
-    )
-    sources: Sources = Field(description="The source of each number, by field.")
+    model: str
+    """Name of the model."""
+    context_window: int | None
+    """Input and output together."""
+    max_input_tokens: int | None
+    """A separate limit of the input."""
+    max_output_tokens: int | None
+    """The maximum length of an answer."""
+    tokenizer: str
+    """Its tokenizer, `unknown` where that is not published."""
+    exact: bool
+    """Whether the service counts with its tokenizer."""
+    start_factor: float
+    """The factor of its counts until usage is reported: that of its family."""
+    assumed_from: str | None
+    """The model of its family whose limits stand for its own, unknown ones."""
+    cache_minimum_tokens: int | None
+    """The shortest prefix that is cached."""
+    input_price: float | None
+    """USD per input token."""
+    output_price: float | None
+    """USD per output token."""
+    cache_read_price: float | None
+    """USD per token read from the cache."""
+    cache_write_price: float | None
+    """USD per token written to the cache."""
+    tool_search: bool
+    """The provider supports tool search with deferred tools."""
+    cache_breakpoint: bool
+    """OpenAI's explicit cache breakpoints are supported."""
+    mid_conversation_system: bool
+    """System text is accepted after the first message."""
+    sources: Sources
+    """The source of each number, by field."""
 
 
 class ModelPage(Page[ModelShown]):

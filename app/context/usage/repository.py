@@ -11,8 +11,9 @@ from app.conversations.reported_usage import UsageReport
 from app.conversations.rows import epoch_from
 from app.conversations.view import Span
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
 from app.database.repository import Repository
+from app.database.sql import fields_of, placeholders, read
+from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.models.budget import Usage
 from app.models.calibration import (
@@ -27,15 +28,12 @@ from app.models.limits import INEXACT_MARGIN
 from app.models.usage_objects import TokenUsage
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
-_REPORT_COLUMNS = """
-    conversation_id, report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-    cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, usage
-"""
+_REPORT_COLUMNS = ", ".join(TABLES["usage_reports"].without("created_at"))
 ADD_REPORT = Statement(
     f"""
         WITH alive AS (
             SELECT FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            WHERE conversation_id = :conversation_id FOR KEY SHARE
         )
         INSERT INTO usage_reports ({_REPORT_COLUMNS})
         SELECT {placeholders(_REPORT_COLUMNS)} FROM alive
@@ -45,44 +43,39 @@ ADD_REPORT = Statement(
 NEWEST_REPORT = Statement(
     """
         SELECT * FROM usage_reports
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
         ORDER BY report_id DESC LIMIT 1
         """
 )
 LIST_REPORTS = Statement(
-    """
-        SELECT report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-            cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, '' AS usage,
-            created_at
+    f"""
+        SELECT {", ".join(TABLES["usage_reports"].without("conversation_id", "usage"))}, '' AS usage
         FROM usage_reports
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
-        ORDER BY report_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY report_id DESC LIMIT :limit
         """
 )
 # So do those of epochs; `epochs_by_id` is in this order.
 LIST_EPOCHS = Statement(
     """
         SELECT epoch, epoch_id, lane, format, "window", reason, start_seq, created_at FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND (CAST(:before AS uuid) IS NULL OR epoch_id < CAST(:before AS uuid))
-        ORDER BY epoch_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY epoch_id DESC LIMIT :limit
         """
 )
 NEWEST_EPOCH = Statement(
     """
         SELECT * FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND lane = CAST(:lane AS text)
+        WHERE conversation_id = :conversation_id AND lane = :lane
         ORDER BY epoch DESC LIMIT 1
         """
 )
 LAST_EPOCH = Statement(
     """
         SELECT * FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND format = ANY (CAST(:formats AS text[]))
+        WHERE conversation_id = :conversation_id AND format = ANY (CAST(:formats AS text[]))
         ORDER BY created_at DESC LIMIT 1
         """
 )
@@ -90,13 +83,12 @@ LAST_EPOCH = Statement(
 HAS_REASONING = Statement(
     """
         SELECT EXISTS (
-            SELECT FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+            SELECT FROM unnest(:starts, :ends)
                 AS span (first, past)
             CROSS JOIN LATERAL (
                 SELECT m.seq FROM messages m
-                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                    AND m.seq >= span.first
-                    AND m.seq < least(span.past, CAST(:through_seq AS bigint) + 1)
+                WHERE m.conversation_id = :conversation_id AND m.seq >= span.first
+                    AND m.seq < least(span.past, :through_seq + 1)
                     AND m.reasoning_tokens > 0
                 ORDER BY m.seq LIMIT 1
             ) found
@@ -114,7 +106,7 @@ CALIBRATE = Statement(
             tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
             deviation_sum, updated_at
         ) VALUES (
-            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            :tenant_id, :model, :counter,
             CAST(:reported AS double precision) / CAST(:counted AS double precision),
             CAST(:max_margin AS double precision), 1,
             CAST(:reported AS double precision), CAST(:counted AS double precision),
@@ -146,8 +138,7 @@ CALIBRATE_SEALED = Statement(
             tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
             deviation_sum, sealed_reported, sealed_counted, updated_at
         ) VALUES (
-            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
-            1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
+            :tenant_id, :model, :counter, 1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
             {_SEALED_SUM.format(SEALED_PRIOR, "reported")},
             {_SEALED_SUM.format(SEALED_PRIOR, "counted")}, statement_timestamp()
         )
@@ -160,9 +151,7 @@ CALIBRATE_SEALED = Statement(
 )
 _FIND_CALIBRATION = """
         SELECT factor, margin, reports, sealed_reported / sealed_counted AS sealed
-        FROM calibrations
-        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
-            AND counter = CAST(:counter AS text)
+        FROM calibrations WHERE tenant_id = :tenant_id AND model = :model AND counter = :counter
         """
 FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
 
@@ -172,12 +161,10 @@ class UsageRepository(Repository):
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         """Store a report; False for a deleted conversation."""
-        values = fields_of(report) | fields_of(report.usage)
         regions = [*fields_of(report.regions).values()] if report.regions is not None else None
-        values |= {"conversation_id": conversation_id, "usage": report.usage_json}
-        values |= {"regions": regions}
-        added = await self._session.run(ADD_REPORT, **values)
-        return added == 1
+        values = fields_of(report) | fields_of(report.usage)
+        values |= {"usage": report.usage_json, "regions": regions}
+        return await self._session.run(ADD_REPORT, conversation_id=conversation_id, **values) == 1
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
         """Return the newest report, or None."""
@@ -216,14 +203,14 @@ class UsageRepository(Repository):
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
     ) -> bool:
         """Whether a message of these spans, after one seq and up to another, has reasoning."""
-        row = await self._session.first(
+        has_reasoning: bool = await self._session.value(
             HAS_REASONING,
             conversation_id=conversation_id,
             starts=[max(span.start, after_seq + 1) for span in spans],
             ends=[span.end for span in spans],
             through_seq=through_seq,
         )
-        return row is not None and row["found"]
+        return has_reasoning
 
     async def calibrate(
         self, tenant_id: str, model: str, counter: str, lesson: Lesson
@@ -244,7 +231,7 @@ class UsageRepository(Repository):
             bounds = {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
             row = await self._session.first(CALIBRATE, **values, **bounds)
         assert row is not None, "an upsert returns its row"
-        return _calibration_from(row)
+        return read(Calibration, row)
 
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str
@@ -253,37 +240,19 @@ class UsageRepository(Repository):
         row = await self._session.first(
             FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
         )
-        return _calibration_from(row) if row is not None else None
-
-
-def _calibration_from(row: Any) -> Calibration:
-    return Calibration(row["factor"], row["margin"], row["reports"], row["sealed"])
+        return read(Calibration, row) if row is not None else None
 
 
 def _past_epoch_from(row: Any) -> PastEpoch:
-    return PastEpoch(
-        row["epoch"],
-        str(row["epoch_id"]),
-        row["lane"],
-        row["format"],
-        row["window"],
-        row["reason"],
-        row["start_seq"],
-        row["created_at"],
-    )
+    return read(PastEpoch, row, payload_stream=row["lane"])
 
 
 def _report_from(row: Any) -> UsageReport:
-    usage = TokenUsage(*(row[name] for name in TokenUsage.__slots__))
-    return UsageReport(
-        str(row["report_id"]),
-        row["model"],
-        FormatName(row["format"]),
-        row["epoch"],
-        row["through_seq"],
-        usage,
-        row["usage"],
-        row["estimated_tokens"],
-        Usage(*row["regions"]) if row["regions"] is not None else None,
-        row["created_at"],
+    return read(
+        UsageReport,
+        row,
+        format=FormatName(row["format"]),
+        usage=read(TokenUsage, row),
+        usage_json=row["usage"],
+        regions=Usage(*row["regions"]) if row["regions"] is not None else None,
     )

@@ -67,46 +67,37 @@ class UsageRequest(RequestSchema):
         {},
     )
 
-    usage: UsageObject | None = Field(
-        default=None,
-        description="The provider's usage object as it came: OpenAI's (Chat or Responses),"
-        " Anthropic's, Gemini's, Bedrock's or LiteLLM's, whatever the format of the build."
-        " Left out, the last one is judged again.",
-    )
-    format: Format | None = Field(
-        default=None,
-        description="Format of the build; by default the one built last, first of those whose"
-        " provider reports such an object.",
-    )
-    model: ModelName | None = Field(
-        default=None, description="Model of the call; the conversation's by default."
-    )
-    epoch: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="`epoch` of the build; the newest by default."
-    )
-    through_seq: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_SEQ,
-        description="`through_seq` of the build; the log's head by default.",
-    )
-    build_id: str | None = Field(
-        default=None,
-        max_length=256,
-        pattern=NAME_PATTERN,
-        description="`build_id` of the build, which stands for format, model, epoch, `through_seq`"
-        " and `status`: best for estimates.",
-    )
+    usage: UsageObject | None = None
+    """The provider's usage object as it came: OpenAI's (Chat or Responses), Anthropic's,
+    Gemini's, Bedrock's or LiteLLM's, whatever the format of the build. Left out, the last one
+    is judged again."""
+    format: Format | None = None
+    """Format of the build; by default the one built last, first of those whose provider reports
+    such an object."""
+    model: ModelName | None = None
+    """Model of the call; the conversation's by default."""
+    epoch: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """`epoch` of the build; the newest by default."""
+    through_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """`through_seq` of the build; the log's head by default."""
+    build_id: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
+    """`build_id` of the build, which stands for format, model, epoch, `through_seq` and
+    `status`: best for estimates."""
 
 
 class TokenUsage(ResponseSchema):
     """The tokens of one call, each counted once."""
 
-    input_tokens: int = Field(description="Sent, and neither read from a cache nor written to it.")
-    output_tokens: int = Field(description="Generated, reasoning included.")
-    cache_creation_tokens: int = Field(description="Sent and written to the provider's cache.")
-    cache_read_tokens: int = Field(description="Sent and read from the provider's cache.")
-    total_tokens: int = Field(description="Their sum.")
+    input_tokens: int
+    """Sent, and neither read from a cache nor written to it."""
+    output_tokens: int
+    """Generated, reasoning included."""
+    cache_creation_tokens: int
+    """Sent and written to the provider's cache."""
+    cache_read_tokens: int
+    """Sent and read from the provider's cache."""
+    total_tokens: int
+    """Their sum."""
 
 
 class UsageAnswer(ResponseSchema):
@@ -137,24 +128,29 @@ class UsageAnswer(ResponseSchema):
         }
     )
 
-    report_id: str | None = Field(description="Id of the report that was judged; null for none.")
-    token_usage: TokenUsage | None = Field(description="Its usage; null for none.")
-    is_current: bool = Field(description="Whether it counts: a report of an older epoch does not.")
-    should_compact: bool = Field(
-        description="Whether a compaction is due; one that may run in the background was enqueued."
-    )
-    judged_tokens: int | None = Field(
-        description="The larger of the estimate and the reported plus appended tokens."
-    )
-    estimate: Estimate | None = Field(description="The service's own count.")
-    is_calibrated: bool = Field(description="Whether the report changed the model's factor.")
-    uncalibrated_reason: UncalibratedReason | None = Field(
-        description="Why a new report did not change it."
-    )
-    pressure: Pressure | None = Field(
-        description="The highest level that `judged_tokens` reach; null without a context window."
-    )
-    notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold ahead.")
-    tokens_to_next: int | None = Field(description="Tokens left until then.")
-    budget: Budget | None = Field(description="The context window and its use by the next payload.")
+    report_id: str | None
+    """Id of the report that was judged; null for none."""
+    token_usage: TokenUsage | None
+    """Its usage; null for none."""
+    is_current: bool
+    """Whether it counts: a report of an older epoch does not."""
+    should_compact: bool
+    """Whether a compaction is due; one that may run in the background was enqueued."""
+    judged_tokens: int | None
+    """The larger of the estimate and the reported plus appended tokens."""
+    estimate: Estimate | None
+    """The service's own count."""
+    is_calibrated: bool
+    """Whether the report changed the model's factor."""
+    uncalibrated_reason: UncalibratedReason | None
+    """Why a new report did not change it."""
+    pressure: Pressure | None
+    """The highest level that `judged_tokens` reach; null without a context window."""
+    notice: bool | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold ahead."""
+    tokens_to_next: int | None
+    """Tokens left until then."""
+    budget: Budget | None
+    """The context window and its use by the next payload."""

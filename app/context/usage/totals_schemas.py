@@ -81,16 +81,22 @@ class CallTotals(ResponseSchema):
 
     model_config = examples(_CALLS)
 
-    calls: int = Field(description="Number of calls.")
-    input_tokens: int = Field(description="Sent, and neither read from a cache nor written to it.")
-    output_tokens: int = Field(description="Generated, reasoning included.")
-    cache_creation_tokens: int = Field(description="Sent and written to the provider's cache.")
-    cache_read_tokens: int = Field(description="Sent and read from the provider's cache.")
-    total_tokens: int = Field(description="Their sum.")
-    cost_usd: float | None = Field(
-        description="Cost in USD of the calls with known prices; null when no call has any."
-    )
-    unpriced_calls: int = Field(description="Calls of models without known prices.")
+    calls: int
+    """Number of calls."""
+    input_tokens: int
+    """Sent, and neither read from a cache nor written to it."""
+    output_tokens: int
+    """Generated, reasoning included."""
+    cache_creation_tokens: int
+    """Sent and written to the provider's cache."""
+    cache_read_tokens: int
+    """Sent and read from the provider's cache."""
+    total_tokens: int
+    """Their sum."""
+    cost_usd: float | None
+    """Cost in USD of the calls with known prices; null when no call has any."""
+    unpriced_calls: int
+    """Calls of models without known prices."""
 
 
 class UsageFigures(ResponseSchema):
@@ -98,16 +104,17 @@ class UsageFigures(ResponseSchema):
 
     model_config = examples(_FIGURES)
 
-    reported: CallTotals = Field(description="Calls whose usage was reported.")
-    summaries: CallTotals = Field(description="The service's own calls, which write summaries.")
-    cost_usd: float | None = Field(description="Cost of both; null when no call has known prices.")
-    saved_tokens: int = Field(
-        description="What the log had at each reported call and its payload did not send, by the"
-        " conversation's counter."
-    )
-    saved_usd: float | None = Field(
-        description="Their price as input, in USD; null when no call has known prices."
-    )
+    reported: CallTotals
+    """Calls whose usage was reported."""
+    summaries: CallTotals
+    """The service's own calls, which write summaries."""
+    cost_usd: float | None
+    """Cost of both; null when no call has known prices."""
+    saved_tokens: int
+    """What the log had at each reported call and its payload did not send, by the conversation's
+    counter."""
+    saved_usd: float | None
+    """Their price as input, in USD; null when no call has known prices."""
 
 
 class UsageRow(UsageFigures):
@@ -115,8 +122,10 @@ class UsageRow(UsageFigures):
 
     model_config = examples({"day": "2026-11-23", "model": "gpt-4o", **_FIGURES})
 
-    day: date | None = Field(description="Day (UTC); null when not grouped by day.")
-    model: str | None = Field(description="Name of the model; null when not grouped by model.")
+    day: date | None
+    """Day (UTC); null when not grouped by day."""
+    model: str | None
+    """Name of the model; null when not grouped by model."""
 
 
 class UsageTotalsAnswer(ResponseSchema):
@@ -133,11 +142,15 @@ class UsageTotalsAnswer(ResponseSchema):
         }
     )
 
-    from_: date = Field(alias="from", description="First day.")
-    to: date = Field(description="Last day.")
-    group_by: GroupBy = Field(description="What each row is of.")
-    data: list[UsageRow] = Field(description="Rows of this page, by day and model.")
-    totals: UsageFigures = Field(description="Sums of the whole range, of all pages.")
-    next_cursor: str | None = Field(
-        description="The `cursor` of the next page; null on the last page."
-    )
+    from_: date = Field(alias="from")
+    """First day."""
+    to: date
+    """Last day."""
+    group_by: GroupBy
+    """What each row is of."""
+    data: list[UsageRow]
+    """Rows of this page, by day and model."""
+    totals: UsageFigures
+    """Sums of the whole range, of all pages."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""

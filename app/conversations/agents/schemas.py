@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field
-
 from app.conversations.settings_schemas import (
     EFFECTIVE_SETTINGS,
     EffectiveSettings,
@@ -53,18 +51,20 @@ class AgentPatch(SettingsPatch):
 
     model_config = examples({"name": "Support bot (EU)", "model": None})
 
-    name: DisplayName | None = Field(default=None, description="A new name; null leaves it.")
+    name: DisplayName | None = None
+    """A new name; null leaves it."""
     rolling_window_seconds: OwnRollingWindow = None
 
 
 class AgentItem(ListedSettings):
     """An agent in a list."""
 
-    agent_id: str = Field(description="Id of the agent.")
-    name: str = Field(description="Display name.")
-    last_cleared_at: datetime = Field(
-        description="When it was last cleared; when it was created if it never was."
-    )
+    agent_id: str
+    """Id of the agent."""
+    name: str
+    """Display name."""
+    last_cleared_at: datetime
+    """When it was last cleared; when it was created if it never was."""
 
 
 class ClearedAgent(ResponseSchema):
@@ -78,9 +78,12 @@ class ClearedAgent(ResponseSchema):
         }
     )
 
-    agent_id: str = Field(description="Id of the agent.")
-    last_cleared_at: datetime = Field(description="Payloads show no message from before.")
-    conversations: int = Field(description="How many conversations were cleared.")
+    agent_id: str
+    """Id of the agent."""
+    last_cleared_at: datetime
+    """Payloads show no message from before."""
+    conversations: int
+    """How many conversations were cleared."""
 
 
 class AgentPage(Page[AgentItem]):

@@ -6,14 +6,15 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Header, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict
 
 from app.conversations.events.events import CURSOR_PATTERN, EventType
+from app.http.fields import ResponseSchema
 
 _ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
-class StreamedEvent(BaseModel):
+class StreamedEvent(ResponseSchema):
     """The data of one event; further fields depend on its type."""
 
     model_config = ConfigDict(
@@ -33,9 +34,12 @@ class StreamedEvent(BaseModel):
         },
     )
 
-    type: EventType = Field(description="The type; equal to the `event` field.")
-    conversation_id: str = Field(description="The conversation of the event.")
-    created_at: datetime = Field(description="Time of the event.")
+    type: EventType
+    """The type; equal to the `event` field."""
+    conversation_id: str
+    """The conversation of the event."""
+    created_at: datetime
+    """Time of the event."""
 
 
 LastEventId = Annotated[

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from app.blobs.schemas import ToolOutputRef
 from app.conversations.budget_schemas import READING, Budget
 from app.formats.message import Role
@@ -16,14 +14,18 @@ from app.models.budget import Pressure
 class AppendedMessage(ResponseSchema):
     """The position of a message in the log."""
 
-    id: str = Field(description="The caller's id, or one that the service created.")
-    seq: int = Field(description="Its position, from 1 without gaps.")
-    turn: int = Field(description="Number of user messages up to it.")
-    role: Role = Field(description="Role of the message.")
-    token_count: int = Field(description="Its tokens, including reasoning.")
-    output_ref: ToolOutputRef | None = Field(
-        description="Reference to read a tool result by; null for other messages."
-    )
+    id: str
+    """The caller's id, or one that the service created."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
 
 
 class Appended(ResponseSchema):
@@ -48,18 +50,22 @@ class Appended(ResponseSchema):
         }
     )
 
-    messages: list[AppendedMessage] = Field(description="The messages of the batch, in order.")
-    head_seq: int = Field(description="Seq of the newest message.")
-    pressure: Pressure | None = Field(description="Null without a context window.")
-    notice: bool | None = Field(description="Whether `notice_at` is reached.")
-    next_threshold: Threshold | None = Field(description="The next threshold.")
-    tokens_to_next: int | None = Field(description="Tokens left until the next threshold.")
-    budget: Budget | None = Field(description="The context window and its use.")
-    warnings: list[Literal["tool_output_inline"]] = Field(
-        description="`tool_output_inline`: the blob store failed, so the whole results are in"
-        " their messages."
-    )
-    system_section: str | None = Field(
-        description="The section that has the text of the system messages at the beginning of the"
-        " batch; they are not stored as messages. Null where it had none, or the log keeps them."
-    )
+    messages: list[AppendedMessage]
+    """The messages of the batch, in order."""
+    head_seq: int
+    """Seq of the newest message."""
+    pressure: Pressure | None
+    """Null without a context window."""
+    notice: bool | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold."""
+    tokens_to_next: int | None
+    """Tokens left until the next threshold."""
+    budget: Budget | None
+    """The context window and its use."""
+    warnings: list[Literal["tool_output_inline"]]
+    """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
+    system_section: str | None
+    """The section that has the text of the system messages at the beginning of the batch; they
+    are not stored as messages. Null where it had none, or the log keeps them."""

@@ -71,35 +71,30 @@ class MessagesAppend(RequestSchema):
         },
     )
 
-    messages: list[MessageObject] = Field(
-        description="1 to 1000 messages in `format`: chat messages, Responses items, Anthropic"
-        " messages or Gemini contents. Consecutive Responses items of the model become one message,"
-        ' `{"role": "assistant", "output": [items]}`. A message with several tool results becomes'
-        " several messages. A Gemini call or response without an id has its name as id, the nth of"
-        " a name in its content `name#n`."
-    )
+    messages: list[MessageObject]
+    """1 to 1000 messages in `format`: chat messages, Responses items, Anthropic messages or
+    Gemini contents. Consecutive Responses items of the model become one message, `{"role":
+    "assistant", "output": [items]}`. A message with several tool results becomes several
+    messages. A Gemini call or response without an id has its name as id, the nth of a name in
+    its content `name#n`."""
     format: Format = FormatName.OPENAI_CHAT
-    expected_seq: int | None = Field(
-        default=None, ge=0, le=MAX_SEQ, description="409 unless this is the newest seq of the log."
-    )
+    expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """409 unless this is the newest seq of the log."""
 
 
 class Visibility(ResponseSchema):
     """How the current context, which is the input of the next build, shows a message."""
 
-    state: State = Field(
-        description="`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its"
-        " place. `summarised`: a summary replaces it. `left_out`: hidden to fit the context window,"
-        " without a summary. `outside`: outside the active window, because of its time, a clear, or"
-        " a sliding window."
-    )
-    compaction_id: str | None = Field(
-        description="The compaction that made the summary, or that cleared or hid the message;"
-        " null for other states, and after hundreds of later compactions."
-    )
-    restored_at: datetime | None = Field(
-        description="When it was put back into the active window; null for other messages."
-    )
+    state: State
+    """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
+    `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
+    a summary. `outside`: outside the active window, because of its time, a clear, or a
+    sliding window."""
+    compaction_id: str | None
+    """The compaction that made the summary, or that cleared or hid the message; null for other
+    states, and after hundreds of later compactions."""
+    restored_at: datetime | None
+    """When it was put back into the active window; null for other messages."""
 
 
 class StoredMessage(ResponseSchema):
@@ -107,31 +102,38 @@ class StoredMessage(ResponseSchema):
 
     model_config = ConfigDict(extra="allow")
 
-    id: str = Field(description="Its id in the conversation.")
-    seq: int = Field(description="Its position, from 1 without gaps.")
-    turn: int = Field(description="Number of user messages up to it.")
-    role: Role = Field(description="Role of the message.")
-    token_count: int = Field(description="Its tokens, including reasoning.")
-    format: FormatName = Field(description="The format in which it was sent.")
-    created_at: datetime = Field(description="When it was received.")
-    redacted_at: datetime | None = Field(
-        description="When its content was replaced by a tombstone; null for other messages."
-    )
-    conversation_id: str = Field(description="The conversation it belongs to.")
-    agent_id: str | None = Field(description="The agent of that conversation.")
-    output_ref: ToolOutputRef | None = Field(
-        description="Reference to read a tool result by; null for other messages."
-    )
-    content_truncated: bool = Field(description="Whether only the preview of a result is returned.")
-    content_collected: bool = Field(
-        description="Whether garbage collection deleted the whole result."
-    )
-    pinned: bool = Field(description="Whether it is pinned, so that no compaction hides it.")
-    visibility: Visibility = Field(description="How the current context shows it.")
-    given: AnyObject | None = Field(
-        description="Fields of the original message that fields of the service replace; null"
-        " without any."
-    )
+    id: str
+    """Its id in the conversation."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    format: FormatName
+    """The format in which it was sent."""
+    created_at: datetime
+    """When it was received."""
+    redacted_at: datetime | None
+    """When its content was replaced by a tombstone; null for other messages."""
+    conversation_id: str
+    """The conversation it belongs to."""
+    agent_id: str | None
+    """The agent of that conversation."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
+    content_truncated: bool
+    """Whether only the preview of a result is returned."""
+    content_collected: bool
+    """Whether garbage collection deleted the whole result."""
+    pinned: bool
+    """Whether it is pinned, so that no compaction hides it."""
+    visibility: Visibility
+    """How the current context shows it."""
+    given: AnyObject | None
+    """Fields of the original message that fields of the service replace; null without any."""
 
 
 _STORED: dict[str, Any] = {
@@ -176,9 +178,8 @@ class Pinned(ResponseSchema):
 
     model_config = examples({"seqs": [12, 13, 14]})
 
-    seqs: list[int] = Field(
-        description="Seqs of the message with its call group, or of its turn; ascending."
-    )
+    seqs: list[int]
+    """Seqs of the message with its call group, or of its turn; ascending."""
 
 
 class RedactionRequest(RequestSchema):
@@ -186,12 +187,8 @@ class RedactionRequest(RequestSchema):
 
     model_config = examples({"reason": "The user withdrew consent"})
 
-    reason: str | None = Field(
-        default=None,
-        max_length=500,
-        pattern=NAME_PATTERN,
-        description="Kept in the record and in the event; it should quote no content.",
-    )
+    reason: str | None = Field(default=None, max_length=500, pattern=NAME_PATTERN)
+    """Kept in the record and in the event; it should quote no content."""
 
 
 class Redacted(ResponseSchema):
@@ -208,14 +205,16 @@ class Redacted(ResponseSchema):
         }
     )
 
-    id: str = Field(description="Id of the message.")
-    seq: int = Field(description="Its position in the log.")
-    redacted_at: datetime = Field(description="When it was redacted first.")
-    reason: str | None = Field(description="As the first request gave it.")
-    key_id: str | None = Field(
-        description="The API key of that request; null while the service has no keys."
-    )
-    conversations: int = Field(
-        description="In how many conversations this request redacted it, forks included; 0 when it"
-        " was redacted everywhere before."
-    )
+    id: str
+    """Id of the message."""
+    seq: int
+    """Its position in the log."""
+    redacted_at: datetime
+    """When it was redacted first."""
+    reason: str | None
+    """As the first request gave it."""
+    key_id: str | None
+    """The API key of that request; null while the service has no keys."""
+    conversations: int
+    """In how many conversations this request redacted it, forks included; 0 when it was redacted
+    everywhere before."""

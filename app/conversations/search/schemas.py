@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field
-
 from app.formats.message import Role
 from app.http.fields import ResponseSchema, examples
 from app.http.pages import Page
@@ -24,12 +22,18 @@ _HIT: dict[str, Any] = {
 class SearchHit(ResponseSchema):
     """A message that a search found."""
 
-    conversation_id: str = Field(description="UUID of its conversation.")
-    seq: int = Field(description="Its position in the log.")
-    id: str = Field(description="Id of the message.")
-    role: Role = Field(description="Role of the message.")
-    snippet: str = Field(description="Its text around the words, on one line.")
-    created_at: datetime = Field(description="When it was received.")
+    conversation_id: str
+    """UUID of its conversation."""
+    seq: int
+    """Its position in the log."""
+    id: str
+    """Id of the message."""
+    role: Role
+    """Role of the message."""
+    snippet: str
+    """Its text around the words, on one line."""
+    created_at: datetime
+    """When it was received."""
 
 
 class SearchPage(Page[SearchHit]):

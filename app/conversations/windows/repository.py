@@ -14,21 +14,21 @@ from app.conversations.windows.active_window import OUT_OF_DATE
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
+from app.database.sql import assigned, edges, equal, fields_of, read
 
 _FIRST_AFTER = seq_search(
-    "CAST(:conversation_id AS uuid)",
+    ":conversation_id",
     "CAST(:first AS bigint)",
-    "CAST(:head_seq AS bigint) + 1",
+    ":head_seq + 1",
     f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
 )
 # A call group that begins before the marker is left out with all its results.
 FIND_START = Statement(f"""
     SELECT coalesce((
         SELECT m.seq FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
+        WHERE m.conversation_id = :conversation_id AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
         ORDER BY m.seq LIMIT 1
-    ), CAST(:head_seq AS bigint) + 1) AS since
+    ), :head_seq + 1) AS since
 """)
 
 # A group ends at the next message that does not join it.
@@ -36,19 +36,18 @@ FIND_GAPS = Statement("""
     SELECT DISTINCT
         coalesce((
             SELECT starts.seq FROM messages starts
-            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+            WHERE starts.conversation_id = :conversation_id
                 AND starts.seq <= late.seq AND NOT starts.joins
             ORDER BY starts.seq DESC LIMIT 1
         ), late.seq) AS start,
         coalesce((
             SELECT ends.seq FROM messages ends
-            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                AND ends.seq > late.seq AND NOT ends.joins
+            WHERE ends.conversation_id = :conversation_id AND ends.seq > late.seq AND NOT ends.joins
             ORDER BY ends.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS past
+        ), :head_seq + 1) AS past
     FROM messages late
-    WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-        AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+    WHERE late.conversation_id = :conversation_id
+        AND late.late_at IS NOT NULL AND late.seq >= :since
         AND late.late_at <= CAST(:marker AS timestamptz)
     ORDER BY start
 """)
@@ -57,14 +56,13 @@ FIND_OLDEST = Statement(f"""
     SELECT least(
         (
             SELECT {MESSAGE_TIME} FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= CAST(:since AS bigint)
+            WHERE m.conversation_id = :conversation_id AND m.seq >= :since
             ORDER BY m.seq LIMIT 1
         ),
         (
             SELECT min(late.late_at) FROM messages late
-            WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-                AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+            WHERE late.conversation_id = :conversation_id
+                AND late.late_at IS NOT NULL AND late.seq >= :since
                 AND (CAST(:marker AS timestamptz) IS NULL
                     OR late.late_at > CAST(:marker AS timestamptz))
         )
@@ -75,25 +73,24 @@ FIND_OLDEST = Statement(f"""
 FIND_ENDS = Statement("""
     SELECT coalesce((
         SELECT m.seq FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= edge.past AND NOT m.joins
+        WHERE m.conversation_id = :conversation_id AND m.seq >= edge.past AND NOT m.joins
         ORDER BY m.seq LIMIT 1
-    ), CAST(:head_seq AS bigint) + 1) AS past
-    FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+    ), :head_seq + 1) AS past
+    FROM unnest(:ends) WITH ORDINALITY AS edge (past, position)
     ORDER BY edge.position
 """)
 
 OUTPUTS = Statement("""
-    SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+    SELECT m.output FROM unnest(:starts, :ends)
         AS part (start, past)
-    JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+    JOIN messages m ON m.conversation_id = :conversation_id
         AND m.seq >= part.start AND m.seq < part.past
     WHERE m.output IS NOT NULL
 """)
 
 HAS_EPOCHS = Statement("""
     SELECT EXISTS (
-        SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+        SELECT FROM epochs WHERE conversation_id = :conversation_id
     ) AS has_epochs
 """)
 
@@ -101,13 +98,13 @@ HAS_EPOCHS = Statement("""
 COUNT_TOKENS = Statement("""
     SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
     FROM (
-        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+        SELECT start - 1 AS seq, -1 AS sign FROM unnest(:starts) AS start
         UNION ALL
-        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+        SELECT past - 1, 1 FROM unnest(:ends) AS past
     ) edge
     JOIN LATERAL (
         SELECT m.total_tokens AS tokens FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+        WHERE m.conversation_id = :conversation_id AND m.seq <= edge.seq
         ORDER BY m.seq DESC LIMIT 1
     ) through ON true
 """)
@@ -115,41 +112,31 @@ COUNT_TOKENS = Statement("""
 COUNT_TOKENS_OF_SEVERAL = Statement("""
     SELECT m.conversation_id, sum(m.total_tokens * edge.sign) AS tokens
     FROM unnest(
-        CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]), CAST(:signs AS integer[])
+        :conversation_ids, :seqs, CAST(:signs AS integer[])
     ) AS edge (in_conversation, at_seq, sign)
     JOIN messages m ON m.conversation_id = edge.in_conversation AND m.seq = edge.at_seq
-        AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND m.conversation_id = ANY (:conversation_ids)
     GROUP BY m.conversation_id
 """)
 
 # Run it with the lock of the state.
-MOVE = Statement("""
-    UPDATE heads
-    SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
-        outside_tokens = CAST(:outside_tokens AS bigint),
-        outside_messages = CAST(:outside_messages AS bigint),
-        window_seconds = CAST(:window_seconds AS bigint),
-        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
-        oldest_at = CAST(:oldest_at AS timestamptz),
-        view_version = CAST(:view_version AS bigint),
-        view_cause = CAST(:view_cause AS text),
-        compaction_id = CAST(:compaction_id AS uuid),
-        span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-        kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-        summary_tokens = CAST(:summary_tokens AS integer),
-        hidden_tokens = CAST(:hidden_tokens AS bigint),
-        hidden_messages = CAST(:hidden_messages AS bigint)
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-""")
-
+MOVE = Statement(
+    "UPDATE heads SET "
+    + assigned(
+        *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
+        *("open_outside", "mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
+        *("span_start", "span_end", "kept", "trimmed_through", "summary_tokens"),
+        *("hidden_tokens", "hidden_messages"),
+    )
+    + f" WHERE {equal('conversation_id')}"
+)
 # The newest conversations of an agent with recent messages in their windows.
 ACTIVITIES = Statement(f"""
     SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
         calling.call_names, h.open_calls
     FROM (
         SELECT * FROM conversations c
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-            AND {NOT_EXPIRED}
+        WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND {NOT_EXPIRED}
         ORDER BY created_at DESC, conversation_id DESC
         LIMIT CAST(:max_conversations AS bigint)
     ) c
@@ -161,16 +148,15 @@ ACTIVITIES = Statement(f"""
         LIMIT 1
     ) calling ON true
     WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
-    ORDER BY h.newest_at DESC, c.conversation_id
-    LIMIT CAST(:limit AS bigint)
+    ORDER BY h.newest_at DESC, c.conversation_id LIMIT :limit
 """)
 
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
 _CLEAR = """
-    SET cleared_at = greatest(h.cleared_at, CAST(:at AS timestamptz)), cleared_seq = h.head_seq,
+    SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
         since = h.head_seq + 1, parts = '', oldest_at = NULL,
-        newest_at = greatest(h.newest_at, CAST(:at AS timestamptz) + interval '1 microsecond'),
+        newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
         outside_tokens = h.tokens, outside_messages = h.head_seq,
         hidden_tokens = h.tokens, hidden_messages = h.head_seq,
         view_version = h.view_version + 1, view_cause = 'cleared',
@@ -189,7 +175,7 @@ _ADD_EVENTS = """
 CLEAR = Statement(f"""
     WITH cleared AS (
         UPDATE heads h {_CLEAR}
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE h.conversation_id = :conversation_id
         RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENTS}
@@ -197,14 +183,14 @@ CLEAR = Statement(f"""
 # The clear of an agent that the conversation is given to: the next read moves the window.
 TAKE_CLEAR = Statement(f"""
     UPDATE heads
-    SET cleared_at = CAST(:at AS timestamptz), window_seconds = {OUT_OF_DATE},
-        newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    SET cleared_at = :at, window_seconds = {OUT_OF_DATE},
+        newest_at = greatest(newest_at, :at + interval '1 microsecond')
+    WHERE conversation_id = :conversation_id
 """)
 # Locks in the order in which other transactions lock conversations.
 LOCK_ALL = Statement("""
     SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+    WHERE c.tenant_id = :tenant_id AND c.agent_id = :agent_id
     ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
 """)
 # With the lock of the agent, so that two concurrent clears cannot deadlock.
@@ -213,7 +199,7 @@ CLEAR_ALL = Statement(f"""
         UPDATE heads h {_CLEAR}
         FROM conversations c
         WHERE h.conversation_id = c.conversation_id
-            AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+            AND c.tenant_id = :tenant_id AND c.agent_id = :agent_id
         RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENTS}
@@ -227,51 +213,35 @@ class ActiveWindowRepository(Repository):
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
         """Return the seq, from `first` on, of the first call group after a marker."""
-        row = await self._session.first(
-            FIND_START,
-            conversation_id=conversation_id,
-            first=first,
-            head_seq=head_seq,
-            marker=marker,
-        )
-        return int(row["since"]) if row is not None else first
+        bounds = {"first": first, "head_seq": head_seq, "marker": marker}
+        return int(await self._session.value(FIND_START, conversation_id=conversation_id, **bounds))
 
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
         """Return the call groups from a seq on with a message from before the marker."""
-        rows = await self._session.all(
-            FIND_GAPS,
-            conversation_id=conversation_id,
-            since=since,
-            head_seq=head_seq,
-            marker=marker,
-        )
+        bounds = {"since": since, "head_seq": head_seq, "marker": marker}
+        rows = await self._session.all(FIND_GAPS, conversation_id=conversation_id, **bounds)
         return [Span(row["start"], row["past"]) for row in rows]
 
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
         """Return the time of the oldest message from a seq on that is newer than the marker."""
-        row = await self._session.first(
+        oldest: datetime | None = await self._session.value(
             FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
-        return row["oldest_at"] if row is not None else None
+        return oldest
 
     async def has_epochs(self, conversation_id: str) -> bool:
         """Whether a payload was built before."""
-        row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
-        return row is not None and row["has_epochs"]
+        return bool(await self._session.value(HAS_EPOCHS, conversation_id=conversation_id))
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         """Return the tokens of the messages in these spans."""
-        row = await self._session.first(
-            COUNT_TOKENS,
-            conversation_id=conversation_id,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
+        return int(
+            await self._session.value(COUNT_TOKENS, conversation_id=conversation_id, **edges(spans))
         )
-        return int(row["tokens"]) if row is not None else 0
 
     async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
         """Return the tokens of the messages in the spans of each of these conversations."""
@@ -291,22 +261,15 @@ class ActiveWindowRepository(Repository):
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
         """Return these spans, each extended to the end of its last call group."""
+        ends = [span.end for span in spans]
         rows = await self._session.all(
-            FIND_ENDS,
-            conversation_id=conversation_id,
-            head_seq=head_seq,
-            ends=[span.end for span in spans],
+            FIND_ENDS, conversation_id=conversation_id, head_seq=head_seq, ends=ends
         )
         return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the agent tools that previews of results in these spans name."""
-        rows = await self._session.all(
-            OUTPUTS,
-            conversation_id=conversation_id,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
-        )
+        rows = await self._session.all(OUTPUTS, conversation_id=conversation_id, **edges(spans))
         return frozenset(
             name for row in rows for name in stored_output_from(row["output"]).mentions
         )
@@ -316,28 +279,17 @@ class ActiveWindowRepository(Repository):
 
         Call it in a transaction that holds the state's lock.
         """
-        await self._session.run(
-            MOVE,
-            conversation_id=conversation_id,
-            since=state.window.since,
-            parts=state.window.parts_as_json(),
-            outside_tokens=state.outside_tokens,
-            outside_messages=state.outside_messages,
-            window_seconds=state.window_seconds,
-            open_outside=not state.window.holds(state.head_seq),
-            mentions=list(state.mentions),
-            oldest_at=state.oldest_at,
-            view_version=state.view_version,
-            view_cause=state.view_cause,
-            compaction_id=state.compaction_id,
-            span_start=state.hidden_span.start if state.hidden_span is not None else None,
-            span_end=state.hidden_span.end if state.hidden_span is not None else None,
-            kept=list(state.kept_seqs),
-            trimmed_through=state.results_cleared_through,
-            summary_tokens=state.summary_tokens,
-            hidden_tokens=state.hidden_tokens,
-            hidden_messages=state.hidden_messages,
-        )
+        values = fields_of(state) | {
+            "conversation_id": conversation_id,
+            "since": state.window.since,
+            "parts": state.window.parts_as_json(),
+            "open_outside": not state.window.holds(state.head_seq),
+            "span_start": state.hidden_span.start if state.hidden_span is not None else None,
+            "span_end": state.hidden_span.end if state.hidden_span is not None else None,
+            "kept": state.kept_seqs,
+            "trimmed_through": state.results_cleared_through,
+        }
+        await self._session.run(MOVE, **values)
 
     async def activities(
         self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
@@ -355,14 +307,7 @@ class ActiveWindowRepository(Repository):
         for row in rows:
             calls = named_calls(row["call_ids"], row["call_names"])
             waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
-            item = Activity(
-                str(row["conversation_id"]),
-                row["metadata"],
-                row["newest_at"],
-                waits_for,
-                row["own_id"],
-            )
-            activities.append(item)
+            activities.append(read(Activity, row, waits_for=waits_for))
         return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from app.context.pipeline.state import KnownPayload
-from app.context.service import ContextService
+from app.context.build import ContextService
+from app.context.state import KnownPayload
 from app.formats.message import FormatName
 from app.models.budget import Limits
 from app.prompt.resolved_settings import RequestSettings

@@ -13,7 +13,7 @@ import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.context.build_replay import BuildReplayService
-from app.context.pipeline.state import KnownPayload
+from app.context.state import KnownPayload
 from app.conversations.settings import SettingsList
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.context.pipeline.epoch import MIN_UNSTORED_CHANGE
+from app.context.epoch import MIN_UNSTORED_CHANGE
 from app.conversations.own_settings import Patch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings

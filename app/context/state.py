@@ -108,7 +108,7 @@ class KnownPayload:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One pass through the pipeline: the request, and what earlier passes of the build did.
+    """One pass through the steps: the request, and what earlier passes of the build did.
 
     A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
     sent again.
@@ -132,12 +132,11 @@ class Attempt:
         return self.tenant_id, self.conversation_id, settings.format, settings.model or "", window
 
 
-class Restart(Exception):  # not an error: the pipeline starts over
-    """The view, the pins or the epochs of the conversation changed: the build loads them again."""
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The view, the pins or the epochs of the conversation changed: the build reads them again."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__()
-        self.attempt = attempt
+    attempt: Attempt
 
 
 @dataclass(frozen=True)  # without slots, which a cached property does not work with
@@ -190,10 +189,10 @@ class BuildState:
         added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
-    def restart(self) -> Restart:
-        """Return the exception that makes the pipeline load the conversation again."""
+    def changed(self) -> Changed:
+        """Return the attempt to go on with, because the conversation changed."""
         one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
-        return Restart(replace(self.attempt, degraded=one_build))
+        return Changed(replace(self.attempt, degraded=one_build))
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""
@@ -410,3 +409,11 @@ class BuildState:
                 state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
             )
         return self.usage
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """No payload fits: it would have to show at least these entries."""
+
+    state: BuildState
+    entries: Sequence[Entry]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from app.common.errors import ServiceUnavailable
 from app.compaction.reduction.truncation import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
-from app.context.pipeline.loading import LoadedConversation
-from app.context.pipeline.rendering import can_extend, extended, render_rows
-from app.context.pipeline.state import BuildDependencies, BuildState, Restart
+from app.context.history import can_extend, extended, render_rows
+from app.context.payload_cache import CachedPayload
+from app.context.state import Attempt, BuildDependencies, BuildState, Changed
 from app.conversations.epoch import BuildInput, Epoch
 from app.conversations.epochs import EpochStart, epoch_start_from, is_view_current
 from app.conversations.plans import SlidingCut
@@ -21,11 +21,36 @@ from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
 from app.conversations.views import base_view, lacks_summary, view_for_model, with_omission_note
+from app.models.budget import Limits
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import PayloadTools, accepts_all_tools
+from app.prompt.resolved_settings import PayloadTools, ResolvedSettings, accepts_all_tools
+
+LONG_BUILD_BYTES = 8 * 2**20
 
 
-async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState:
+@dataclass(frozen=True, slots=True)
+class LoadedConversation:
+    """A conversation and its resolved settings, as one build sees them.
+
+    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
+    `cached`, which other builds may change meanwhile.
+    """
+
+    attempt: Attempt
+    input: BuildInput
+    resolved: ResolvedSettings
+    limits: Limits
+    last_epoch: Epoch | None
+    cached: CachedPayload | None
+    cached_epoch_id: str
+
+    @property
+    def is_long(self) -> bool:
+        """Whether long messages were read."""
+        return sum(len(row.text) for row in self.input.rows) > LONG_BUILD_BYTES
+
+
+async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState | Changed:
     """Return the state to start from, rendered where the rows of its view are in memory."""
     build_input, resolved, last_epoch = loaded.input, loaded.resolved, loaded.last_epoch
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
@@ -49,7 +74,9 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
             late_through=build_input.conversation.state.head_seq,
             reasoning_after=start.view.reasoning_after if start is not None else 0,
         )
-        view = await _for_model(deps, loaded, view)
+        if (changed := await _add_missing_summary(deps, loaded, view)) is not None:
+            return changed
+        view = view_for_model(view, resolved.model or "", loaded.attempt.settings.format)
         if (
             last_epoch is not None
             and start is not None
@@ -70,17 +97,19 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     return state
 
 
-async def _for_model(deps: BuildDependencies, loaded: LoadedConversation, view: View) -> View:
-    """Return the view as this payload shows it. Raises Restart when a summary was made for that."""
-    attempt, format = loaded.attempt, loaded.attempt.settings.format
-    view = view_for_model(view, loaded.resolved.model or "", format)
+async def _add_missing_summary(
+    deps: BuildDependencies, loaded: LoadedConversation, view: View
+) -> Changed | None:
+    """Summarise what a provider's item stands for, where this payload cannot send it."""
+    attempt = loaded.attempt
+    view = view_for_model(view, loaded.resolved.model or "", attempt.settings.format)
     if attempt.is_preview or view.sent_item is not None or not lacks_summary(view):
-        return view
+        return None
     state = loaded.input.conversation.state
     degraded = await deps.compaction.summarise_behind_item(
         attempt.tenant_id, attempt.conversation_id, attempt.settings, state.view_version
     )
-    raise Restart(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
+    return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
 
 def _is_start_current(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:

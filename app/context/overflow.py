@@ -8,9 +8,9 @@ from dataclasses import replace
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction.overflow_recovery import view_after_overflow
-from app.context.pipeline.rendering import render_view
-from app.context.pipeline.shortening import shorten_messages
-from app.context.pipeline.state import BuildDependencies, BuildState
+from app.context.fit import shorten_messages
+from app.context.history import render_view
+from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.conversations.compaction_results import CompactResult, unchanged
 from app.conversations.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.conversations.sent_media import cut_after_refusal
@@ -25,10 +25,9 @@ from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import ResolvedSettings
 
 
-async def refusal(
-    deps: BuildDependencies, state: BuildState, entries: Sequence[Entry]
-) -> ContextOverflow:
-    """Return the error for a payload that has to show at least these entries."""
+async def refusal(deps: BuildDependencies, overflow: Overflow) -> ContextOverflow:
+    """Return the error for a payload that does not fit."""
+    state, entries = overflow.state, overflow.entries
     resolved = state.resolved
     conversation = sum(item.tokens for item in entries)
     usage = resolved.usage(
@@ -61,12 +60,10 @@ def context_overflow(
     )
 
 
-async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> CompactResult:
-    """Reduce the payload that a provider refused as too long, without a model.
-
-    Raises Restart when the view changed meanwhile, and ContextOverflow when nothing can be left
-    out.
-    """
+async def reduce_after_overflow(
+    deps: BuildDependencies, state: BuildState
+) -> CompactResult | Changed | Overflow:
+    """Reduce the payload that a provider refused as too long, without a model."""
     compaction_input = _input_of(state)
     view = await _smaller_view(deps, state, compaction_input)
     if view is None and state.view.provider_item is not None:
@@ -74,19 +71,16 @@ async def reduce_after_overflow(deps: BuildDependencies, state: BuildState) -> C
         compaction_input = _input_of(state)
         view = await _smaller_view(deps, state, compaction_input)
     if view is None:
-        raise await refusal(deps, state, state.view_entries)
-    try:
-        return await deps.compaction.apply_emergency_cut(compaction_input, view)
-    except Conflict as conflict:
-        raise state.restart() from conflict
+        return Overflow(state, state.view_entries)
+    return await _apply(deps, state, compaction_input, view)
 
 
 async def leave_out_media(
     deps: BuildDependencies, state: BuildState, verdict: Verdict
-) -> CompactResult:
+) -> CompactResult | Changed:
     """Leave out the media that a provider refused, the oldest first.
 
-    Raises Restart when the view changed meanwhile, and ValidationError where no media are sent.
+    Raises ValidationError where no media are sent.
     """
     if state.rendered is None:
         state = await render_view(deps, state)
@@ -98,11 +92,7 @@ async def leave_out_media(
     cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
     if cut is None:
         raise ValidationError.at("/error", "No media are sent that could be left out")
-    try:
-        view = replace(state.view, media_cut=cut)
-        return await deps.compaction.apply_emergency_cut(_input_of(state), view)
-    except Conflict as conflict:
-        raise state.restart() from conflict
+    return await _apply(deps, state, _input_of(state), replace(state.view, media_cut=cut))
 
 
 async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> CompactResult:
@@ -124,6 +114,16 @@ async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> Com
             )
     messages = conversation.state.shown_messages
     return unchanged(VerdictKind.REASONING_REFUSED, state.usage.total, messages)
+
+
+async def _apply(
+    deps: BuildDependencies, state: BuildState, compaction_input: CompactionInput, view: View
+) -> CompactResult | Changed:
+    """Store a smaller view, unless the view changed meanwhile."""
+    try:
+        return await deps.compaction.apply_emergency_cut(compaction_input, view)
+    except Conflict:
+        return state.changed()
 
 
 def _input_of(state: BuildState) -> CompactionInput:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.common import json_text
+from app.context.history import needed_agent_tools
 from app.context.payload_cache import CachedPayload
-from app.context.pipeline.rendering import needed_agent_tools
-from app.context.pipeline.state import REASONING_DROPPED, BuildDependencies, BuildState
+from app.context.state import REASONING_DROPPED, BuildDependencies, BuildState, Changed
 from app.conversations.budget_status import stored_usage_of
 from app.conversations.epoch import Epoch
 from app.conversations.epochs import (
@@ -171,40 +171,35 @@ class RecordedBuild:
     build_id: str
 
 
-def unrecorded(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
-    """Return the build that `record` would return, without storing anything; it has no id."""
-    rendered, items = state.rendered, state.items
+async def record(
+    deps: BuildDependencies, state: BuildState, choice: EpochChoice
+) -> RecordedBuild | Changed:
+    """Write the epoch unless it is the last one; another build may have been first.
+
+    Of a preview nothing is stored, and it has no id.
+    """
+    rendered, items, attempt = state.rendered, state.items, state.attempt
     assert rendered is not None and items is not None
-    epoch = choice.last_epoch if choice.break_reason is None else None
+    last_epoch = choice.last_epoch if choice.break_reason is None else None
+    epoch = last_epoch or _new_epoch(deps, state, choice)
     through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
-    return RecordedBuild(
-        state,
-        rendered,
-        epoch or _new_epoch(deps, state, choice),
-        epoch is None,
-        choice.break_reason,
-        through_seq,
-        build_id="",
+    build = RecordedBuild(
+        state, rendered, epoch, last_epoch is None, choice.break_reason, through_seq, build_id=""
     )
-
-
-async def record(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> RecordedBuild:
-    """Write the epoch unless it is the last one. Raises Restart when another build was first."""
-    build = unrecorded(deps, state, choice)
-    epoch = build.epoch
+    if attempt.is_preview:
+        return build
     if build.is_new_epoch:
         async with deps.database.session() as session:
             is_added = await session.contexts.add_epoch(
-                state.attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
+                attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
             )
         if not is_added:
-            raise state.restart()
-    rendered = build.rendered
+            return state.changed()
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
-    deps.cache.put(state.attempt.cache_key, rendered)
+    deps.cache.put(attempt.cache_key, rendered)
     tail_hash = await _record_tail(deps, state, rendered)
     await _record_usage(deps, state, 0 if build.is_new_epoch else MIN_UNSTORED_CHANGE)
-    return replace(build, build_id=str(BuildId(epoch.epoch_id, build.through_seq, tail_hash)))
+    return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:

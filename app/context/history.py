@@ -10,13 +10,13 @@ from typing import assert_never
 from app.blobs.preview import COMPACT_CONTEXT
 from app.common.concurrency import in_thread_if
 from app.context.payload_cache import LONG_BYTES, CachedPayload
-from app.context.pipeline.state import BuildDependencies, BuildState
+from app.context.state import BuildDependencies, BuildState
 from app.conversations.messages.row import LogRow
 from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.view import View, spans_through
 from app.conversations.views import lasting_agent_tools
 from app.formats.message import FormatName
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.policy.policy import DynamicPosition
 from app.prompt.resolved_settings import STUB_TOOL
 from app.repositories import Repositories
@@ -99,7 +99,7 @@ async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayloa
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     resolved = state.resolved
-    assembler = ASSEMBLERS[state.format](
+    assembler = assembler_of(state.format)(
         state.view,
         resolved.count,
         state.named_tools,
