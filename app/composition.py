@@ -17,7 +17,6 @@ from uuid_utils import uuid7
 from app.blobs.chunks import RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
-from app.compaction.background import BackgroundCompactions
 from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
@@ -160,7 +159,6 @@ class Parts:
             telemetry,
         )
         self.compaction = CompactionService(runner, self.leases)
-        self.background = BackgroundCompactions(runner)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

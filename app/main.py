@@ -16,7 +16,6 @@ from app.common.limiter import Slots
 from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
 from app.compaction import strategies_routes as strategies
-from app.compaction.background import JobService
 from app.compaction.receipts import ReceiptService
 from app.composition import Parts, app_version, new_id, utc_now
 from app.context import routes as context
@@ -269,7 +268,6 @@ def _services(settings: Settings, parts: Parts) -> Services:
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),
         redactions=RedactionService(database, resolver, parts.outputs),
-        jobs=JobService(database, new_id),
         events=EventService(
             database,
             utc_now,

@@ -286,7 +286,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         parts.database,
         parts.leases,
         settings.direct_database_url or settings.database_url or "",
-        parts.background.work,
+        parts.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         index_hidden=parts.search.index_hidden,

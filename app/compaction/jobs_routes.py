@@ -34,7 +34,8 @@ async def get_job(request: Request, job_id: JobPath) -> Response:
     """Return the status of a job, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
-    return Json(job_json(await services(request).jobs.get(tenant_of(request), job_id.lower())))
+    job = await services(request).compaction.job(tenant_of(request), job_id.lower())
+    return Json(job_json(job))
 
 
 def job_json(job: Job) -> dict[str, Any]:

@@ -73,10 +73,7 @@ async def compact(
         if isinstance(result, DryRunResult):
             return Json(_dry_run_json(result))
         return Json(result)
-    compaction.check_model(options)
-    job = await services(request).jobs.start(
-        tenant_of(request), conversation_id, "compact", options.as_json()
-    )
+    job = await compaction.start_job(tenant_of(request), conversation_id, options)
     return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 

@@ -398,7 +398,7 @@ class Receipt(ResponseSchema):
     cached_tokens: int
     """The part of `input_tokens` that was read from the provider's cache."""
     target_tokens: int | None
-    """The target that was asked for; null where the policy decided, and after an import."""
+    """The target that was asked for; null where the policy decided."""
     cost_usd: float | None
     """Price of the calls, null where unknown."""
     duration_ms: int

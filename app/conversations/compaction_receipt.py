@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 
@@ -82,6 +82,12 @@ class Compaction:
     def is_shown_with(self, strategy: str) -> bool:
         """Whether its view is shown while the policy has this strategy."""
         return is_shown_with(self.policy_strategy, strategy)
+
+
+_COLUMNS = {"compaction_id", "parent_id", "trigger", "policy_strategy", "hidden_span"}
+_COLUMNS |= {"view", "made", "created_at", "undone_at"}
+FACTS = {field.name: str(field.type) for field in fields(Compaction) if field.name not in _COLUMNS}
+"""The fields of a receipt that no statement reads, with their types: one column stores them."""
 
 
 def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:

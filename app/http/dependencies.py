@@ -13,7 +13,6 @@ from app.common.pages import Bound
 from app.common.public_ids import MAX_CHARS, PATTERN
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.common.sendable import is_sendable
-from app.compaction.background import JobService
 from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.context.build import ContextService
@@ -71,7 +70,6 @@ class Services:
     exports: ExportService
     imports: ImportService
     forks: ForkService
-    jobs: JobService
     registry: RegistryService
     search: SearchService
     tenant_search: TenantSearchService

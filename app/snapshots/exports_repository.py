@@ -23,31 +23,17 @@ from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 from app.database.sql import assigned, equal, plain
 from app.database.tables import TABLES
-from app.snapshots.export_format import IMPORTING_TENANT, KEYS, RecordKind
-
-_TABLES = {
-    RecordKind.VERSION: "conversation_versions",
-    RecordKind.BLOB: "blobs",
-    RecordKind.MESSAGE: "messages",
-    RecordKind.BLOB_USE: "blob_uses",
-    RecordKind.PIN: "pins",
-    RecordKind.REDACTION: "redactions",
-    RecordKind.COMPACTION: "compactions",
-}
-_COMPUTED = (
-    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
+from app.snapshots.export_format import (
+    COLUMNS,
+    COMPUTED,
+    IMPORTING_TENANT,
+    KEYS,
+    RECORD_TABLES,
+    SETTINGS,
+    STATE,
+    RecordKind,
 )
-"""The columns of a message that an import computes."""
-_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    "blobs": ("created_at",),
-    "messages": _COMPUTED,
-    "compactions": ("target_tokens",),
-}
-COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
-    kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
-    for kind, table in _TABLES.items()
-}
-"""The columns of a record with their types, by kind."""
+
 _WRITTEN = ("body", "fragment")
 """The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
@@ -67,7 +53,7 @@ def _page(kind: RecordKind) -> Statement:
     after = ", ".join(f"CAST(:after_{name} AS {columns[name]})" for name in KEYS[kind])
     ends = "AND seq <= :head_seq" if "seq" in columns else ""
     rows = f"""
-        SELECT {", ".join(columns)} FROM {_TABLES[kind]}
+        SELECT {", ".join(columns)} FROM {RECORD_TABLES[kind]}
         WHERE {_OWN} AND ({keys}) > ({after}) {ends}
         ORDER BY {keys} LIMIT :limit"""
     if kind not in _LARGE:
@@ -75,21 +61,16 @@ def _page(kind: RecordKind) -> Statement:
     return Statement(bounded(rows, tuple(columns), lengths(*_LARGE[kind]), keys))
 
 
-PAGES = {kind: _page(kind) for kind in _TABLES}
+PAGES = {kind: _page(kind) for kind in RECORD_TABLES}
 
-SETTINGS = Statement(
+READ_SETTINGS = Statement(
     f"""
-        SELECT c.created_at AS conversation_created_at, c.own_id, c.agent_id, c.model, c.policy,
-            c.sections, c.tools, c.metadata, c.sections_version, c.tools_version,
-            c.rolling_window_seconds, c.expires_at, h.counter, h.head_seq,
-            h.open_calls, h.resume_at, h.promoted, h.promoted_turn, h.since, h.parts,
-            h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.newest_at, h.mentions,
-            h.compaction_id, h.kept
+        SELECT c.created_at AS conversation_created_at, c.own_id, h.counter,
+            {", ".join((*(f"c.{name}" for name in SETTINGS), *(f"h.{name}" for name in STATE)))}
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
-
 BEGIN = Statement(
     f"""
         WITH added AS (
@@ -114,7 +95,7 @@ RENEW = Statement(
 def _add(kind: RecordKind) -> Statement:
     columns = dict(COLUMNS[kind])
     if kind is RecordKind.MESSAGE:
-        columns |= {name: TABLES["messages"].columns[name] for name in _COMPUTED}
+        columns |= {name: TABLES["messages"].columns[name] for name in COMPUTED}
     written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
     plain = {name: type for name, type in columns.items() if name not in written}
     typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
@@ -123,7 +104,7 @@ def _add(kind: RecordKind) -> Statement:
     values = [f"convert_from(item.{name}, 'UTF8')" for name in written]
     return Statement(
         f"""
-        INSERT INTO {_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
+        INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
         SELECT :conversation_id, {", ".join((*(f"item.{name}" for name in plain), *values))}
         FROM ROWS FROM ({", ".join((rows, *arrays))})
             AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
@@ -132,16 +113,13 @@ def _add(kind: RecordKind) -> Statement:
     )
 
 
-ADDITIONS = {kind: _add(kind) for kind in _TABLES}
+ADDITIONS = {kind: _add(kind) for kind in RECORD_TABLES}
 
-_SETTINGS = (
-    *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
-    *("tools_version", "rolling_window_seconds", "expires_at"),
-)
+
 PUBLISH = Statement(
     f"""
         UPDATE conversations
-        SET {assigned("tenant_id", "own_id", *_SETTINGS)},
+        SET {assigned("tenant_id", "own_id", *SETTINGS)},
             created_at = statement_timestamp(), updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
@@ -177,7 +155,7 @@ class ExportRepository(Repository):
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
         """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
         row = await self._session.first(
-            SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
+            READ_SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return {name: plain(value) for name, value in row.items()} if row is not None else None
 

@@ -29,7 +29,7 @@ from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, StoredResults
 from app.conversations.own_settings import OwnSettings
@@ -45,6 +45,7 @@ from app.snapshots.copies import (
     pending_calls,
     renamed_calls,
     split_ids,
+    with_results_as_text,
 )
 from app.snapshots.entries import source_of
 from app.snapshots.reading import imported_entries, originals_of
@@ -255,7 +256,8 @@ class RestoreService:
     ) -> _Target:
         """Copy messages into a conversation, except those that it has."""
         target = await self._target(tenant_id, target_id)
-        async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
+        whole = with_results_as_text(sources)
+        async for batch in in_batches(whole, self._max_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.public_id, source) for source in batch]
             existing: Mapping[str, Sequence[int]] = {}
             for remaining_attempts in range(_MAX_ATTEMPTS)[::-1]:
