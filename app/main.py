@@ -78,32 +78,24 @@ from app.tool_output.ranking.bm25 import Bm25Ranking
 from app.tool_output.tool_search import ToolSearchService
 from app.worker import worker_of
 
-# The two hot paths come first: routes are matched in this order.
+# Routes are matched in this order.
 ROUTERS = (
-    messages.hot_router,
-    context.hot_router,
     messages.router,
-    messages.page_router,
     message_search.router,
     single_messages.router,
-    single_messages.page_router,
     context.router,
     blobs.router,
     blob_reading.router,
     tools.router,
     reported_usage.router,
     compactions.router,
-    compactions.page_router,
     conversations.router,
-    conversations.page_router,
     exports.router,
     forks.router,
     events.router,
     jobs.router,
     agents.router,
-    agents.page_router,
     snapshots.router,
-    snapshots.page_router,
     stateless.router,
     tokens.router,
     models.router,

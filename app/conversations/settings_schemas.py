@@ -8,28 +8,22 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, Field, create_model
 
 from app.common import json_text
+from app.common.answers import AnyObject
 from app.conversations.agents.agent import Agent
 from app.conversations.configurable_resources import Configured
 from app.conversations.conversation import Conversation
 from app.conversations.own_settings import OwnSettings, Patch
 from app.conversations.windows.rolling_window import WindowSource
 from app.environment import one_line
-from app.http.fields import (
-    AnyObject,
-    AnyTool,
-    Metadata,
-    ModelName,
-    RequestSchema,
-    ResponseSchema,
-    StoredTools,
-)
+from app.http.fields import Metadata, ModelName, RequestSchema, ResponseSchema
 from app.policy.policy import DEFAULT_POLICY, Group, Policy
 from app.prompt.section_schemas import (
-    ShownSection,
     StoredSections,
     complete_sections,
     sections_to_store,
 )
+from app.prompt.sections import PromptSection
+from app.prompt.tool_schemas import AnyTool, StoredTools
 
 EFFECTIVE_SETTINGS: dict[str, Any] = {
     "effective_model": "gpt-4o",
@@ -141,7 +135,7 @@ class EffectiveSettings(ResponseSchema):
     """The effective policy: a value for every setting."""
     policy_overrides: AnyObject
     """Its own policy settings."""
-    sections: list[ShownSection]
+    sections: list[PromptSection]
     """Its own sections of the system prompt."""
     sections_version: int
     """Version of the sections; 0 for none."""
