@@ -76,4 +76,4 @@ def provider_call(
         return None
     requested = item.requested if item is not None else None
     made = PROVIDERS[format].compaction_call(requested, instructions)
-    return ProviderCall(format, made.method, made.fields, made.added, made.betas)
+    return ProviderCall(format, made.method, made.fields, dict(made.added), made.betas)

@@ -9,7 +9,7 @@ from abc import ABC
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from app.blobs.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
+from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.conversations.messages.row import JoinedRow, LogRow
 from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
@@ -21,6 +21,7 @@ from app.formats.base import Provider
 from app.formats.message import EMPTY_MESSAGE, Message, Part, Role, Text, ToolCall
 from app.formats.openai_chat.reasoning_fields import convert_reasoning, is_replayed
 from app.models.tokens import CountText, count_sealed, count_visible, counts_as_stored, signed_parts
+from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)

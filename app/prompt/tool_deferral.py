@@ -22,8 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.blobs.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
+from app.blobs.preview import TOOL_SEARCH
 from app.formats import ToolDefinition
+from app.policy.policy import AGENT_TOOL_NAMES
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
