@@ -89,6 +89,29 @@ class BlobRepository(Repository):
             # The first statement does not see chunks added while it waited for the upload's lock.
             await self._session.run(sql.DROP_CHUNKS, **upload)
 
+    async def add_to_messages(
+        self,
+        conversation_id: str,
+        stored: Sequence[tuple[Blob, Sequence[StoredChunk]]],
+        uses: Sequence[tuple[str, int]],
+    ) -> None:
+        """Store blobs with their chunks, and which blob is used at which seq.
+
+        The conversation must be locked.
+        """
+        # The same order in every statement prevents deadlocks.
+        ordered = sorted(stored, key=lambda pair: pair[0].id)
+        await self._session.run(
+            sql.ADD_TO_MESSAGES,
+            conversation_id=UUID(conversation_id),
+            **_blob_parameters([blob for blob, _ in ordered]),
+            **_chunk_parameters(
+                [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
+            ),
+            use_ids=[ref for ref, _ in uses],
+            use_seqs=[seq for _, seq in uses],
+        )
+
     async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
         """Mark blobs as referred to by messages; the conversation must be locked."""
         await self._session.run(sql.ATTACH, conversation_id=UUID(conversation_id), refs=list(refs))
@@ -167,22 +190,6 @@ class BlobRepository(Repository):
             sql.HOLDS_CONTENT, conversation_id=conversation_id, content_id=content_id
         )
         return row is not None and row["is_held"]
-
-
-def append_parameters(
-    stored: Sequence[tuple[Blob, Sequence[StoredChunk]]], uses: Sequence[Sequence[str]]
-) -> dict[str, Any]:
-    """Return the parameters of `BLOB_CTES`; `uses` has the blob ids of each message."""
-    numbered_refs = [(ref, position) for position, refs in enumerate(uses, start=1) for ref in refs]
-    # The same order in every statement prevents deadlocks.
-    ordered = sorted(stored, key=lambda pair: pair[0].id)
-    chunks = [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
-    return {
-        **_blob_parameters([blob for blob, _ in ordered]),
-        **_chunk_parameters(chunks),
-        "use_ids": [ref for ref, _ in numbered_refs],
-        "use_positions": [position for _, position in numbered_refs],
-    }
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:

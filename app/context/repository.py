@@ -13,7 +13,7 @@ from app.conversations.epoch import BuildInput, Epoch
 from app.conversations.epochs import requested_window
 from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
-from app.conversations.rows import epoch_from, log_rows_from
+from app.conversations.rows import epoch_from, log_rows_from, versions_of
 from app.conversations.view import Span, View, view_from
 from app.conversations.views import kept_seqs
 from app.database.connections import Statement
@@ -125,7 +125,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
             as_chat=settings.format is FormatName.OPENAI_CHAT,
-            **cached.parameters,
+            **versions_of(cached),
         )
         if row is None:
             return None

@@ -34,7 +34,7 @@ from app.context.steps import NOTHING_STORED, Step
 from app.context.usage.routes import shown_report
 from app.context.usage.service import Report
 from app.conversations.budget_schemas import Reading
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of

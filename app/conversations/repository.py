@@ -11,11 +11,10 @@ from app.conversations.agents.agent import Agent
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (
     CONVERSATION_COLUMNS,
-    NO_CACHED_SETTINGS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
-    conversation_from,
     newest_message_at,
+    versions_of,
 )
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.settings_statements import (
@@ -182,9 +181,11 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             conversation_id=conversation_id,
             model=model,
             default_model=default_model,
-            **NO_CACHED_SETTINGS,
+            **versions_of(None),
         )
-        return conversation_from(row, self._settings_cache.defaults) if row is not None else None
+        if row is None:
+            return None
+        return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""

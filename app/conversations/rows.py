@@ -45,13 +45,16 @@ def _unless_cached(column: str, name: str) -> str:
     return f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {column} END AS {name}"
 
 
+CALIBRATION_COLUMNS = """
+    cal.factor AS calibrated_factor, cal.margin AS calibrated_margin,
+    cal.reports AS calibrated_reports,
+    cal.sealed_reported / cal.sealed_counted AS calibrated_sealed
+"""
 _SMALL_COLUMNS = (
     "c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at",
     "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
     "c.sections_version, c.tools_version",
-    "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
-    "cal.reports AS calibrated_reports",
-    "cal.sealed_reported / cal.sealed_counted AS calibrated_sealed",
+    CALIBRATION_COLUMNS,
     "c.rolling_window_seconds AS own_window_seconds",
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
@@ -157,23 +160,19 @@ def state_from(row: Any) -> ConversationState:
 class CachedSettings:
     """The cached settings of a conversation, with the times of their last changes."""
 
-    updated_at: datetime | None = None
-    agent_updated_at: datetime | None = None
-    model_updated_at: datetime | None = None
-    conversation: Conversation | None = None
-
-    @property
-    def parameters(self) -> dict[str, datetime | None]:
-        """The statement parameters that name the cached versions."""
-        return {
-            "cached_at": self.updated_at,
-            "cached_agent_at": self.agent_updated_at,
-            "cached_model_at": self.model_updated_at,
-        }
+    updated_at: datetime
+    agent_updated_at: datetime | None
+    model_updated_at: datetime | None
+    conversation: Conversation
 
 
-NO_CACHED_SETTINGS = CachedSettings().parameters
-"""The parameters of a read that always returns the settings."""
+def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
+    """Return the statement parameters that name cached settings; without any all are read."""
+    return {
+        "cached_at": cached.updated_at if cached else None,
+        "cached_agent_at": cached.agent_updated_at if cached else None,
+        "cached_model_at": cached.model_updated_at if cached else None,
+    }
 
 
 class SettingsCache:
@@ -183,15 +182,17 @@ class SettingsCache:
         self.defaults = defaults
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
-    def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
+    def get(
+        self, tenant_id: str, conversation_id: str, model: str | None = None
+    ) -> CachedSettings | None:
         """Return the cached settings of a tenant's conversation for a request with this model."""
-        return self._cache.get((tenant_id, conversation_id, model)) or CachedSettings()
+        return self._cache.get((tenant_id, conversation_id, model))
 
     def conversation_from(
-        self, row: Any, tenant_id: str, cached: CachedSettings, model: str | None = None
+        self, row: Any, tenant_id: str, cached: CachedSettings | None, model: str | None = None
     ) -> Conversation:
-        """Return a conversation from a row of a statement with the parameters of `cached`."""
-        if row["is_cached"] and cached.conversation is not None:
+        """Return a conversation from a row of a statement with the versions of `cached`."""
+        if row["is_cached"] and cached is not None:
             conversation = replace(
                 cached.conversation,
                 counter=row["counter"],

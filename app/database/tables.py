@@ -14,6 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+"""The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
 -- The top-level values of metadata as texts, by tenant, such as `{"acme": {"customer": "42"}}`.
@@ -158,10 +162,9 @@ CREATE TABLE heads (
     window_seconds bigint,
     cleared_at timestamptz,
     cleared_seq bigint NOT NULL DEFAULT 0,
-    -- The times of the messages in the window, and of the log before the last batch.
+    -- The times of the messages in the window.
     oldest_at timestamptz,
     newest_at timestamptz,
-    newest_before timestamptz,
     -- The view version of the last redaction: no payload of an earlier one is rendered again.
     redacted_version bigint NOT NULL DEFAULT 0,
     -- The tokens that the newest payload of this view version has beyond what is stored here.

@@ -38,7 +38,7 @@ from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
 from app.conversations.messages.appended_messages import AppendAnswer
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.pins import PinService
 from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.service import LogService

@@ -17,15 +17,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate, takewhile
+from typing import Any
 
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft
-from app.formats.message import Role
+from app.formats.message import FormatName, Role
 from app.formats.tool_calls import own_id
 
 _NUMBER = re.compile(r"#\d+$")
 MAX_OPEN_CALLS = 256
 """How many calls of earlier groups stay open: the oldest ones of more are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An append request; `messages` are JSON objects in `format`.
+
+    With `applies_compactions` a provider's compaction item hides what is before it.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    format: FormatName = FormatName.OPENAI_CHAT
+    expected_seq: int | None = None
+    idempotency_key: str | None = None
+    applies_compactions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +92,22 @@ class BatchShape:
     @property
     def turns(self) -> tuple[int, ...]:
         """How many turns have begun at each message."""
-        return tuple(accumulate(draft.starts_turn for draft in self.drafts))
+        return tuple(accumulate(int(draft.starts_turn) for draft in self.drafts))
+
+    @property
+    def calls(self) -> dict[str, Any]:
+        """What an append requires of the calls in the log, and how it changes them."""
+        return {
+            "required": self.required,
+            "closed": self.closed,
+            "opened": list(self.opened),
+            "opened_at": list(self.opened.values()),
+            "start": self.start,
+            "provider": self.provider,
+            "is_answering": self.is_answering,
+            "begins_answer": self.begins_answer,
+            "is_known": self.is_known,
+        }
 
     def after(self, before: Calls, head_seq: int) -> Calls:
         """Return the waiting calls of a log that had these at `head_seq`."""
@@ -173,20 +203,9 @@ class Times:
     newest: tuple[datetime, ...]
     leading: int
 
-    @property
-    def oldest_sent(self) -> datetime | None:
-        """The oldest timestamp."""
-        return min(filter(None, self.sent), default=None)
-
-    @property
-    def oldest_sent_after(self) -> datetime | None:
-        """The oldest timestamp after the leading messages."""
-        return min(filter(None, self.sent[self.leading :]), default=None)
-
-    @property
-    def only_leading(self) -> bool:
-        """Whether the batch has only leading messages."""
-        return self.leading == len(self.sent)
+    def oldest_sent(self, start: int) -> datetime | None:
+        """The oldest timestamp of the messages from index `start` on."""
+        return min(filter(None, self.sent[start:]), default=None)
 
 
 def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:

@@ -13,7 +13,7 @@ from app.common.pages import Page
 from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.append_schemas import Appended
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.schemas import (
     MessagePage,
     MessagesAppend,

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.tables import SCHEMA, TABLES
+from app.database.tables import APPEND, SCHEMA, TABLES
 
 pytestmark = pytest.mark.one_server
 
@@ -40,7 +40,7 @@ async def test_migrations_create_the_described_tables(database_url: str) -> None
         migrated = [await connection.fetch(query) for query in queries]
         await connection.execute("CREATE SCHEMA described; SET search_path = described, public")
         await connection.execute("SET check_function_bodies = on")
-        await connection.execute(SCHEMA)
+        await connection.execute(SCHEMA + APPEND)
         await connection.execute("SET search_path = described")
         described = [await connection.fetch(query) for query in queries]
     finally:

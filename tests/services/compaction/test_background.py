@@ -17,7 +17,7 @@ from app.compaction.background import JobService
 from app.compaction.runs import CompactRequest
 from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.appended_messages import AppendAnswer
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute
