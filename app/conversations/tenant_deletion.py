@@ -13,11 +13,8 @@ from collections.abc import Mapping
 from app.common.errors import NotFound
 from app.conversations.service import ConversationService
 from app.repositories import Database
+from app.tenancy.data_repository import DELETE
 
-_DELETED = (
-    *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-    *("creations", "tenant_usage", "tenants"),
-)
 _CONVERSATIONS_AT_ONCE = 100
 _ROWS_PER_DELETION = 1_000
 
@@ -40,7 +37,7 @@ class TenantDeletion:
                     counts.update(await self._conversations.remove(tenant_id, conversation_id))
                 except NotFound:  # expired, or deleted meanwhile
                     await self._conversations.remove_expired(tenant_id, conversation_id)
-        for table in _DELETED:
+        for table in DELETE:
             deleted = _ROWS_PER_DELETION
             while deleted == _ROWS_PER_DELETION:
                 async with self._database.session() as session:

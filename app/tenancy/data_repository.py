@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from app.database.connections import Statement
+from app.database.conversation_tables import CONVERSATION_TABLES
 from app.database.repository import Repository
 from app.database.sql import delete_some, equal
+from app.database.tables import TABLES
 
 _TENANT = equal("tenant_id")
 SOME_CONVERSATIONS = Statement(
@@ -15,10 +17,8 @@ REVOKE_KEYS = Statement(
 )
 DELETE = {
     table: Statement(delete_some(table, _TENANT), is_long=True)
-    for table in (
-        *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-        *("creations", "tenant_usage", "tenants"),
-    )
+    for table in reversed([*TABLES])  # the tenant's own row is the last
+    if "tenant_id" in TABLES[table].columns and table not in (*CONVERSATION_TABLES, "api_keys")
 }
 
 

@@ -13,16 +13,16 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from app.common import json_text
 from app.conversations.messages.redaction import NewRedaction, Redaction
 from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import equal, fields_of, insert, read
 
-_CONVERSATION = "conversation_id = :conversation_id"
-_MESSAGE = f"{_CONVERSATION} AND seq = :seq"
+_CONVERSATION = equal("conversation_id")
+_MESSAGE = equal("conversation_id", "seq")
 
 # A fork names the conversation that all of its forks come from.
 COPIES = Statement(
@@ -161,10 +161,10 @@ DROP_SNAPSHOT_SUMMARIES = Statement(
         FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
         """
 )
+_RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
 RECORD = Statement(
-    """
-        INSERT INTO redactions (conversation_id, seq, message_id, reason, key_id, created_at)
-        VALUES (:conversation_id, :seq, :message_id, :reason, :key_id, clock_timestamp())
+    f"""
+        {insert("redactions", *_RECORDED, created_at="clock_timestamp()")}
         ON CONFLICT (conversation_id, seq) DO NOTHING
         """
 )
@@ -182,19 +182,14 @@ class RedactionRepository(Repository):
         self, conversation_id: str, seq: int, message_id: str, limit: int
     ) -> list[str]:
         """Return conversations in which this message, or its copy by a fork, is not redacted."""
-        rows = await self._session.all(
-            COPIES,
-            conversation_id=UUID(conversation_id),
-            seq=seq,
-            message_id=message_id,
-            limit=limit,
-        )
+        message = {"conversation_id": conversation_id, "seq": seq, "message_id": message_id}
+        rows = await self._session.all(COPIES, **message, limit=limit)
         return [str(row["conversation_id"]) for row in rows]
 
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:
         """Return the record of a redaction, or None."""
         row = await self._session.first(FIND, conversation_id=conversation_id, seq=seq)
-        return Redaction(*row.values()) if row is not None else None
+        return read(Redaction, row) if row is not None else None
 
     async def replace(self, conversation_id: str, seq: int, tombstone: Tombstone) -> bool:
         """Lock the conversation, and replace a message in its log and its search index.
@@ -205,13 +200,7 @@ class RedactionRepository(Repository):
         if await self._session.first(LOCK, conversation_id=conversation_id) is None:
             return False
         await self._session.first(LOCK_FORKS, conversation_id=conversation_id)
-        replaced = await self._session.run(
-            REPLACE,
-            **key,
-            body=tombstone.body,
-            fragment=tombstone.fragment,
-            output=tombstone.output,
-        )
+        replaced = await self._session.run(REPLACE, **key, **fields_of(tombstone))
         if replaced:
             await self._session.run(CLEAR_WORDS, **key)
         return replaced == 1
@@ -229,12 +218,12 @@ class RedactionRepository(Repository):
         key = {"conversation_id": conversation_id, "seq": seq}
         rows = await self._session.all(DROP_SUMMARIES, **key)
         await self._session.run(DROP_SNAPSHOT_SUMMARIES, **key)
-        shown = await self._session.first(
-            SHOW_TOMBSTONE,
-            conversation_id=conversation_id,
-            dropped=[row["compaction_id"] for row in rows],
+        dropped = [row["compaction_id"] for row in rows]
+        return bool(
+            await self._session.value(
+                SHOW_TOMBSTONE, conversation_id=conversation_id, dropped=dropped
+            )
         )
-        return shown is not None and shown["loses_summary"]
 
     async def drop_epoch_texts(self, conversation_id: str) -> None:
         """Delete the summaries from the starts of all epochs."""
@@ -267,14 +256,7 @@ class RedactionRepository(Repository):
 
     async def record(self, conversation_id: str, new: NewRedaction) -> None:
         """Store the record of a redaction."""
-        await self._session.run(
-            RECORD,
-            conversation_id=conversation_id,
-            seq=new.seq,
-            message_id=new.message_id,
-            reason=new.reason,
-            key_id=new.key_id,
-        )
+        await self._session.run(RECORD, conversation_id=conversation_id, **fields_of(new))
 
 
 def _without_texts(frame: str) -> str:
