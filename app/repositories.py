@@ -30,12 +30,10 @@ from app.snapshots.exports_repository import ExportRepository
 from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy import api_keys_repository as api_keys
-from app.tenancy import limits_repository as limits
+from app.tenancy import repository as tenants_repository
 from app.tenancy.api_keys_repository import ApiKeyRepository
-from app.tenancy.data_repository import TenantDataRepository
-from app.tenancy.limits_repository import LimitRepository
+from app.tenancy.repository import TenantRepository
 from app.tenancy.retention_repository import RetentionRepository
-from app.tenancy.tenants_repository import TenantRepository
 from app.work.repository import JobRepository
 
 FREQUENT = (
@@ -44,7 +42,7 @@ FREQUENT = (
     APPEND,
     api_keys.FIND,
     api_keys.EXISTS,
-    limits.FIND,
+    tenants_repository.FIND_LIMITS,
 )
 """The statements of builds, appends and their callers, which do nothing without values."""
 
@@ -87,9 +85,7 @@ class Repositories:
     redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
-    tenant_data = _Of(TenantDataRepository)
     retention = _Of(RetentionRepository)
-    limits = _Of(LimitRepository)
     keys = _Of(ApiKeyRepository)
     tenants = _Of(TenantRepository)
 

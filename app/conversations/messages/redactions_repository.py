@@ -189,7 +189,7 @@ class RedactionRepository(Repository):
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:
         """Return the record of a redaction, or None."""
         row = await self._session.first(FIND, conversation_id=conversation_id, seq=seq)
-        return read(Redaction, row) if row is not None else None
+        return read(Redaction, row, redacted_at=row["created_at"]) if row is not None else None
 
     async def replace(self, conversation_id: str, seq: int, tombstone: Tombstone) -> bool:
         """Lock the conversation, and replace a message in its log and its search index.

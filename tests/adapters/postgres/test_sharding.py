@@ -217,7 +217,7 @@ SPREAD = {
     "conversations.snapshot_removal.REMOVE_OF_AGENT": (
         "deleting an agent with all its conversations"
     ),
-    "tenancy.data_repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
+    "tenancy.repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
     "conversations.search.tenant_repository.BY_PLACES": (
         "a page of a search, its messages given as a list"
     ),
