@@ -176,9 +176,9 @@ class ImportChecker:
         self, line: Line, fields: Mapping[str, Any], message: Message, derived: Derived
     ) -> Derived:
         """Check the place of a message among calls, and return the ids of its own in the log."""
-        calls, is_result = self._calls, message.role is Role.TOOL
-        if not (is_result or fields["joins"]):
-            calls = replace(calls, provider=(), is_answering=False)  # as in a fork
+        calls = self._calls
+        if not fields["joins"]:
+            calls = calls.ended(self.head_seq - 1)  # as by a clear, or in a fork
         waiting, resolves = waiting_calls(message)
         draft = Draft(None, message.role, b"", None, 0, 0, derived.call_ids, False, None)
         draft = replace(draft, provider_calls=waiting, resolves=resolves)
@@ -235,7 +235,7 @@ def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     (message,) = messages
     require_short_text(message, f"/{line.number}/body")
     call_ids = json_text.loads(fields["call_ids"] or "[]")
-    if format is FormatName.GEMINI and message.role is Role.TOOL and len(call_ids) == 1:
+    if PROVIDERS[format].derives_ids and message.role is Role.TOOL and len(call_ids) == 1:
         message = replace(message, tool_call_id=call_ids[0])  # stored by its position
     return raw, message
 
