@@ -328,4 +328,5 @@ def compaction_from(row: Any) -> Compaction:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    return read(Compaction, row, hidden_span=span, view=view, made=summaries_from(row["made"]))
+    facts = {**row, **json_text.loads(row["receipt"])}
+    return read(Compaction, facts, hidden_span=span, view=view, made=summaries_from(row["made"]))

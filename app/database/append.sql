@@ -12,8 +12,6 @@ RETURNS TABLE (head heads, calibration calibrations) LANGUAGE plpgsql AS $$
 DECLARE
     b RECORD;
     h heads;
-    outside BIGINT;
-    tokens_outside BIGINT;
     received TIMESTAMPTZ;
 BEGIN
     SELECT * INTO b FROM jsonb_to_record(batch) AS b (
@@ -24,8 +22,7 @@ BEGIN
         required TEXT[], closed TEXT[], opened TEXT[], opened_at BIGINT[], start BIGINT,
         provider TEXT[], is_answering BOOLEAN, begins_answer BOOLEAN, is_known BOOLEAN,
         max_open_calls BIGINT,
-        now TIMESTAMPTZ, newest_at TIMESTAMPTZ, oldest_sent TIMESTAMPTZ,
-        oldest_sent_after TIMESTAMPTZ, joining BIGINT, joining_tokens BIGINT
+        now TIMESTAMPTZ, newest_at TIMESTAMPTZ, oldest_sent TIMESTAMPTZ
     );
     SELECT * INTO h FROM heads WHERE conversation_id = key FOR NO KEY UPDATE;
     IF NOT FOUND OR h.counter <> b.counter OR h.head_seq <> b.expected_seq
@@ -63,11 +60,6 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The leading messages of a batch belong to the call group before it. If that is outside the
-    -- active window, they stay outside. Usually the window then begins after them; if it begins
-    -- before them, it is out of date, which -1 says, until the next read moves it.
-    outside := CASE WHEN h.open_outside AND h.since > h.head_seq THEN b.joining ELSE 0 END;
-    tokens_outside := CASE WHEN outside > 0 THEN b.joining_tokens ELSE 0 END;
     received := greatest(b.now, h.newest_at);
     UPDATE heads SET
         head_seq = h.head_seq + b.messages,
@@ -84,21 +76,7 @@ BEGIN
             WHEN b.mentions <@ h.mentions THEN h.mentions ELSE h.mentions || b.mentions
         END,
         newest_at = greatest(h.newest_at, b.newest_at),
-        oldest_at = CASE
-            WHEN NOT h.open_outside THEN least(h.oldest_at, b.oldest_sent, received)
-            WHEN b.joining = b.messages THEN h.oldest_at
-            ELSE least(h.oldest_at, b.oldest_sent_after, received)
-        END,
-        window_seconds = CASE
-            WHEN h.open_outside AND h.since <= h.head_seq AND b.joining > 0 THEN -1
-            ELSE h.window_seconds
-        END,
-        open_outside = h.open_outside AND b.joining = b.messages,
-        since = h.since + outside,
-        outside_messages = h.outside_messages + outside,
-        outside_tokens = h.outside_tokens + tokens_outside,
-        hidden_messages = h.hidden_messages + outside,
-        hidden_tokens = h.hidden_tokens + tokens_outside,
+        oldest_at = least(h.oldest_at, b.oldest_sent, received),
         open_calls = ARRAY(
             SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (b.closed)
         ) || b.opened,

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 
-APPEND = Path(__file__).with_name("append.sql").read_text(encoding="utf-8")
+APPEND = files(__package__).joinpath("append.sql").read_text(encoding="utf-8")
 """The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
@@ -156,8 +156,6 @@ CREATE TABLE heads (
     parts text NOT NULL DEFAULT '',
     outside_tokens bigint NOT NULL DEFAULT 0,
     outside_messages bigint NOT NULL DEFAULT 0,
-    -- Whether the last call group is outside the window; what joins it will be too.
-    open_outside boolean NOT NULL DEFAULT false,
     -- The rolling window of the last move.
     window_seconds bigint,
     cleared_at timestamptz,
@@ -304,32 +302,13 @@ CREATE TABLE compactions (
     compaction_id uuid,
     parent_id uuid,
     trigger text NOT NULL,
-    strategy text NOT NULL,
+    policy_strategy text NOT NULL,
     span_start bigint NOT NULL,
     span_end bigint NOT NULL,
     summary text NOT NULL,
-    summary_tokens integer NOT NULL,
-    before_tokens bigint NOT NULL,
-    after_tokens bigint NOT NULL,
-    before_msg_count bigint NOT NULL,
-    after_msg_count bigint NOT NULL,
-    model text,
-    prompt_hash text,
-    cost_usd double precision,
-    duration_ms integer NOT NULL,
-    policy_strategy text NOT NULL DEFAULT '',
-    strategies_run text[] NOT NULL DEFAULT '{}',
-    view text NOT NULL DEFAULT '',
-    made text NOT NULL DEFAULT '[]',
-    hidden_tokens bigint NOT NULL DEFAULT 0,
-    hidden_messages bigint NOT NULL DEFAULT 0,
-    calls integer NOT NULL DEFAULT 0,
-    input_tokens bigint NOT NULL DEFAULT 0,
-    output_tokens bigint NOT NULL DEFAULT 0,
-    degraded text[] NOT NULL DEFAULT '{}',
-    summary_input text,
-    cached_tokens bigint NOT NULL DEFAULT 0,
-    target_tokens bigint,
+    view text NOT NULL,
+    made text NOT NULL,
+    receipt text NOT NULL,
     undone_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, compaction_id)
@@ -605,5 +584,5 @@ TYPES: Mapping[str, str] = {
     "ends": "bigint[]",
 }
 """The types of parameters: those of the columns of their names, and of some that many statements
-have. Three names are of columns of several types and have none: `calls`, `data` and `tokens`.
+have. Two names are of columns of several types and have none: `data` and `tokens`.
 """

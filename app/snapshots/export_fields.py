@@ -18,6 +18,7 @@ from app.common import json_text
 from app.common.json_structure import StructureLimits
 from app.common.sendable import is_sendable
 from app.common.times import time_from
+from app.conversations.compaction_receipt import FACTS
 from app.conversations.settings import SettingsList
 from app.conversations.view import ENDLESS, ShortenedMessage, Span, summary_from, view_from
 from app.conversations.windows.active_window import window_from
@@ -183,6 +184,20 @@ _uuid = partial(_matching, _UUID)
 _object, _array = partial(_json, dict), partial(_json, list)
 
 
+_OF_FACT: Mapping[str, Check] = {
+    "str": _name,
+    "str | None": partial(_or_null, _name),
+    "int": _small,
+    "int | None": partial(_or_null, _small),
+    "float | None": partial(_or_null, _number),
+    "tuple[str, ...]": _names,
+}
+
+
+def _is_receipt(raw: Any) -> bool:
+    return {*raw} == {*FACTS} and all(_OF_FACT[FACTS[name]](raw[name]) for name in FACTS)
+
+
 _OF_TYPE: Mapping[str, Check] = {
     "text": _text,
     "bigint": _integer,
@@ -196,8 +211,7 @@ _OF_TYPE: Mapping[str, Check] = {
 }
 _OF_COLUMN: Mapping[str, Check] = {
     **dict.fromkeys(("agent_id", "blob_id", "media_type", "message_id", "model"), _name),
-    **dict.fromkeys(("policy_strategy", "prompt_hash", "strategy", "summary_input"), _name),
-    **dict.fromkeys(("tool_name", "trigger"), _name),
+    **dict.fromkeys(("policy_strategy", "tool_name", "trigger"), _name),
     **dict.fromkeys(("metadata", "policy"), _object),
     **dict.fromkeys(("sections", "tools"), _array),
     **dict.fromkeys(("seq", "since"), _seq),
@@ -209,6 +223,7 @@ _OF_COLUMN: Mapping[str, Check] = {
     "open_calls": _texts,
     "output": _is_output,
     "parts": _are_parts,
+    "receipt": partial(_reads, _is_receipt),
     "role": partial(_one_of, Role),
     "sha256": partial(_matching, _SHA256),
     "view": _is_view_text,

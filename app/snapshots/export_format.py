@@ -69,7 +69,6 @@ COMPUTED = (
 _LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "blobs": ("created_at",),
     "messages": COMPUTED,
-    "compactions": ("target_tokens",),
 }
 COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
     kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))

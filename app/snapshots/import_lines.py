@@ -166,8 +166,8 @@ class ImportChecker:
     def _with_calls(self, line: Line, fields: Mapping[str, Any], draft: Draft) -> Draft:
         """Check the place of a message among calls, and return it with the ids of the log."""
         calls = self._calls
-        if not (draft.role is Role.TOOL or fields["joins"]):
-            calls = replace(calls, provider=(), is_answering=False)  # as in a fork
+        if not fields["joins"]:
+            calls = calls.ended(self.head_seq - 1)  # as by a clear, or in a fork
         try:
             shape = batch_shape([draft], calls, self.head_seq - 1)
         except UnpairedToolResult as error:

@@ -88,7 +88,6 @@ class LogRepository(Repository):
         """
         conversation, times = known.conversation, batch_times(shape.drafts, now)
         rows = _rows(request.format, shape, ids, times)
-        leading = rows[times.leading - 1]["total_tokens"] if times.leading else 0
         batch = {
             "counter": conversation.counter,
             "model": conversation.model or default_model,
@@ -107,10 +106,7 @@ class LogRepository(Repository):
             "max_open_calls": MAX_OPEN_CALLS,
             "now": times.now,
             "newest_at": times.newest[-1],
-            "oldest_sent": times.oldest_sent(0),
-            "oldest_sent_after": times.oldest_sent(times.leading),
-            "joining": times.leading,
-            "joining_tokens": leading,
+            "oldest_sent": times.oldest_sent,
         }
         try:
             row = await self._session.first(

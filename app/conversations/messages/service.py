@@ -105,6 +105,10 @@ class LogService:
         with_results = any(has_results(raw, request.format) for raw in request.messages)
         for _ in range(_MAX_ATTEMPTS):
             known = await self._known(tenant_id, conversation_id)
+            if known.conversation.is_outdated(self._active.now()):
+                # Nothing joins a call group that is too old by now.
+                await self._active.updated(tenant_id, known.conversation)
+                known = await self._known(tenant_id, conversation_id)
             current = known.conversation
             settings = await self._settings(current)
             batch = await self._batches.prepare(

@@ -124,7 +124,8 @@ MOVE = Statement(
     "UPDATE heads SET "
     + assigned(
         *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
-        *("open_outside", "mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
+        *("group_seq", "is_answering", "provider_calls"),
+        *("mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
         *("span_start", "span_end", "kept", "trimmed_through", "summary_tokens"),
         *("hidden_tokens", "hidden_messages"),
     )
@@ -163,7 +164,8 @@ _CLEAR = """
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
         last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}', open_outside = true,
+        promoted = '{}', mentions = '{}',
+        group_seq = h.head_seq + 1, provider_calls = '{}', is_answering = false,
         event_seq = h.event_seq + 1
 """
 _ADD_EVENTS = """
@@ -283,7 +285,9 @@ class ActiveWindowRepository(Repository):
             "conversation_id": conversation_id,
             "since": state.window.since,
             "parts": state.window.parts_as_json(),
-            "open_outside": not state.window.holds(state.head_seq),
+            "group_seq": state.calls.group_seq,
+            "is_answering": state.calls.is_answering,
+            "provider_calls": list(state.calls.provider),
             "span_start": state.hidden_span.start if state.hidden_span is not None else None,
             "span_end": state.hidden_span.end if state.hidden_span is not None else None,
             "kept": state.kept_seqs,
