@@ -18,14 +18,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.database.migrate import TIMEOUTS, migration_lock
-from app.database.tables import metadata
 
 
 def run(connection: Connection) -> None:
     """Run the migrations, each in a transaction of its own."""
     context.configure(
         connection=connection,
-        target_metadata=metadata,
         transaction_per_migration=True,
     )
     with context.begin_transaction():
@@ -43,7 +41,7 @@ async def run_from_environment() -> None:
 
 def print_sql() -> None:
     """Print the migrations as SQL, for a database that somebody else migrates."""
-    context.configure(dialect_name="postgresql", target_metadata=metadata, literal_binds=True)
+    context.configure(dialect_name="postgresql", literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 

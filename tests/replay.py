@@ -33,7 +33,7 @@ import orjson
 
 from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Answer, Client, Trace, Unreachable
-from app.formats import FORMATS, parse_tool
+from app.formats import PROVIDERS, parse_tool
 from app.formats.message import File, FormatName, Image, Text
 from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import (
@@ -677,7 +677,7 @@ def _contents(
     for raw in messages:
         if raw.get("role") in ("system", "developer"):
             continue
-        for message in FORMATS[format].parse(raw, ""):
+        for message in PROVIDERS[format].parse(raw, ""):
             for part in message.parts:
                 media += isinstance(part, Image | File)
                 if isinstance(part, Text) and part.text.strip():

@@ -17,7 +17,7 @@ from app.blobs.result_content import (
 from app.blobs.stored_output import StoredOutput
 from app.common import json_text
 from app.common.json_structure import MESSAGE_LIMITS
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 
 
@@ -29,7 +29,7 @@ def restore_result(
     texts = [decode_lossy(content[start : start + length]) for start, length in output.texts]
     if output.is_object:
         (text,) = texts
-        result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = json_text.loads_within(
+        result_in(raw_message, format)[PROVIDERS[format].result_key] = json_text.loads_within(
             text, MESSAGE_LIMITS, json_text.loads_exact
         )
         return raw_message
@@ -52,7 +52,7 @@ def is_same_result(
     if output_ref != result_in(stored, format).get("output_ref"):
         return False
     if output_ref is None:
-        (message,) = FORMATS[format].parse(sent, "")
+        (message,) = PROVIDERS[format].parse(sent, "")
         if main_blob_id(message) != output.ref or is_object(sent, format) < output.is_object:
             return False
         if output.is_object:
@@ -69,7 +69,7 @@ def is_same_result(
     elif output.texts:
         if has_content(sent, format):
             return False
-        key = FORMATS[format].RESULT_KEY
+        key = PROVIDERS[format].result_key
         result_in(sent, format).pop(key, None)
         result_in(stored, format).pop(key, None)
     return sent == stored

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.common.errors import ValidationError
-from app.formats import FORMATS, gemini
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 
 _NO_CONTENT: tuple[Any, ...] = (None, "", [])
@@ -14,7 +14,7 @@ _NO_CONTENT: tuple[Any, ...] = (None, "", [])
 
 def result_in(raw_message: Any, format: FormatName) -> Any:
     """Return the object that holds the result's content: the message, or its one block."""
-    return FORMATS[format].results(raw_message)[0][1]
+    return PROVIDERS[format].results(raw_message)[0][1]
 
 
 def attached_ref(raw_message: Mapping[str, Any], format: FormatName, pointer: str) -> str | None:
@@ -30,20 +30,20 @@ def attached_ref(raw_message: Mapping[str, Any], format: FormatName, pointer: st
 
 def has_content(raw_message: Mapping[str, Any], format: FormatName) -> bool:
     """Whether a tool message has content of its own, beside an `output_ref`."""
-    return result_in(raw_message, format).get(FORMATS[format].RESULT_KEY) not in _NO_CONTENT
+    return result_in(raw_message, format).get(PROVIDERS[format].result_key) not in _NO_CONTENT
 
 
 def is_object(raw_message: Any, format: FormatName) -> bool:
-    """Whether the content is a Gemini response object instead of a text."""
-    if format is not FormatName.GEMINI:
-        return False
-    response = result_in(raw_message, format).get(gemini.RESULT_KEY)
-    return bool(response) and gemini.text_key(response) is None
+    """Whether the content is an object instead of a text."""
+    provider = PROVIDERS[format]
+    content = result_in(raw_message, format).get(provider.result_key)
+    return provider.results_are_objects and bool(content) and provider.text_key(content) is None
 
 
 def text_positions(raw_message: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the container and key of every text of a result, in order."""
-    container, key = result_in(raw_message, format), FORMATS[format].RESULT_KEY
+    provider = PROVIDERS[format]
+    container, key = result_in(raw_message, format), provider.result_key
     content = container.get(key)
     if isinstance(content, str):
         yield container, key
@@ -51,11 +51,11 @@ def text_positions(raw_message: Any, format: FormatName) -> Iterator[tuple[dict[
         for part in content:
             if part.get("type") in ("text", "input_text"):
                 yield part, "text"
-    elif format is FormatName.GEMINI and content and (text_key := gemini.text_key(content)):
+    elif content and (text_key := provider.text_key(content)):
         yield content, text_key
 
 
 def replace_content(raw_message: Any, format: FormatName, text: str) -> None:
     """Replace the whole content of a result by a text."""
-    content = {"output": text} if format is FormatName.GEMINI else text
-    result_in(raw_message, format)[FORMATS[format].RESULT_KEY] = content
+    provider = PROVIDERS[format]
+    result_in(raw_message, format)[provider.result_key] = provider.result_content(text)

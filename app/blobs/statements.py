@@ -16,8 +16,8 @@ from app.database.conversation_tables import NOT_EXPIRED
 _BLOB_COLUMNS = """blob_id AS id, content_id, byte_size, line_count, sha256, media_type,
             tool_name, tool_call_id, object_key, attached, created_at, collected_at"""
 
-_CONVERSATION = "conversation_id = CAST(:conversation_id AS uuid)"
-_CONTENT = f"{_CONVERSATION} AND content_id = CAST(:content_id AS uuid)"
+_CONVERSATION = "conversation_id = :conversation_id"
+_CONTENT = f"{_CONVERSATION} AND content_id = :content_id"
 _REPLACE_IF_COLLECTED = ",\n                ".join(
     f"""{column} = CASE
                     WHEN stored.collected_at IS NULL THEN stored.{column} ELSE excluded.{column}
@@ -32,7 +32,7 @@ _CHUNK_COLUMNS = "content_id, number, start, newlines, size, data, object_start,
 def _insert_chunks(source: str) -> str:
     """Return an INSERT of chunks; it needs a row of the CTE in `source`, such as `upload, `."""
     return f"""INSERT INTO blob_chunks (conversation_id, {_CHUNK_COLUMNS})
-            SELECT CAST(:conversation_id AS uuid), chunk.*
+            SELECT :conversation_id, chunk.*
             FROM {source}unnest(
                 CAST(:chunk_contents AS uuid[]), CAST(:chunk_number AS integer[]),
                 CAST(:chunk_start AS bigint[]), CAST(:chunk_newlines AS bigint[]),
@@ -61,7 +61,7 @@ def _blobs_stored(source: str, attached: str) -> str:
     """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
     return f"""blobs_stored AS (
             {_INSERT_BLOB}
-            SELECT CAST(:conversation_id AS uuid), blob.*, {attached}
+            SELECT :conversation_id, blob.*, {attached}
             FROM {source}, unnest(
                 CAST(:blob_ids AS text[]), CAST(:blob_contents AS uuid[]),
                 CAST(:blob_sizes AS bigint[]), CAST(:blob_lines AS bigint[]),
@@ -81,7 +81,7 @@ _CHUNKS_STORED = f"""chunks_stored AS (
 
 _USES_STORED = """uses_stored AS (
             INSERT INTO blob_uses (conversation_id, blob_id, seq)
-            SELECT CAST(:conversation_id AS uuid), used.blob_id,
+            SELECT :conversation_id, used.blob_id,
                 moved.head_seq - cardinality(CAST(:ids AS text[])) + used.position
             FROM moved, unnest(CAST(:use_ids AS text[]), CAST(:use_positions AS bigint[]))
                 AS used (blob_id, position)
@@ -98,12 +98,12 @@ BEGIN_UPLOAD = Statement(
             SELECT h.conversation_id
             FROM heads h
             JOIN conversations c ON c.conversation_id = h.conversation_id
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+            WHERE h.conversation_id = :conversation_id
+                AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
             FOR KEY SHARE OF h
         )
         INSERT INTO blob_uploads (conversation_id, content_id, tenant_id)
-        SELECT conversation_id, CAST(:content_id AS uuid), CAST(:tenant_id AS text) FROM alive
+        SELECT conversation_id, :content_id, :tenant_id FROM alive
         """
 )
 ADD_CHUNKS = Statement(
@@ -122,14 +122,12 @@ END_UPLOAD = Statement(
             WHERE {_CONVERSATION} FOR KEY SHARE
         ), ended AS (
             DELETE FROM blob_uploads u USING alive
-            WHERE u.conversation_id = CAST(:conversation_id AS uuid)
-                AND u.content_id = CAST(:content_id AS uuid)
+            WHERE u.conversation_id = :conversation_id AND u.content_id = :content_id
             RETURNING u.content_id
         ), {_blobs_stored("ended", "false")}, dropped AS (
             DELETE FROM blob_chunks c USING blobs_stored
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.content_id = CAST(:content_id AS uuid)
-                AND blobs_stored.content_id <> CAST(:content_id AS uuid)
+            WHERE c.conversation_id = :conversation_id AND c.content_id = :content_id
+                AND blobs_stored.content_id <> :content_id
         )
         SELECT (SELECT content_id FROM blobs_stored) AS content_id,
             EXISTS (SELECT FROM alive) AS is_alive
@@ -138,13 +136,11 @@ END_UPLOAD = Statement(
 DROP_UPLOAD = Statement(
     f"""
         WITH ended AS (
-            DELETE FROM blob_uploads
-            WHERE {_CONTENT}
+            DELETE FROM blob_uploads WHERE {_CONTENT}
             RETURNING content_id
         ), dropped AS (
             DELETE FROM blob_chunks c USING ended
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.content_id = ended.content_id
+            WHERE c.conversation_id = :conversation_id AND c.content_id = ended.content_id
         )
         SELECT content_id FROM ended
         """,
@@ -152,8 +148,7 @@ DROP_UPLOAD = Statement(
 )
 DROP_CHUNKS = Statement(
     f"""
-        DELETE FROM blob_chunks
-        WHERE {_CONTENT}
+        DELETE FROM blob_chunks WHERE {_CONTENT}
         """,
     is_long=True,
 )
@@ -178,11 +173,10 @@ PAGE = Statement(
         WHERE {_CONVERSATION} AND collected_at IS NULL
             AND (CAST(:before AS text) IS NULL OR content_id < (
                 SELECT last.content_id FROM blobs last
-                WHERE last.conversation_id = CAST(:conversation_id AS uuid)
+                WHERE last.conversation_id = :conversation_id
                     AND last.blob_id = CAST(:before AS text)
             ))
-        ORDER BY content_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY content_id DESC LIMIT :limit
         """
 )
 CHUNKS = Statement(
@@ -199,8 +193,7 @@ CHUNK_BEFORE_LINE = Statement(
         SELECT number, newlines FROM blob_chunks
         WHERE {_CONTENT}
             AND newlines < CAST(:line AS bigint)
-        ORDER BY newlines DESC, number DESC
-        LIMIT 1
+        ORDER BY newlines DESC, number DESC LIMIT 1
         """
 )
 
@@ -213,15 +206,15 @@ COLLECTABLE = Statement(
             FROM heads h
             JOIN blob_uses used ON used.conversation_id = h.conversation_id
             WHERE CAST(:compacted AS boolean) AND h.span_start IS NOT NULL
-                AND h.conversation_id = CAST(:conversation_id AS uuid)
-                AND used.conversation_id = CAST(:conversation_id AS uuid)
+                AND h.conversation_id = :conversation_id
+                AND used.conversation_id = :conversation_id
             GROUP BY used.blob_id
             HAVING bool_and(
                 used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
                 AND used.seq >= h.since
                 AND NOT EXISTS (
                     SELECT FROM snapshot_parts part
-                    WHERE part.conversation_id = CAST(:conversation_id AS uuid)
+                    WHERE part.conversation_id = :conversation_id
                         AND width_bucket(used.seq, part.spans) % 2 = 1
                 )
             )
@@ -247,8 +240,7 @@ COLLECT = Statement(
             RETURNING content_id
         )
         DELETE FROM blob_chunks c USING collected
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.content_id = collected.content_id
+        WHERE c.conversation_id = :conversation_id AND c.content_id = collected.content_id
         """,
     is_long=True,
 )
@@ -260,21 +252,19 @@ LIST_DUE = Statement(
                 SELECT conversation_id FROM blobs
                 WHERE NOT attached AND collected_at IS NULL
                     AND created_at < CAST(:uploaded_before AS timestamptz)
-                ORDER BY created_at
-                LIMIT CAST(:limit AS bigint)
+                ORDER BY created_at LIMIT :limit
             ) UNION (
                 SELECT conversation_id FROM blob_uploads
                 WHERE begun_at < CAST(:uploaded_before AS timestamptz)
-                ORDER BY begun_at
-                LIMIT CAST(:limit AS bigint)
+                ORDER BY begun_at LIMIT :limit
             ) UNION (
                 SELECT conversation_id FROM heads
                 WHERE view_version > swept_version AND compaction_id IS NOT NULL
-                LIMIT CAST(:limit AS bigint)
+                LIMIT :limit
             )
         ) AS found
         JOIN conversations c ON c.conversation_id = found.conversation_id
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
         """
 )
 STALE_UPLOADS = Statement(

@@ -19,7 +19,7 @@ from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
 from app.conversations.views import shown_entries
-from app.formats.message import takes_system
+from app.formats import PROVIDERS
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
 from app.payload.payload_items import MisplacedBreakpoint, StablePoint
@@ -59,7 +59,7 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     )
     payload = _render(request, state)
     state = state.degrade(*payload.degraded)
-    if view.summary_as_system and not takes_system(state.format) and view.summary_texts():
+    if view.summary_as_system and not PROVIDERS[state.format].takes_system and view.summary_texts():
         state = state.degrade(SUMMARY_AS_USER)
     if rendered.assembler.drops_reasoning:
         state = state.degrade(REASONING_DROPPED)

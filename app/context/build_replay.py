@@ -20,7 +20,7 @@ from app.conversations.epochs import BuildId, EpochStart, epoch_start_from, mode
 from app.conversations.messages.row import LogRow
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import FormatName
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.payload.payload_items import PayloadItems
 from app.policy.policy import DynamicPosition
 from app.prompt.resolved_settings import ResolvedSettings
@@ -106,7 +106,7 @@ def _render(
     texts_before_history = _texts(texts, start.dynamic_hash)
     in_opening = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
     format = FormatName(epoch.format)
-    assembler = ASSEMBLERS[format](
+    assembler = assembler_of(format)(
         start.view,
         resolved.count,
         resolved.named_agent_tools(start.tools.agent_tools),

@@ -16,7 +16,7 @@ from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.view import View, spans_through
 from app.conversations.views import lasting_agent_tools
 from app.formats.message import FormatName
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.policy.policy import DynamicPosition
 from app.prompt.resolved_settings import STUB_TOOL
 from app.repositories import Repositories
@@ -91,7 +91,7 @@ async def read_rows(
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
     resolved = state.resolved
-    assembler = ASSEMBLERS[state.format](
+    assembler = assembler_of(state.format)(
         state.view,
         resolved.count,
         state.named_tools,

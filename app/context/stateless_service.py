@@ -20,7 +20,7 @@ from app.context import stateless
 from app.conversations.compaction_results import ContextState
 from app.conversations.ports import Models
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
-from app.formats import FORMATS, parse_tool, tools_of
+from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
@@ -278,7 +278,7 @@ def _parse_messages(
         raw = messages[index]
         if raw.get("role") in _SYSTEM_ROLES:
             raw = {**raw, "role": "user"}
-        parsed = FORMATS[format].parse(raw, f"/messages/{index}")
+        parsed = PROVIDERS[format].parse(raw, f"/messages/{index}")
         neutral.extend(clean(message) for message in parsed)
     return neutral
 

@@ -37,11 +37,11 @@ from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 from app.models.usage_totals import MAX_DAYS, CallTotals
 
-_WANTED: Final = "labels_of(CAST(:tenant_id AS text), CAST(:labels AS text))"
+_WANTED: Final = "labels_of(:tenant_id, CAST(:labels AS text))"
 _COLUMNS: Final = "conversation_id, tenant_id, agent_id, model, metadata, created_at, expires_at"
 _MATCHES: Final = f"""
     {NOT_EXPIRED}
-    AND (CAST(:agent_id AS text) IS NULL OR c.agent_id = CAST(:agent_id AS text))
+    AND (:agent_id IS NULL OR c.agent_id = :agent_id)
     AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
     AND (CAST(:any_active AS boolean) OR tstzrange(
             CAST(:active_after AS timestamptz), CAST(:active_before AS timestamptz), '()'
@@ -59,8 +59,7 @@ def _places(column: str = "", value: str = "") -> Statement:
     order = f"{column}created_at, conversation_id".replace(",", " DESC,") + " DESC"
     rows = f"""
         SELECT {_COLUMNS} FROM conversations
-        WHERE tenant_id = CAST(:tenant_id AS text)
-            AND ({column}created_at) > ({value}CAST(:since AS timestamptz))
+        WHERE tenant_id = :tenant_id AND ({column}created_at) > ({value}CAST(:since AS timestamptz))
             AND ({column}created_at, conversation_id)
                 < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
         ORDER BY {order}
@@ -72,18 +71,17 @@ def _places(column: str = "", value: str = "") -> Statement:
             WHERE {_MATCHES} AND (
                 CAST(:labels AS text) = '{{}}' OR labels_of(c.tenant_id, c.metadata) @> {_WANTED}
             )
-            ORDER BY {order}
-            LIMIT CAST(:limit AS bigint)
+            ORDER BY {order} LIMIT :limit
         ) UNION ALL (
             SELECT conversation_id, created_at, false
             FROM ({rows} OFFSET CAST(:scanned AS bigint) - 1 LIMIT 1) last
         )
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
     """)
 
 
 PLACES = _places()
-PLACES_OF_AGENT = _places("agent_id, ", "CAST(:agent_id AS text), ")
+PLACES_OF_AGENT = _places("agent_id, ", ":agent_id, ")
 # Labels have the tenant: its column would only give PostgreSQL a choice of indexes.
 LABELLED = Statement(f"""
     WITH labelled AS MATERIALIZED (
@@ -99,8 +97,7 @@ LABELLED = Statement(f"""
             AND c.created_at > CAST(:since AS timestamptz)
             AND (c.created_at, c.conversation_id)
                 < (CAST(:until AS timestamptz), CAST(:until_id AS uuid))
-        ORDER BY c.created_at DESC, c.conversation_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY c.created_at DESC, c.conversation_id DESC LIMIT :limit
     )
 """)
 """The number of conversations with the labels, then the places of those that match."""
@@ -114,16 +111,15 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
             SELECT {columns}, {STATE_COLUMNS},
                 {newest_message_at("c.conversation_id")} AS last_message_at,
                 array_position(
-                    CAST(:conversation_ids AS uuid[]), c.conversation_id) AS number
+                    :conversation_ids, c.conversation_id) AS number
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
             {SETTINGS_JOINS}
             {joins}
-            WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-                AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-                AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-            ORDER BY number
-            LIMIT CAST(:limit AS bigint)
+            WHERE c.conversation_id = ANY (:conversation_ids)
+                AND h.conversation_id = ANY (:conversation_ids)
+                AND greatest(c.tenant_id) = :tenant_id AND {NOT_EXPIRED}
+            ORDER BY number LIMIT :limit
             """,
             ("*",),
             large,
@@ -148,8 +144,7 @@ BY_IDS_WITH_USAGE = _by_ids(
             LEFT JOIN LATERAL (
                 SELECT newest.compaction_id AS last_compaction_id,
                     newest.created_at AS last_compacted_at, newest.trigger AS last_trigger
-                FROM compactions newest
-                WHERE newest.conversation_id = c.conversation_id
+                FROM compactions newest WHERE newest.conversation_id = c.conversation_id
                 ORDER BY newest.compaction_id DESC LIMIT 1
             ) last ON true""",
     lengths(

@@ -37,85 +37,72 @@ ADD_CONVERSATION = Statement(f"""
         conversation_id, tenant_id, agent_id, model, policy, sections, tools,
         metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
     ) VALUES (
-        CAST(:conversation_id AS uuid), CAST(:tenant_id AS text), CAST(:agent_id AS text),
-        CAST(:model AS text), CAST(:policy AS text),
-        CAST(:sections AS text), CAST(:tools AS text), CAST(:metadata AS text),
-        CAST(:own_window_seconds AS bigint), CAST(:expires_at AS timestamptz),
-        {FIRST_VERSIONS}, CAST(:own_id AS text)
+        :conversation_id, :tenant_id, :agent_id, :model, :policy, :sections, :tools, :metadata,
+        CAST(:own_window_seconds AS bigint), :expires_at, {FIRST_VERSIONS}, :own_id
     ) ON CONFLICT (conversation_id) DO NOTHING
 """)
 _HEAD_COLUMNS = "conversation_id, counter, window_seconds, cleared_at, newest_at"
 ADD_HEAD = Statement(f"""
     INSERT INTO heads ({_HEAD_COLUMNS})
-    VALUES (CAST(:conversation_id AS uuid), CAST(:counter AS text),
-        CAST(:window_seconds AS bigint), NULL, NULL)
+    VALUES (:conversation_id, :counter, :window_seconds, NULL, NULL)
 """)
 ADD_HEAD_OF_AGENT = Statement(f"""
     INSERT INTO heads ({_HEAD_COLUMNS})
-    SELECT CAST(:conversation_id AS uuid), CAST(:counter AS text),
-        CAST(:window_seconds AS bigint), a.last_cleared_at,
+    SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
     FROM (SELECT 1) AS added
-    LEFT JOIN agents a ON a.tenant_id = CAST(:tenant_id AS text)
-        AND a.agent_id = CAST(:agent_id AS text)
+    LEFT JOIN agents a ON a.tenant_id = :tenant_id
+        AND a.agent_id = :agent_id
 """)
 _FIND = f"""
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
     {SETTINGS_JOINS}
-    WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """
 STORED_KEYS = Statement("""
-    SELECT conversation_id,
-        tenant_id = CAST(:tenant_id AS text)
+    SELECT conversation_id, tenant_id = :tenant_id
             AND coalesce(own_id, CAST(conversation_id AS text)) = CAST(:public_id AS text) AS is_own
-    FROM conversations
-    WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
+    FROM conversations WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
 """)
 OWN_IDS = Statement("""
     SELECT conversation_id, own_id FROM conversations
     WHERE conversation_id = ANY (CAST(:keys AS uuid[]))
-        AND tenant_id = CAST(:tenant_id AS text) AND own_id IS NOT NULL
+        AND tenant_id = :tenant_id AND own_id IS NOT NULL
 """)
 # Two creations of one id wait for each other, although they may choose different keys.
 LOCK_ID = Statement("""
     SELECT pg_advisory_xact_lock(
-        hashtextextended(CAST(:tenant_id AS text) || ' ' || CAST(:public_id AS text), 0))
+        hashtextextended(:tenant_id || ' ' || CAST(:public_id AS text), 0))
 """)
 FIND_CONVERSATION = Statement(f"""
     SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
-        {newest_message_at("CAST(:conversation_id AS uuid)")} AS last_message_at
+        {newest_message_at(":conversation_id")} AS last_message_at
     {_FIND}
 """)
 # Both rows are locked: PostgreSQL reads only locked rows again after it waited for a lock.
 LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
-        UPDATE heads SET counter = CAST(:counter AS text)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND counter <> CAST(:counter AS text)
+        UPDATE heads SET counter = :counter
+        WHERE conversation_id = :conversation_id AND counter <> :counter
     )
     UPDATE conversations
-    SET {SET_SETTINGS}, agent_id = CAST(:agent_id AS text),
-        rolling_window_seconds = CAST(:own_window_seconds AS bigint),
-        expires_at = CAST(:expires_at AS timestamptz)
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND tenant_id = CAST(:tenant_id AS text)
+    SET {SET_SETTINGS}, agent_id = :agent_id,
+        rolling_window_seconds = CAST(:own_window_seconds AS bigint), expires_at = :expires_at
+    WHERE conversation_id = :conversation_id AND tenant_id = :tenant_id
 """)
 VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
 IDS_OF_AGENT = Statement("""
     SELECT conversation_id FROM conversations
-    WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+    WHERE tenant_id = :tenant_id AND agent_id = :agent_id
 """)
 FIND_OWNER = Statement("""
     SELECT tenant_id, own_id FROM conversations
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    WHERE conversation_id = :conversation_id
 """)
 DELETE_STATEMENTS = {
-    table: Statement(
-        f"DELETE FROM {table} WHERE conversation_id = CAST(:conversation_id AS uuid)", is_long=True
-    )
+    table: Statement(f"DELETE FROM {table} WHERE conversation_id = :conversation_id", is_long=True)
     for table in CONVERSATION_TABLES
 }
 

@@ -107,7 +107,7 @@ def newest_message_at(conversation_id: str) -> str:
     )"""
 
 
-_MODEL = "coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text))"
+_MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 SETTINGS_JOINS = f"""
     LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
     LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}

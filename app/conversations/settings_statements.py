@@ -15,21 +15,18 @@ from app.database.repository import Repository
 KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""
 FIRST_LISTS = """
-    (VALUES ('sections', CAST(:sections AS text)), ('tools', CAST(:tools AS text)))
+    (VALUES ('sections', :sections), ('tools', :tools))
         AS list (kind, body)
 """
 """The lists of a new resource, as rows."""
 FIRST_VERSIONS = """
-    CASE WHEN CAST(:sections AS text) = '[]' THEN 0 ELSE 1 END,
-    CASE WHEN CAST(:tools AS text) = '[]' THEN 0 ELSE 1 END
+    CASE WHEN :sections = '[]' THEN 0 ELSE 1 END, CASE WHEN :tools = '[]' THEN 0 ELSE 1 END
 """
 """The versions of these lists: an empty list has none."""
 SET_SETTINGS = """
-    model = CAST(:model AS text), policy = CAST(:policy AS text),
-    sections = CAST(:sections AS text), tools = CAST(:tools AS text),
-    metadata = CAST(:metadata AS text),
-    sections_version = CAST(:sections_version AS bigint),
-    tools_version = CAST(:tools_version AS bigint), updated_at = statement_timestamp()
+    model = :model, policy = :policy, sections = :sections, tools = :tools, metadata = :metadata,
+    sections_version = :sections_version,
+    tools_version = :tools_version, updated_at = statement_timestamp()
 """
 
 
@@ -41,15 +38,15 @@ class VersionStatements:
         where = " AND ".join(f"{name} = CAST(:{name} AS {type_})" for name, type_ in key.items())
         self.add = Statement(f"""
             INSERT INTO {table} ({", ".join(key)}, kind, version, body)
-            VALUES ({values}, CAST(:kind AS text), CAST(:version AS bigint), CAST(:body AS text))
+            VALUES ({values}, :kind, :version, :body)
         """)
         self.find = Statement(f"""
             SELECT body FROM {table}
-            WHERE {where} AND kind = CAST(:kind AS text) AND version = CAST(:version AS bigint)
+            WHERE {where} AND kind = :kind AND version = :version
         """)
         self.drop = Statement(f"""
             DELETE FROM {table}
-            WHERE {where} AND kind = CAST(:kind AS text) AND version <= CAST(:through AS bigint)
+            WHERE {where} AND kind = :kind AND version <= CAST(:through AS bigint)
         """)
 
 

@@ -26,8 +26,7 @@ DELETE_PARTS_AND_MESSAGES = """
 
 REMOVE_OF_AGENT = Statement(f"""
     WITH deleted AS (
-        DELETE FROM snapshots
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
+        DELETE FROM snapshots WHERE tenant_id = :tenant_id AND agent_id = :agent_id
         RETURNING tenant_id, session_id
     ), {DELETE_PARTS_AND_MESSAGES}
 """)
@@ -35,13 +34,12 @@ REMOVE_OF_AGENT = Statement(f"""
 
 LOCK_SNAPSHOTS = Statement("""
     SELECT s.session_id
-    FROM snapshots s
-    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = ANY (ARRAY(
+    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.session_id = ANY (ARRAY(
             SELECT session_id FROM snapshot_parts
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE conversation_id = :conversation_id
         ) || ARRAY(
             SELECT DISTINCT session_id FROM snapshot_messages
-            WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+            WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
         ))
     ORDER BY s.session_id
     FOR UPDATE OF s
@@ -50,18 +48,18 @@ LOCK_SNAPSHOTS = Statement("""
 
 REMOVE_MESSAGES = Statement("""
     DELETE FROM snapshot_messages
-    WHERE tenant_id = CAST(:tenant_id AS text) AND source_id = CAST(:public_id AS text)
+    WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
     RETURNING session_id
 """)
 REMOVE_PARTS = Statement("""
-    DELETE FROM snapshot_parts WHERE conversation_id = CAST(:conversation_id AS uuid)
+    DELETE FROM snapshot_parts WHERE conversation_id = :conversation_id
     RETURNING session_id, message_count
 """)
 REMOVE_EMPTY = Statement("""
     DELETE FROM snapshots s
     USING unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
         AS removed (session_id, messages)
-    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
+    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
         AND s.message_count <= removed.messages
 """)
 REDUCE = Statement(f"""
@@ -69,7 +67,7 @@ REDUCE = Statement(f"""
     SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
     FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
         AS removed (session_id, messages)
-    WHERE s.tenant_id = CAST(:tenant_id AS text) AND s.session_id = removed.session_id
+    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
 """)
 
 

@@ -23,8 +23,9 @@ from app.blobs.preview import GREP, READ_BYTES, READ_LINES
 from app.common import json_text
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import ShortenedMessage
-from app.formats import labels, openai_chat
+from app.formats import labels
 from app.formats.message import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
+from app.formats.registry import openai_chat
 from app.models.tokens import CountText, count_message
 
 MESSAGES_SHORTENED = "messages_shortened"

@@ -1,7 +1,7 @@
 """One asyncpg pool, statements with named parameters, and the translation of errors.
 
 Statements are SQL on asyncpg: on the hot paths an ORM would cost more than the queries, and its
-import a fifth of the process's memory.
+import a fifth of the process's memory. What they share is in `sql.py` and `tables.py`.
 
 1. PostgreSQL itself ends statements, lock waits and idle transactions that take too long, so that
    no abandoned work continues there.
@@ -26,6 +26,7 @@ from typing import Any, assert_never
 import asyncpg
 
 from app.common.errors import InsufficientStorage, ServiceUnavailable
+from app.database.tables import TYPES
 
 _UNAVAILABLE = (
     OSError,
@@ -61,7 +62,7 @@ PLANNING = {
 
 _LONG_READS = 1
 """Reads of long values at once: a server process takes several times the memory of each."""
-_NAME = re.compile(r"(?<!:):([a-z_]+)")
+_NAME = re.compile(r"(CAST\()?(?<!:):([a-z_]+)")
 
 
 class Pooler(StrEnum):
@@ -112,6 +113,7 @@ class PoolState:
 class Statement:
     """A statement with named parameters, which become PostgreSQL's numbered ones.
 
+    A parameter that has the name of a column has its type (`TYPES`), unless the text casts it.
     `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
     """
 
@@ -119,9 +121,15 @@ class Statement:
 
     def __init__(self, text: str, *, is_long: bool = False) -> None:
         self.is_long = is_long
-        self.names = tuple(dict.fromkeys(_NAME.findall(text)))
-        numbers = {name: str(number) for number, name in enumerate(self.names, start=1)}
-        self.sql = _NAME.sub(lambda match: "$" + numbers[match[1]], text)
+        self.names = tuple(dict.fromkeys(name for _, name in _NAME.findall(text)))
+        self.sql = _NAME.sub(self._numbered, text)
+
+    def _numbered(self, match: re.Match[str]) -> str:
+        cast, name = match.groups()
+        number = f"${self.names.index(name) + 1}"
+        if cast or name not in TYPES:
+            return f"{cast or ''}{number}"
+        return f"CAST({number} AS {TYPES[name]})"
 
     def arguments(self, values: dict[str, Any]) -> list[Any]:
         """Return the values in the order of the placeholders."""

@@ -47,7 +47,7 @@ def bounded(rows: str, columns: Sequence[str], large: Mapping[str, str], order: 
                 WINDOW in_order AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)
             ) AS sized
         ) AS fitting
-        WHERE (fits OR page_position = 1) AND page_position < CAST(:limit AS bigint)
+        WHERE (fits OR page_position = 1) AND page_position < :limit
         ORDER BY {order}
         """
 

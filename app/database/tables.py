@@ -1,609 +1,591 @@
-"""The schema as SQLAlchemy Core tables, the metadata of Alembic's autogenerate and check
-[storage.json-text].
+"""The schema [storage.json-text]: its text, which the migration runs, and its tables and columns.
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
 `creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage` and `api_keys` are small
 enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
+
+Each column has a line, which begins with its name and its type: `TABLES` is read from these lines.
 """
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSVECTOR
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-metadata = sa.MetaData()
+SCHEMA = r"""
+-- The top-level values of metadata as texts, by tenant, such as `{"acme": {"customer": "42"}}`.
+-- JSON of type text may have what jsonb refuses, NUL and lone surrogates: U+FFFD stands for them.
+CREATE FUNCTION labels_of(tenant_id text, metadata text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT jsonb_build_object(tenant_id, jsonb_object_agg(key, value #>> '{}'))
+    FROM json_each(CAST(regexp_replace(
+        metadata,
+        '\\u(0000|d[89ab][0-9a-f]{2}(?!\\ud[c-f])'
+            '|(?<!\\ud[89ab][0-9a-f]{2}\\u)d[c-f][0-9a-f]{2})',
+        '\\ufffd',
+        'gi'
+    ) AS json))
+    WHERE json_typeof(value) IN ('string', 'number', 'boolean')
+$$;
 
-NOW = sa.text("now()")
+-- Limits of a tenant, null is the default of the settings, and its summariser calls of an hour.
+CREATE TABLE tenants (
+    tenant_id text,
+    requests_per_minute bigint,
+    summarizer_calls_per_hour bigint,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    summarizer_hour timestamptz,
+    summarizer_calls bigint,
+    -- Since then its keys are refused.
+    disabled_at timestamptz,
+    PRIMARY KEY (tenant_id)
+);
 
+-- Keys are revoked, never deleted.
+CREATE TABLE api_keys (
+    key_id text,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    secret_hash text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    last_used_at timestamptz,
+    read_only boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (key_id)
+);
 
-def _time(name: str) -> sa.Column[object]:
-    return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=NOW)
+CREATE TABLE agents (
+    tenant_id text,
+    agent_id text,
+    name text NOT NULL,
+    model text,
+    policy text NOT NULL DEFAULT '{}',
+    sections text NOT NULL DEFAULT '[]',
+    tools text NOT NULL DEFAULT '[]',
+    metadata text NOT NULL DEFAULT '{}',
+    sections_version bigint NOT NULL DEFAULT 0,
+    tools_version bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    rolling_window_seconds bigint DEFAULT 86400,
+    last_cleared_at timestamptz,
+    inherits_window boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (tenant_id, agent_id)
+);
 
+CREATE TABLE conversations (
+    conversation_id uuid,
+    tenant_id text NOT NULL,
+    agent_id text,
+    model text,
+    policy text NOT NULL DEFAULT '{}',
+    sections text NOT NULL DEFAULT '[]',
+    tools text NOT NULL DEFAULT '[]',
+    metadata text NOT NULL DEFAULT '{}',
+    sections_version bigint NOT NULL DEFAULT 0,
+    tools_version bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    -- The id that its caller gave it; null if that is `conversation_id`.
+    own_id text,
+    rolling_window_seconds bigint,
+    -- From then on it is answered as unknown, until a worker deletes it.
+    expires_at timestamptz,
+    -- The conversation that this one and others were forked from, directly or not; null for it.
+    origin_id uuid,
+    PRIMARY KEY (conversation_id)
+);
+CREATE INDEX conversations_expiring ON conversations (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX conversations_by_origin ON conversations (origin_id) WHERE origin_id IS NOT NULL;
+CREATE INDEX conversations_by_agent
+    ON conversations (tenant_id, agent_id, created_at, conversation_id);
+CREATE INDEX conversations_by_tenant ON conversations (tenant_id, created_at, conversation_id);
+-- The values of the metadata by tenant.
+CREATE INDEX conversations_by_label
+    ON conversations USING gin (labels_of(tenant_id, metadata) jsonb_path_ops);
 
-def _by_age(table: str) -> sa.Index:
-    """Return the index that retention selects old rows by."""
-    return sa.Index(f"{table}_by_age", "created_at", postgresql_using="brin")
+-- Every append updates this row: free space in the page allows HOT updates.
+CREATE TABLE heads (
+    conversation_id uuid,
+    counter text NOT NULL,
+    head_seq bigint NOT NULL DEFAULT 0,
+    turns bigint NOT NULL DEFAULT 0,
+    tokens bigint NOT NULL DEFAULT 0,
+    -- The calls without a result and the seqs of their messages, and the last call group: where it
+    -- begins, its calls that a provider runs, and whether the assistant still answers.
+    open_calls text[] NOT NULL DEFAULT '{}',
+    open_seqs bigint[] NOT NULL DEFAULT '{}',
+    group_seq bigint NOT NULL DEFAULT 1,
+    provider_calls text[] NOT NULL DEFAULT '{}',
+    is_answering boolean NOT NULL DEFAULT false,
+    view_version bigint NOT NULL DEFAULT 0,
+    compaction_id uuid,
+    span_start bigint,
+    span_end bigint,
+    summary_tokens integer NOT NULL DEFAULT 0,
+    hidden_tokens bigint NOT NULL DEFAULT 0,
+    hidden_messages bigint NOT NULL DEFAULT 0,
+    kept bigint[] NOT NULL DEFAULT '{}',
+    view_cause text,
+    resume_at bigint NOT NULL DEFAULT 0,
+    due_at timestamptz,
+    failures integer NOT NULL DEFAULT 0,
+    event_seq bigint NOT NULL DEFAULT 0,
+    -- Why the last compaction failed, until one succeeds.
+    last_failure text,
+    failed_at timestamptz,
+    -- Tool results up to this seq are cleared, except those that stay.
+    trimmed_through bigint NOT NULL DEFAULT 0,
+    -- The agent tools that the previews of all results name.
+    mentions text[] NOT NULL DEFAULT '{}',
+    -- The view version of the last scheduled blob collection.
+    swept_version bigint NOT NULL DEFAULT 0,
+    -- The tools found by a search in this turn.
+    promoted text[] NOT NULL DEFAULT '{}',
+    promoted_turn bigint NOT NULL DEFAULT 0,
+    -- The active window: all from this seq on, with the gaps and restored spans of `parts`.
+    since bigint NOT NULL DEFAULT 1,
+    parts text NOT NULL DEFAULT '',
+    outside_tokens bigint NOT NULL DEFAULT 0,
+    outside_messages bigint NOT NULL DEFAULT 0,
+    -- Whether the last call group is outside the window; what joins it will be too.
+    open_outside boolean NOT NULL DEFAULT false,
+    -- The rolling window of the last move.
+    window_seconds bigint,
+    cleared_at timestamptz,
+    cleared_seq bigint NOT NULL DEFAULT 0,
+    -- The times of the messages in the window, and of the log before the last batch.
+    oldest_at timestamptz,
+    newest_at timestamptz,
+    newest_before timestamptz,
+    -- The view version of the last redaction: no payload of an earlier one is rendered again.
+    redacted_version bigint NOT NULL DEFAULT 0,
+    -- The tokens that the newest payload of this view version has beyond what is stored here.
+    unstored_tokens bigint NOT NULL DEFAULT 0,
+    unstored_version bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (conversation_id)
+) WITH (fillfactor = 50);
+CREATE INDEX heads_due ON heads (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX heads_unswept ON heads (conversation_id)
+    WHERE view_version > swept_version AND compaction_id IS NOT NULL;
 
+CREATE TABLE messages (
+    conversation_id uuid,
+    seq bigint,
+    message_id text NOT NULL,
+    turn bigint NOT NULL,
+    role text NOT NULL,
+    format text NOT NULL,
+    tokens integer NOT NULL,
+    reasoning_tokens integer NOT NULL,
+    total_tokens bigint NOT NULL,
+    call_ids text,
+    has_media boolean NOT NULL,
+    -- Whether it belongs to the call group of the message before.
+    joins boolean NOT NULL,
+    body text NOT NULL,
+    fragment text,
+    timestamp text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    output text,
+    call_names text,
+    -- The time in the window, never before that of an earlier message; null is `created_at`.
+    at timestamptz,
+    -- The message's own time, if it is before that of an earlier message.
+    late_at timestamptz,
+    PRIMARY KEY (conversation_id, seq),
+    CONSTRAINT messages_by_id UNIQUE (conversation_id, message_id)
+);
+CREATE INDEX messages_late ON messages (conversation_id, seq) WHERE late_at IS NOT NULL;
 
-# Limits of a tenant, null is the default of the settings, and its summariser calls of an hour.
-tenants = sa.Table(
-    "tenants",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("requests_per_minute", sa.BigInteger),
-    sa.Column("summarizer_calls_per_hour", sa.BigInteger),
-    _time("created_at"),
-    sa.Column("summarizer_hour", sa.DateTime(timezone=True)),
-    sa.Column("summarizer_calls", sa.BigInteger),
-    # Since then its keys are refused.
-    sa.Column("disabled_at", sa.DateTime(timezone=True)),
+-- Who redacted which message, when and why, without its content.
+CREATE TABLE redactions (
+    conversation_id uuid,
+    seq bigint,
+    message_id text NOT NULL,
+    reason text,
+    key_id text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, seq)
+);
+
+-- The full-text index; a message without a row is not indexed yet.
+CREATE TABLE message_words (
+    conversation_id uuid,
+    seq bigint,
+    words tsvector NOT NULL,
+    PRIMARY KEY (conversation_id, seq)
+);
+CREATE INDEX message_words_by_word
+    ON message_words USING gin (words) WITH (gin_pending_list_limit = 128);
+
+-- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
+CREATE TABLE blobs (
+    conversation_id uuid,
+    blob_id text,
+    content_id uuid NOT NULL,
+    byte_size bigint NOT NULL,
+    line_count bigint NOT NULL,
+    sha256 text NOT NULL,
+    media_type text NOT NULL,
+    tool_name text,
+    tool_call_id text,
+    object_key text,
+    attached boolean NOT NULL DEFAULT false,
+    collected_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, blob_id)
+);
+CREATE INDEX blobs_by_content ON blobs (conversation_id, content_id) WHERE collected_at IS NULL;
+CREATE INDEX blobs_unattached ON blobs (created_at) WHERE NOT attached AND collected_at IS NULL;
+
+CREATE TABLE blob_chunks (
+    conversation_id uuid,
+    content_id uuid,
+    number integer,
+    start bigint NOT NULL,
+    newlines bigint NOT NULL,
+    size integer NOT NULL,
+    data bytea,
+    object_start bigint,
+    object_size integer,
+    PRIMARY KEY (conversation_id, content_id, number)
+);
+-- Chunks are compressed already.
+ALTER TABLE blob_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX blob_chunks_by_line ON blob_chunks (conversation_id, content_id, newlines, number);
+
+-- The messages that refer to a blob.
+CREATE TABLE blob_uses (
+    conversation_id uuid,
+    blob_id text,
+    seq bigint,
+    PRIMARY KEY (conversation_id, blob_id, seq)
+);
+
+-- Uploads in progress; chunks and the end of an upload require its row.
+CREATE TABLE blob_uploads (
+    conversation_id uuid,
+    content_id uuid,
+    tenant_id text NOT NULL,
+    begun_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, content_id)
+);
+CREATE INDEX blob_uploads_by_time ON blob_uploads (begun_at);
+
+CREATE TABLE idempotency_keys (
+    conversation_id uuid,
+    key text,
+    request_hash text NOT NULL,
+    answer text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, key)
+);
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys USING brin (created_at);
+
+CREATE TABLE creations (
+    tenant_id text,
+    key text,
+    request_hash text NOT NULL,
+    resource_id text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, key)
+);
+
+CREATE TABLE compactions (
+    conversation_id uuid,
+    compaction_id uuid,
+    parent_id uuid,
+    trigger text NOT NULL,
+    strategy text NOT NULL,
+    span_start bigint NOT NULL,
+    span_end bigint NOT NULL,
+    summary text NOT NULL,
+    summary_tokens integer NOT NULL,
+    before_tokens bigint NOT NULL,
+    after_tokens bigint NOT NULL,
+    before_msg_count bigint NOT NULL,
+    after_msg_count bigint NOT NULL,
+    model text,
+    prompt_hash text,
+    cost_usd double precision,
+    duration_ms integer NOT NULL,
+    policy_strategy text NOT NULL DEFAULT '',
+    strategies_run text[] NOT NULL DEFAULT '{}',
+    view text NOT NULL DEFAULT '',
+    made text NOT NULL DEFAULT '[]',
+    hidden_tokens bigint NOT NULL DEFAULT 0,
+    hidden_messages bigint NOT NULL DEFAULT 0,
+    calls integer NOT NULL DEFAULT 0,
+    input_tokens bigint NOT NULL DEFAULT 0,
+    output_tokens bigint NOT NULL DEFAULT 0,
+    degraded text[] NOT NULL DEFAULT '{}',
+    undone_at timestamptz,
+    summary_input text,
+    cached_tokens bigint NOT NULL DEFAULT 0,
+    target_tokens bigint,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, compaction_id)
+);
+
+-- Who compacts a conversation at the moment; an expired row is free. What `attempts` and `retry_at`
+-- are for is in `app.work.repository`.
+CREATE TABLE compaction_leases (
+    conversation_id uuid,
+    holder uuid NOT NULL,
+    expires_at timestamptz NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    retry_at timestamptz,
+    PRIMARY KEY (conversation_id)
+);
+
+CREATE TABLE pins (
+    conversation_id uuid,
+    seq bigint,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, seq)
+);
+
+-- Appends are in the log, not here.
+CREATE TABLE events (
+    conversation_id uuid,
+    event_seq bigint,
+    type text NOT NULL,
+    data text NOT NULL DEFAULT '{}',
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, event_seq)
+);
+CREATE INDEX events_by_age ON events USING brin (created_at);
+
+CREATE TABLE jobs (
+    conversation_id uuid,
+    job_id uuid,
+    tenant_id text NOT NULL,
+    kind text NOT NULL,
+    ask text NOT NULL DEFAULT '{}',
+    status text NOT NULL DEFAULT 'queued',
+    result text,
+    error text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, job_id)
+);
+CREATE INDEX jobs_by_id ON jobs (job_id);
+CREATE INDEX jobs_by_age ON jobs USING brin (created_at);
+CREATE INDEX jobs_open ON jobs (created_at) WHERE status IN ('queued', 'running');
+
+CREATE TABLE epochs (
+    conversation_id uuid,
+    lane text,
+    epoch bigint,
+    epoch_id uuid NOT NULL,
+    format text NOT NULL,
+    "window" bigint NOT NULL,
+    reason text,
+    start_seq bigint NOT NULL,
+    view_version bigint NOT NULL,
+    frame text NOT NULL,
+    sections_hash text NOT NULL,
+    tools_hash text NOT NULL,
+    policy_hash text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, lane, epoch)
+);
+CREATE INDEX epochs_by_window ON epochs (conversation_id, lane, "window", epoch);
+CREATE INDEX epochs_by_id ON epochs (conversation_id, epoch_id);
+
+CREATE TABLE prompt_texts (
+    conversation_id uuid,
+    hash text,
+    body text NOT NULL,
+    PRIMARY KEY (conversation_id, hash)
+);
+
+-- All versions of sections and tools.
+CREATE TABLE conversation_versions (
+    conversation_id uuid,
+    kind text,
+    version bigint,
+    body text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, kind, version)
+);
+
+CREATE TABLE agent_versions (
+    tenant_id text,
+    agent_id text,
+    kind text,
+    version bigint,
+    body text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, agent_id, kind, version)
+);
+
+CREATE TABLE usage_reports (
+    conversation_id uuid,
+    report_id uuid,
+    model text NOT NULL,
+    format text NOT NULL,
+    epoch bigint,
+    through_seq bigint,
+    input_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    cache_creation_tokens bigint NOT NULL,
+    cache_read_tokens bigint NOT NULL,
+    -- The token count before calibration, if it is known.
+    estimated_tokens bigint,
+    -- Its parts, in the order of the fields of `Usage`.
+    regions bigint[],
+    usage text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (conversation_id, report_id)
+);
+
+CREATE TABLE conversation_usage (
+    conversation_id uuid,
+    day date,
+    model text,
+    purpose text,
+    calls bigint NOT NULL,
+    input_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    cache_creation_tokens bigint NOT NULL,
+    cache_read_tokens bigint NOT NULL,
+    cost_usd double precision NOT NULL,
+    unpriced_calls bigint NOT NULL,
+    saved_tokens bigint NOT NULL,
+    saved_usd double precision NOT NULL,
+    PRIMARY KEY (conversation_id, day, model, purpose)
+);
+
+-- Has no content of conversations, and stays when they are deleted. Rows without an agent id are of
+-- the whole tenant. Every report updates a row: free space in the page allows HOT updates.
+CREATE TABLE tenant_usage (
+    tenant_id text,
+    agent_id text,
+    day date,
+    model text,
+    purpose text,
+    calls bigint NOT NULL,
+    input_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    cache_creation_tokens bigint NOT NULL,
+    cache_read_tokens bigint NOT NULL,
+    cost_usd double precision NOT NULL,
+    unpriced_calls bigint NOT NULL,
+    saved_tokens bigint NOT NULL,
+    saved_usd double precision NOT NULL,
+    PRIMARY KEY (tenant_id, agent_id, day, model, purpose)
+) WITH (fillfactor = 50);
+
+-- The ratio of reported to counted tokens of a model, with exponential decay, and that of its
+-- sealed text.
+CREATE TABLE calibrations (
+    tenant_id text,
+    model text,
+    counter text,
+    factor double precision NOT NULL,
+    margin double precision NOT NULL,
+    reports bigint NOT NULL,
+    reported_sum double precision NOT NULL,
+    counted_sum double precision NOT NULL,
+    deviation_sum double precision NOT NULL,
+    sealed_reported double precision NOT NULL DEFAULT 1000,
+    sealed_counted double precision NOT NULL DEFAULT 1000,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, model, counter)
+);
+
+CREATE TABLE models (
+    tenant_id text,
+    model text,
+    entry text NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, model)
+);
+
+-- The messages of a snapshot are spans of logs, one part for each conversation.
+CREATE TABLE snapshots (
+    tenant_id text,
+    session_id text,
+    agent_id text,
+    description text,
+    summary text NOT NULL,
+    message_count bigint NOT NULL,
+    window_start timestamptz NOT NULL,
+    window_end timestamptz NOT NULL,
+    imported boolean NOT NULL DEFAULT false,
+    models text NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant_id, session_id)
+);
+CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, session_id);
+CREATE INDEX snapshots_by_agent ON snapshots (tenant_id, agent_id, created_at, session_id);
+
+CREATE TABLE snapshot_parts (
+    conversation_id uuid,
+    session_id text,
+    tenant_id text NOT NULL,
+    -- Starts and ends, one after the other.
+    spans bigint[] NOT NULL,
+    message_count bigint NOT NULL,
+    PRIMARY KEY (conversation_id, session_id)
+);
+CREATE INDEX snapshot_parts_by_session ON snapshot_parts (tenant_id, session_id);
+
+-- The messages of an imported snapshot; `source_id` is their conversation.
+CREATE TABLE snapshot_messages (
+    tenant_id text,
+    session_id text,
+    position bigint,
+    source_id text NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (tenant_id, session_id, position)
+);
+CREATE INDEX snapshot_messages_by_source ON snapshot_messages (tenant_id, source_id);
+"""
+
+_TABLE = re.compile(
+    r"^CREATE TABLE (\w+) \((.*?)^    PRIMARY KEY \((.*?)\)", re.MULTILINE | re.DOTALL
+)
+_COLUMN = re.compile(
+    r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
+    r"|double precision)(?:\[\])?)",
+    re.MULTILINE,
 )
 
-# Keys are revoked, never deleted.
-api_keys = sa.Table(
-    "api_keys",
-    metadata,
-    sa.Column("key_id", sa.Text, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("secret_hash", sa.Text, nullable=False),
-    _time("created_at"),
-    sa.Column("expires_at", sa.DateTime(timezone=True)),
-    sa.Column("revoked_at", sa.DateTime(timezone=True)),
-    sa.Column("last_used_at", sa.DateTime(timezone=True)),
-    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
-)
 
-agents = sa.Table(
-    "agents",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("agent_id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("model", sa.Text),
-    sa.Column("policy", sa.Text, nullable=False, server_default="{}"),
-    sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
-    sa.Column("sections_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
-    _time("created_at"),
-    _time("updated_at"),
-    sa.Column("rolling_window_seconds", sa.BigInteger, server_default="86400"),
-    sa.Column("last_cleared_at", sa.DateTime(timezone=True)),
-    sa.Column("inherits_window", sa.Boolean, nullable=False, server_default=sa.false()),
-)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The columns of a table with their types, and those of its primary key."""
 
-conversations = sa.Table(
-    "conversations",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("model", sa.Text),
-    sa.Column("policy", sa.Text, nullable=False, server_default="{}"),
-    sa.Column("sections", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("tools", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("metadata", sa.Text, nullable=False, server_default="{}"),
-    sa.Column("sections_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("tools_version", sa.BigInteger, nullable=False, server_default="0"),
-    _time("created_at"),
-    _time("updated_at"),
-    # The id that its caller gave it; null if that is `conversation_id`.
-    sa.Column("own_id", sa.Text),
-    sa.Column("rolling_window_seconds", sa.BigInteger),
-    # From then on it is answered as unknown, until a worker deletes it.
-    sa.Column("expires_at", sa.DateTime(timezone=True)),
-    # The conversation that this one and others were forked from, directly or not; null for it.
-    sa.Column("origin_id", sa.Uuid),
-    sa.Index(
-        "conversations_expiring",
-        "expires_at",
-        postgresql_where=sa.text("expires_at IS NOT NULL"),
-    ),
-    sa.Index(
-        "conversations_by_origin",
-        "origin_id",
-        postgresql_where=sa.text("origin_id IS NOT NULL"),
-    ),
-    sa.Index("conversations_by_agent", "tenant_id", "agent_id", "created_at", "conversation_id"),
-    sa.Index("conversations_by_tenant", "tenant_id", "created_at", "conversation_id"),
-    # The values of the metadata by tenant; `labels_of` is in the migration.
-    sa.Index(
-        "conversations_by_label",
-        sa.literal_column("labels_of(tenant_id, metadata)").label("labels"),
-        postgresql_using="gin",
-        postgresql_ops={"labels": "jsonb_path_ops"},
-    ),
-)
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
 
 
-heads = sa.Table(
-    "heads",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("counter", sa.Text, nullable=False),
-    sa.Column("head_seq", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("turns", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("tokens", sa.BigInteger, nullable=False, server_default="0"),
-    # The calls without a result and the seqs of their messages, and the last call group: where it
-    # begins, its calls that a provider runs, and whether the assistant still answers.
-    sa.Column("open_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    sa.Column("open_seqs", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
-    sa.Column("group_seq", sa.BigInteger, nullable=False, server_default="1"),
-    sa.Column("provider_calls", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    sa.Column("is_answering", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("view_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("compaction_id", sa.Uuid),
-    sa.Column("span_start", sa.BigInteger),
-    sa.Column("span_end", sa.BigInteger),
-    sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("kept", ARRAY(sa.BigInteger), nullable=False, server_default="{}"),
-    sa.Column("view_cause", sa.Text),
-    sa.Column("resume_at", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("due_at", sa.DateTime(timezone=True)),
-    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("event_seq", sa.BigInteger, nullable=False, server_default="0"),
-    # Why the last compaction failed, until one succeeds.
-    sa.Column("last_failure", sa.Text),
-    sa.Column("failed_at", sa.DateTime(timezone=True)),
-    # Tool results up to this seq are cleared, except those that stay.
-    sa.Column("trimmed_through", sa.BigInteger, nullable=False, server_default="0"),
-    # The agent tools that the previews of all results name.
-    sa.Column("mentions", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    # The view version of the last scheduled blob collection.
-    sa.Column("swept_version", sa.BigInteger, nullable=False, server_default="0"),
-    # The tools found by a search in this turn.
-    sa.Column("promoted", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    sa.Column("promoted_turn", sa.BigInteger, nullable=False, server_default="0"),
-    # The active window: all from this seq on, with the gaps and restored spans of `parts`.
-    sa.Column("since", sa.BigInteger, nullable=False, server_default="1"),
-    sa.Column("parts", sa.Text, nullable=False, server_default=""),
-    sa.Column("outside_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("outside_messages", sa.BigInteger, nullable=False, server_default="0"),
-    # Whether the last call group is outside the window; what joins it will be too.
-    sa.Column("open_outside", sa.Boolean, nullable=False, server_default=sa.false()),
-    # The rolling window of the last move.
-    sa.Column("window_seconds", sa.BigInteger),
-    sa.Column("cleared_at", sa.DateTime(timezone=True)),
-    sa.Column("cleared_seq", sa.BigInteger, nullable=False, server_default="0"),
-    # The times of the messages in the window, and of the log before the last batch.
-    sa.Column("oldest_at", sa.DateTime(timezone=True)),
-    sa.Column("newest_at", sa.DateTime(timezone=True)),
-    sa.Column("newest_before", sa.DateTime(timezone=True)),
-    # The view version of the last redaction: no payload of an earlier one is rendered again.
-    sa.Column("redacted_version", sa.BigInteger, nullable=False, server_default="0"),
-    # The tokens that the newest payload of this view version has beyond what is stored here.
-    sa.Column("unstored_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("unstored_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Index("heads_due", "due_at", postgresql_where=sa.text("due_at IS NOT NULL")),
-    sa.Index(
-        "heads_unswept",
-        "conversation_id",
-        postgresql_where=sa.text("view_version > swept_version AND compaction_id IS NOT NULL"),
-    ),
-    # Every append updates this row: free space in the page allows HOT updates.
-    postgresql_with={"fillfactor": 50},
-)
+TABLES: Mapping[str, Table] = {
+    name: Table(dict(_COLUMN.findall(columns)), tuple(key.split(", ")))
+    for name, columns, key in _TABLE.findall(SCHEMA)
+}
 
-messages = sa.Table(
-    "messages",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("message_id", sa.Text, nullable=False),
-    sa.Column("turn", sa.BigInteger, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
-    sa.Column("format", sa.Text, nullable=False),
-    sa.Column("tokens", sa.Integer, nullable=False),
-    sa.Column("reasoning_tokens", sa.Integer, nullable=False),
-    sa.Column("total_tokens", sa.BigInteger, nullable=False),
-    sa.Column("call_ids", sa.Text),
-    sa.Column("has_media", sa.Boolean, nullable=False),
-    # Whether it belongs to the call group of the message before.
-    sa.Column("joins", sa.Boolean, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("fragment", sa.Text),
-    sa.Column("timestamp", sa.Text),
-    _time("created_at"),
-    sa.Column("output", sa.Text),
-    sa.Column("call_names", sa.Text),
-    # The time in the window, never before that of an earlier message; null is `created_at`.
-    sa.Column("at", sa.DateTime(timezone=True)),
-    # The message's own time, if it is before that of an earlier message.
-    sa.Column("late_at", sa.DateTime(timezone=True)),
-    sa.UniqueConstraint("conversation_id", "message_id", name="messages_by_id"),
-    sa.Index(
-        "messages_late",
-        "conversation_id",
-        "seq",
-        postgresql_where=sa.text("late_at IS NOT NULL"),
-    ),
-)
-
-# Who redacted which message, when and why, without its content.
-redactions = sa.Table(
-    "redactions",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("message_id", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("key_id", sa.Text),
-    _time("created_at"),
-)
-
-# The full-text index; a message without a row is not indexed yet.
-message_words = sa.Table(
-    "message_words",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("words", TSVECTOR, nullable=False),
-    sa.Index(
-        "message_words_by_word",
-        "words",
-        postgresql_using="gin",
-        postgresql_with={"gin_pending_list_limit": 128},
-    ),
-)
-
-# A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
-blobs = sa.Table(
-    "blobs",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("blob_id", sa.Text, primary_key=True),
-    sa.Column("content_id", sa.Uuid, nullable=False),
-    sa.Column("byte_size", sa.BigInteger, nullable=False),
-    sa.Column("line_count", sa.BigInteger, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("media_type", sa.Text, nullable=False),
-    sa.Column("tool_name", sa.Text),
-    sa.Column("tool_call_id", sa.Text),
-    sa.Column("object_key", sa.Text),
-    sa.Column("attached", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("collected_at", sa.DateTime(timezone=True)),
-    _time("created_at"),
-    sa.Index(
-        "blobs_by_content",
-        "conversation_id",
-        "content_id",
-        postgresql_where=sa.text("collected_at IS NULL"),
-    ),
-    sa.Index(
-        "blobs_unattached",
-        "created_at",
-        postgresql_where=sa.text("NOT attached AND collected_at IS NULL"),
-    ),
-)
-
-blob_chunks = sa.Table(
-    "blob_chunks",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("content_id", sa.Uuid, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("start", sa.BigInteger, nullable=False),
-    sa.Column("newlines", sa.BigInteger, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("data", sa.LargeBinary),
-    sa.Column("object_start", sa.BigInteger),
-    sa.Column("object_size", sa.Integer),
-    sa.Index("blob_chunks_by_line", "conversation_id", "content_id", "newlines", "number"),
-)
-
-# Uploads in progress; chunks and the end of an upload require its row.
-# The messages that refer to a blob.
-blob_uses = sa.Table(
-    "blob_uses",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("blob_id", sa.Text, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-)
-
-blob_uploads = sa.Table(
-    "blob_uploads",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("content_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    _time("begun_at"),
-    sa.Index("blob_uploads_by_time", "begun_at"),
-)
-
-idempotency_keys = sa.Table(
-    "idempotency_keys",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("request_hash", sa.Text, nullable=False),
-    sa.Column("answer", sa.Text, nullable=False),
-    _time("created_at"),
-    _by_age("idempotency_keys"),
-)
-
-creations = sa.Table(
-    "creations",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("request_hash", sa.Text, nullable=False),
-    sa.Column("resource_id", sa.Text, nullable=False),
-    _time("created_at"),
-)
-
-compactions = sa.Table(
-    "compactions",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("compaction_id", sa.Uuid, primary_key=True),
-    sa.Column("parent_id", sa.Uuid),
-    sa.Column("trigger", sa.Text, nullable=False),
-    sa.Column("strategy", sa.Text, nullable=False),
-    sa.Column("span_start", sa.BigInteger, nullable=False),
-    sa.Column("span_end", sa.BigInteger, nullable=False),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("summary_tokens", sa.Integer, nullable=False),
-    sa.Column("before_tokens", sa.BigInteger, nullable=False),
-    sa.Column("after_tokens", sa.BigInteger, nullable=False),
-    sa.Column("before_msg_count", sa.BigInteger, nullable=False),
-    sa.Column("after_msg_count", sa.BigInteger, nullable=False),
-    sa.Column("model", sa.Text),
-    sa.Column("prompt_hash", sa.Text),
-    sa.Column("cost_usd", DOUBLE_PRECISION),
-    sa.Column("duration_ms", sa.Integer, nullable=False),
-    sa.Column("policy_strategy", sa.Text, nullable=False, server_default=""),
-    sa.Column("strategies_run", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    sa.Column("view", sa.Text, nullable=False, server_default=""),
-    sa.Column("made", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("hidden_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("hidden_messages", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("calls", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("input_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("output_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("degraded", ARRAY(sa.Text), nullable=False, server_default="{}"),
-    sa.Column("undone_at", sa.DateTime(timezone=True)),
-    sa.Column("summary_input", sa.Text),
-    sa.Column("cached_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("target_tokens", sa.BigInteger),
-    _time("created_at"),
-)
-
-# Who compacts a conversation at the moment; an expired row is free. What `attempts` and `retry_at`
-# are for is in `app.work.repository`.
-compaction_leases = sa.Table(
-    "compaction_leases",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("holder", sa.Uuid, nullable=False),
-    sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("retry_at", sa.DateTime(timezone=True)),
-)
-
-pins = sa.Table(
-    "pins",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    _time("created_at"),
-)
-
-# Appends are in the log, not here.
-events = sa.Table(
-    "events",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("event_seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("type", sa.Text, nullable=False),
-    sa.Column("data", sa.Text, nullable=False, server_default="{}"),
-    _time("created_at"),
-    _by_age("events"),
-)
-
-jobs = sa.Table(
-    "jobs",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("job_id", sa.Uuid, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("ask", sa.Text, nullable=False, server_default="{}"),
-    sa.Column("status", sa.Text, nullable=False, server_default="queued"),
-    sa.Column("result", sa.Text),
-    sa.Column("error", sa.Text),
-    _time("created_at"),
-    _time("updated_at"),
-    sa.Index("jobs_by_id", "job_id"),
-    _by_age("jobs"),
-    sa.Index(
-        "jobs_open", "created_at", postgresql_where=sa.text("status IN ('queued', 'running')")
-    ),
-)
-
-epochs = sa.Table(
-    "epochs",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("lane", sa.Text, primary_key=True),
-    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("epoch_id", sa.Uuid, nullable=False),
-    sa.Column("format", sa.Text, nullable=False),
-    sa.Column("window", sa.BigInteger, nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("start_seq", sa.BigInteger, nullable=False),
-    sa.Column("view_version", sa.BigInteger, nullable=False),
-    sa.Column("frame", sa.Text, nullable=False),
-    sa.Column("sections_hash", sa.Text, nullable=False),
-    sa.Column("tools_hash", sa.Text, nullable=False),
-    sa.Column("policy_hash", sa.Text, nullable=False),
-    _time("created_at"),
-    sa.Index("epochs_by_window", "conversation_id", "lane", "window", "epoch"),
-    sa.Index("epochs_by_id", "conversation_id", "epoch_id"),
-)
-
-prompt_texts = sa.Table(
-    "prompt_texts",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("hash", sa.Text, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-)
-
-# All versions of sections and tools.
-conversation_versions = sa.Table(
-    "conversation_versions",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    _time("created_at"),
-)
-
-agent_versions = sa.Table(
-    "agent_versions",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("agent_id", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    _time("created_at"),
-)
-
-usage_reports = sa.Table(
-    "usage_reports",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("report_id", sa.Uuid, primary_key=True),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("format", sa.Text, nullable=False),
-    sa.Column("epoch", sa.BigInteger),
-    sa.Column("through_seq", sa.BigInteger),
-    sa.Column("input_tokens", sa.BigInteger, nullable=False),
-    sa.Column("output_tokens", sa.BigInteger, nullable=False),
-    sa.Column("cache_creation_tokens", sa.BigInteger, nullable=False),
-    sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
-    # The token count before calibration, if it is known.
-    sa.Column("estimated_tokens", sa.BigInteger),
-    # Its parts, in the order of the fields of `Usage`.
-    sa.Column("regions", ARRAY(sa.BigInteger)),
-    sa.Column("usage", sa.Text, nullable=False),
-    _time("created_at"),
-)
-
-
-def _usage_totals() -> list[sa.Column[object]]:
-    """Return the last columns of a key of usage totals, and the totals."""
-    return [
-        sa.Column("day", sa.Date, primary_key=True),
-        sa.Column("model", sa.Text, primary_key=True),
-        sa.Column("purpose", sa.Text, primary_key=True),
-        sa.Column("calls", sa.BigInteger, nullable=False),
-        sa.Column("input_tokens", sa.BigInteger, nullable=False),
-        sa.Column("output_tokens", sa.BigInteger, nullable=False),
-        sa.Column("cache_creation_tokens", sa.BigInteger, nullable=False),
-        sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
-        sa.Column("cost_usd", DOUBLE_PRECISION, nullable=False),
-        sa.Column("unpriced_calls", sa.BigInteger, nullable=False),
-        sa.Column("saved_tokens", sa.BigInteger, nullable=False),
-        sa.Column("saved_usd", DOUBLE_PRECISION, nullable=False),
-    ]
-
-
-conversation_usage = sa.Table(
-    "conversation_usage",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    *_usage_totals(),
-)
-
-# Has no content of conversations, and stays when they are deleted. Rows without an agent id are of
-# the whole tenant.
-tenant_usage = sa.Table(
-    "tenant_usage",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("agent_id", sa.Text, primary_key=True),
-    *_usage_totals(),
-    # Every report updates a row: free space in the page allows HOT updates.
-    postgresql_with={"fillfactor": 50},
-)
-
-# The ratio of reported to counted tokens of a model, with exponential decay, and that of its sealed
-# text.
-calibrations = sa.Table(
-    "calibrations",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("model", sa.Text, primary_key=True),
-    sa.Column("counter", sa.Text, primary_key=True),
-    sa.Column("factor", DOUBLE_PRECISION, nullable=False),
-    sa.Column("margin", DOUBLE_PRECISION, nullable=False),
-    sa.Column("reports", sa.BigInteger, nullable=False),
-    sa.Column("reported_sum", DOUBLE_PRECISION, nullable=False),
-    sa.Column("counted_sum", DOUBLE_PRECISION, nullable=False),
-    sa.Column("deviation_sum", DOUBLE_PRECISION, nullable=False),
-    sa.Column("sealed_reported", DOUBLE_PRECISION, nullable=False, server_default="1000"),
-    sa.Column("sealed_counted", DOUBLE_PRECISION, nullable=False, server_default="1000"),
-    _time("updated_at"),
-)
-
-models = sa.Table(
-    "models",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("model", sa.Text, primary_key=True),
-    sa.Column("entry", sa.Text, nullable=False),
-    _time("updated_at"),
-)
-
-# The messages of a snapshot are spans of logs, one part for each conversation.
-snapshots = sa.Table(
-    "snapshots",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("session_id", sa.Text, primary_key=True),
-    sa.Column("agent_id", sa.Text),
-    sa.Column("description", sa.Text),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("message_count", sa.BigInteger, nullable=False),
-    sa.Column("window_start", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("window_end", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("models", sa.Text, nullable=False),
-    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Index("snapshots_by_time", "tenant_id", "created_at", "session_id"),
-    sa.Index("snapshots_by_agent", "tenant_id", "agent_id", "created_at", "session_id"),
-)
-
-snapshot_parts = sa.Table(
-    "snapshot_parts",
-    metadata,
-    sa.Column("conversation_id", sa.Uuid, primary_key=True),
-    sa.Column("session_id", sa.Text, primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    # Starts and ends, one after the other.
-    sa.Column("spans", ARRAY(sa.BigInteger), nullable=False),
-    sa.Column("message_count", sa.BigInteger, nullable=False),
-    sa.Index("snapshot_parts_by_session", "tenant_id", "session_id"),
-)
-
-# The messages of an imported snapshot; `source_id` is their conversation.
-snapshot_messages = sa.Table(
-    "snapshot_messages",
-    metadata,
-    sa.Column("tenant_id", sa.Text, primary_key=True),
-    sa.Column("session_id", sa.Text, primary_key=True),
-    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("source_id", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("snapshot_messages_by_source", "tenant_id", "source_id"),
-)
+_KINDS: dict[str, set[str]] = {}
+for _table in TABLES.values():
+    for _name, _kind in _table.columns.items():
+        _KINDS.setdefault(_name, set()).add(_kind)
+TYPES: Mapping[str, str] = {
+    **{name: kind for name, (kind, *others) in _KINDS.items() if not others},
+    "limit": "bigint",
+    "after_seq": "bigint",
+    "before_seq": "bigint",
+    "conversation_ids": "uuid[]",
+    "seqs": "bigint[]",
+    "starts": "bigint[]",
+    "ends": "bigint[]",
+}
+"""The types of parameters: those of the columns of their names, and of some that many statements
+have. Three names are of columns of several types and have none: `calls`, `data` and `tokens`.
+"""

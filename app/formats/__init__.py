@@ -1,20 +1,17 @@
-"""The wire formats: one package for each, with the same modules, and what they share.
+"""The providers and their wire formats: a folder for each, and what they share.
 
-`parsing` reads wire messages as neutral ones. `rendering` adapts a neutral message to what the
-format can carry, and writes it. `registry` finds a format by its name. To add a provider, add a
-package with these two modules, and enter it there.
+`base` says what a provider is, `registry` finds one by the name of its format.
 """
 
 from __future__ import annotations
 
-from app.formats.registry import FORMATS, group_items, with_request_pointers
+from app.formats.registry import PROVIDERS, with_request_pointers
 from app.formats.tools import ToolCategory, ToolDefinition, parse_tool, tool_from, tools_of
 
 __all__ = [
-    "FORMATS",
+    "PROVIDERS",
     "ToolCategory",
     "ToolDefinition",
-    "group_items",
     "parse_tool",
     "tool_from",
     "tools_of",

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from app.formats import labels, tool_calls
+from app.formats import tool_calls
 from app.formats.message import (
-    File,
-    FormatName,
-    Image,
     Message,
-    Opaque,
     Part,
     Reasoning,
     Role,
     Text,
-    ToolCall,
     placeholder_for,
 )
 
@@ -31,34 +25,6 @@ MEDIA_FOLLOWS = "[media follows]"
 def media_label(message: Message) -> str:
     """Return the text before the media of an adapted tool message, where they are sent apart."""
     return f"[media from tool call {message.tool_call_id}]"
-
-
-def adapt_parts(
-    message: Message,
-    format: FormatName,
-    call: Callable[[ToolCall], ToolCall],
-    image: Callable[[Image], Part],
-    file: Callable[[File], Part],
-) -> list[Part]:
-    """Adapt the parts of a message for a format in which the assistant has text and calls only.
-
-    A label replaces media of the assistant, and parts that only another format has.
-    """
-    is_assistant = message.role is Role.ASSISTANT
-    parts: list[Part] = []
-    for part in message.parts:
-        match part:
-            case ToolCall():
-                parts += [call(part)] if is_assistant else []
-            case Image():
-                parts.append(labels.label_for(part) if is_assistant else image(part))
-            case File():
-                parts.append(labels.label_for(part) if is_assistant else file(part))
-            case Opaque() if part.format is not format:
-                parts.append(labels.label_for(part))
-            case _:
-                parts.append(part)
-    return parts
 
 
 def without_system(message: Message) -> Message:
@@ -107,17 +73,6 @@ def with_parts(message: Message, parts: Sequence[Part]) -> Message:
     """Return a message with these parts, the same object when it has them already."""
     same = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
     return message if same else replace(message, parts=tuple(parts))
-
-
-def beside(original: Message | Image | File | ToolCall, format: FormatName) -> dict[str, Any]:
-    """Return the fields that a format sends beside those it is rendered from."""
-    is_own = original.block is not None and original.format is format
-    return dict(original.block or {}) if is_own else {}
-
-
-def result_name(message: Message) -> str | None:
-    """Return a tool's name from its result, for formats that name no participants."""
-    return message.name if message.role is Role.TOOL else None
 
 
 def join_texts(texts: Sequence[Text]) -> Text:

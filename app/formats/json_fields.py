@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from app.common.errors import ValidationError
@@ -64,6 +64,10 @@ class Fields:
             raise ValidationError.at(at, f"must be a list, not {json_type(value)}")
         return [(item, f"{at}/{index}") for index, item in enumerate(value)]
 
+    def objects(self, key: str) -> Iterator[Fields]:
+        """Read a required array of objects."""
+        return (Fields(item, at) for item, at in self.items(key))
+
     def text(self, key: str) -> str:
         """Read a required string, which may be empty."""
         return text_at(self.raw, key, self.at)
@@ -75,6 +79,11 @@ class Fields:
     def optional_text(self, key: str) -> str | None:
         """Read a string that may be null or absent."""
         return optional_text_at(self.raw, key, self.at)
+
+    def expect_type(self, expected: str, default: str | None = None) -> None:
+        """Raise for a `type` that is another one."""
+        if self.raw.get("type", default) != expected:
+            raise self.error("type", f'must be "{expected}"')
 
     def optional_boolean(self, key: str) -> bool | None:
         """Read a boolean that may be null or absent."""

@@ -43,9 +43,8 @@ OPENAI_FORMATS: Final = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
 """The two formats of OpenAI: one provider, so file ids are valid in both."""
 
 
-def takes_system(format: FormatName) -> bool:
-    """Return whether messages of a format may have the system role, whatever the model."""
-    return format in OPENAI_FORMATS
+LOG_FORMAT: Final = FormatName.OPENAI_CHAT
+"""The format whose payload items are stored with the messages of the log, and counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from app.common.sendable import sendable, sendable_json
 from app.formats import json_fields, tool_calls
-from app.formats.hosted_tools import hosted_definition, hosted_format, hosted_kind, hosted_name
+from app.formats.hosted_tools import hosted_format, hosted_kind, hosted_name
 from app.formats.message import OPENAI_FORMATS, FormatName
 
 ToolCategory = Literal["builtin", "mcp", "skill"]
@@ -146,11 +146,6 @@ def _lower_type(key: str, item: Any) -> Any:
     if key == "type" and item in _GEMINI_TYPES:
         return item.lower()
     return _lower_types(item)
-
-
-def hosted_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render the hosted tools among these, in their order."""
-    return [hosted_definition(tool.hosted) for tool in tools if tool.hosted is not None]
 
 
 def wire_fields(

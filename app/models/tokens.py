@@ -28,18 +28,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.common.sendable import sendable
-from app.formats import (
-    FORMATS,
-    ToolDefinition,
-    adapting,
-    gemini,
-    group_items,
-    json_fields,
-    openai_chat,
-)
-from app.formats.extra_fields import Original, extra_fields
+from app.formats import PROVIDERS, ToolDefinition, json_fields
+from app.formats.base import Original, Provider
 from app.formats.hosted_tools import hosted_definition
 from app.formats.message import (
+    LOG_FORMAT,
     File,
     FormatName,
     Image,
@@ -51,6 +44,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
+from app.formats.registry import openai_chat
 from app.formats.tool_calls import NO_IDS, sent_as_object
 from app.models import media
 
@@ -61,8 +55,6 @@ CALL_OVERHEAD: Final = 4
 TOOL_OVERHEAD: Final = 8
 HOSTED_TOOL_TOKENS: Final = 735
 """What a provider adds for a hosted tool: the largest number that one publishes, for one tool."""
-
-_OBJECT_ARGUMENTS = (FormatName.ANTHROPIC, FormatName.GEMINI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class MessageTokens:
 
 
 def count_message(
-    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
+    message: Message, count: CountText, format: FormatName = LOG_FORMAT
 ) -> MessageTokens:
     """Count a clean message as a format sends it; an append does so once, for openai_chat.
 
@@ -88,33 +80,31 @@ def count_message(
     return MessageTokens(count_visible(message, count, format), count_reasoning(message, count))
 
 
-def count_visible(
-    message: Message, count: CountText, format: FormatName = FormatName.OPENAI_CHAT
-) -> int:
+def count_visible(message: Message, count: CountText, format: FormatName = LOG_FORMAT) -> int:
     """Count the parts of a clean message that are in every payload of a format."""
-    visible = MESSAGE_OVERHEAD + _count_extra_fields(message, format, count)
-    is_object = format is FormatName.GEMINI and message.role is Role.TOOL
+    provider = PROVIDERS[format]
+    visible = MESSAGE_OVERHEAD + _count_extra_fields(message, provider, count)
+    is_object = provider.results_are_objects and message.role is Role.TOOL
     for part in message.parts:
         match part:
             case Reasoning():
                 pass
             case Text():
-                visible += _count_extra_fields(part, format, count)
+                visible += _count_extra_fields(part, provider, count)
                 visible += 0 if is_object else count(part.text)
             case Image():
                 visible += media.image_tokens(part, count)
-                visible += _count_extra_fields(part, format, count)
+                visible += _count_extra_fields(part, provider, count)
             case File():
                 visible += media.file_tokens(part, count)
-                visible += _count_extra_fields(part, format, count)
+                visible += _count_extra_fields(part, provider, count)
             case ToolCall():
-                visible += _count_call(part, format, count)
-                visible += _count_extra_fields(part, format, count)
+                visible += _count_call(part, provider, count)
+                visible += _count_extra_fields(part, provider, count)
             case Opaque():
                 visible += count_json(part.block, count)
     if is_object:
-        visible += count(sendable(gemini.response_json(message)))
-        visible += count(gemini.response_name(message))
+        visible += sum(count(sendable(text)) for text in provider.result_texts(message))
     if message.tool_call_id is not None:
         visible += count(sendable(message.tool_call_id))
     if message.name is not None and message.role is not Role.TOOL:
@@ -150,7 +140,7 @@ def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
             case Opaque():
                 tokens += media.without_data(part.block, count).sealed
             case Text() | ToolCall() if part.block is not None:
-                tokens += media.without_data(extra_fields(part, format), count).sealed
+                tokens += media.without_data(PROVIDERS[format].extra_fields(part), count).sealed
     return tokens
 
 
@@ -165,7 +155,7 @@ def count_rendered(
     For OpenAI Chat this includes the user message with a tool message's media, for Gemini their
     parts.
     """
-    adapted = FORMATS[format].adapt(message, ids)
+    adapted = PROVIDERS[format].adapt(message, ids)
     return count_visible(adapted, count, format) + media_overhead(format, adapted, count)
 
 
@@ -174,11 +164,12 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
 
     Reasoning is not compared.
     """
+    provider = PROVIDERS[format]
     if openai_chat.adapt(message) is not message:
         return False
-    if format is FormatName.GEMINI and message.role is Role.TOOL:
+    if provider.results_are_objects and message.role is Role.TOOL:
         return False
-    if extra_fields(sent, format) or not all(_counts_alike(part, format) for part in sent.parts):
+    if not all(_counts_alike(part, provider) for part in (sent, *sent.parts)):
         return False
     if (message.name, message.tool_call_id) != (sent.name, sent.tool_call_id):
         return False
@@ -224,15 +215,10 @@ def media_overhead(format: FormatName, message: Message, count: CountText) -> in
     OpenAI Chat has a user message for them [openai-chat.sizes], Gemini parts after the responses.
     The message is adapted; its own count has the media themselves.
     """
-    match format:
-        case FormatName.OPENAI_CHAT if openai_chat.tool_media(message):
-            added = MESSAGE_OVERHEAD + count(adapting.media_label(message))
-            has_text = any(isinstance(part, Text) for part in message.parts)
-            return added if has_text else added + count(adapting.MEDIA_FOLLOWS)
-        case FormatName.GEMINI if gemini.tool_media(message):
-            return count(adapting.media_label(message))
-        case _:
-            return 0
+    provider = PROVIDERS[format]
+    texts = provider.apart_texts(message)
+    overhead = MESSAGE_OVERHEAD if texts and provider.sends_apart_message else 0
+    return overhead + sum(map(count, texts))
 
 
 def count_system(text: str, count: CountText) -> int:
@@ -248,10 +234,10 @@ def count_payload_messages(
     Raises `ValidationError` for a message that the format does not have.
     """
     total = 0
-    for index, raw in group_items(format, messages):
+    for index, raw in PROVIDERS[format].group_items(messages):
         is_system = raw.get("role") in ("system", "developer")
         wire = {**raw, "role": "user"} if is_system else raw
-        parsed = FORMATS[format].parse(wire, f"/messages/{index}")
+        parsed = PROVIDERS[format].parse(wire, f"/messages/{index}")
         counted = [count_message(message, count, format).total for message in parsed]
         total += sum(counted) - MESSAGE_OVERHEAD * (len(counted) - 1)
     return total
@@ -276,44 +262,32 @@ def _count_tool(tool: ToolDefinition, count: CountText) -> int:
     )
 
 
-def _counts_alike(part: Part, format: FormatName) -> bool:
-    """Return whether another format sends the same text as chat for a part."""
-    match part:
-        case Text():
-            return not extra_fields(part, format)
-        case ToolCall():
-            text = part.arguments
-            same = format not in _OBJECT_ARGUMENTS or sent_as_object(text) == text
-            return same and not extra_fields(part, format)
-        case Image() | File():
-            return not extra_fields(part, format)
-        case _:
-            return True
+def _counts_alike(part: Message | Part, provider: Provider) -> bool:
+    """Return whether a provider sends for a part, or beside all parts, the same text as chat."""
+    if isinstance(part, Reasoning | Opaque):
+        return True
+    text = part.arguments if isinstance(part, ToolCall) and provider.sends_objects else ""
+    return sent_as_object(text) == text and not provider.extra_fields(part)
 
 
-def _count_call(call: ToolCall, format: FormatName, count: CountText) -> int:
+def _count_call(call: ToolCall, provider: Provider, count: CountText) -> int:
     """Count a call with its arguments as the format sends them."""
     text = call.arguments
-    if format in _OBJECT_ARGUMENTS:
+    if provider.sends_objects:
         text = sendable(sent_as_object(text))
     return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
-def _count_extra_fields(part: Original, format: FormatName, count: CountText) -> int:
-    rest = extra_fields(part, format)
+def _count_extra_fields(part: Original, provider: Provider, count: CountText) -> int:
+    rest = provider.extra_fields(part) if part.block is not None else None
     return count_json(rest, count) if rest else 0
 
 
 def _signature_of(part: Part) -> Mapping[str, Any]:
     """Return the fields with the signature of a call or a text, empty without one."""
-    if not isinstance(part, Text | ToolCall) or part.block is None:
+    if not isinstance(part, Text | ToolCall) or part.block is None or part.format is None:
         return {}
-    if part.format is FormatName.GEMINI:
-        signature = gemini.signature_in(part.block)
-        is_own = signature not in ("", gemini.STAND_IN_SIGNATURE)
-        return {"thoughtSignature": signature} if is_own else {}
-    is_signed = isinstance(part, ToolCall) and part.format is FormatName.OPENAI_CHAT
-    return part.block if is_signed else {}
+    return PROVIDERS[part.format].signature_of(part)
 
 
 def signed_parts(message: Message) -> list[Reasoning | Text | ToolCall]:

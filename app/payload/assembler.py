@@ -41,11 +41,12 @@ from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, witho
 from app.conversations.text_shortening import shortened_preview
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ProviderItem, ShortenedMessage, View
-from app.formats import compactions, openai_chat, openai_responses
+from app.formats import PROVIDERS, compactions
+from app.formats.base import Provider
 from app.formats.message import (
     EMPTY_MESSAGE,
+    LOG_FORMAT,
     NO_RESULT,
-    FormatName,
     Message,
     Part,
     Reasoning,
@@ -55,7 +56,9 @@ from app.formats.message import (
 )
 from app.formats.openai_chat.reasoning_conversion import convert_reasoning
 from app.formats.openai_chat.reasoning_fields import is_replayed
+from app.formats.openai_responses.items import CONFIGURATION, is_configuration
 from app.formats.reasoning_families import MISTRAL
+from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id, short_id
 from app.models.tokens import (
     CountText,
@@ -75,7 +78,7 @@ START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
-_CONFIGURATION = f'"{openai_responses.CONFIGURATION}"'.encode()
+_CONFIGURATION = f'"{CONFIGURATION}"'.encode()
 _COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
@@ -104,7 +107,6 @@ class Assembler(ABC):
     result refers to. `opening` is the dynamic text before the history.
     """
 
-    format: ClassVar[FormatName]
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
     joins_answers: ClassVar[bool] = True
@@ -118,6 +120,7 @@ class Assembler(ABC):
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
+    provider: Provider
     view: View
     count: CountText
     mentionable_tools: Collection[str] = ALL_TOOLS
@@ -141,6 +144,7 @@ class Assembler(ABC):
     media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
+        self.format = self.provider.name
         self._stable_items: list[bytes] = []
         self._hash = hashlib.sha256()
         self._not_carried: dict[str, None] = {}
@@ -305,7 +309,7 @@ class Assembler(ABC):
     def _sends_nothing(self, row: LogRow) -> bool:
         """Whether a row has nothing for this payload: a compaction, another format's settings."""
         if row.format is not self.format and _CONFIGURATION in row.text:
-            return openai_responses.is_configuration(row.message())
+            return is_configuration(row.message())
         if not _may_have_compaction(row):
             return False
         rest = self._without_compactions(row)
@@ -437,7 +441,7 @@ class Assembler(ABC):
         message = openai_chat.adapt(Message(Role.USER, (label, *parts)))
         tokens = count_visible(message, self.count)
         text = json_text.dump_payload(openai_chat.render(message))
-        user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, FormatName.OPENAI_CHAT, text)
+        user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)
         self._has_first_message = True
         self._put_row(user, {})
         self.costs_by_seq[row.seq] = tokens
@@ -521,7 +525,7 @@ class Assembler(ABC):
 
     def _with_converted_reasoning(self, row: LogRow, message: Message) -> Message:
         """Return a message with reasoning that came in the Chat format in this format's form."""
-        if not row.reasoning_tokens or row.format is not FormatName.OPENAI_CHAT:
+        if not (row.reasoning_tokens and PROVIDERS[row.format].names_family):
             return message
         accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
         return convert_reasoning(message, self.format, accepts)
@@ -529,7 +533,7 @@ class Assembler(ABC):
     def _is_own_reasoning(self, row: LogRow) -> bool:
         """Whether the model would take the reasoning of a message."""
         message = row.message()
-        if row.format is self.format and self.format is not FormatName.OPENAI_CHAT:
+        if row.format is self.format and not self.provider.names_family:
             return any(part.format is self.format for part in signed_parts(message))
         return is_replayed(message, self.view.reasoning_of)
 

@@ -17,7 +17,7 @@ from app.blobs.preview import TOOL_SEARCH
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable, sendable
-from app.formats import json_fields
+from app.formats import PROVIDERS, json_fields
 from app.formats.message import FormatName
 from app.formats.tool_calls import arguments_object
 from app.prompt.agent_tools import (
@@ -52,36 +52,18 @@ class Call:
 def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
     """Parse a call of an agent tool in a provider's format; unknown fields are ignored.
 
-    Chat: an element of `tool_calls`. Responses: a `function_call` item, or a `tool_search_call`
-    for the client. Anthropic: a `tool_use` block. Gemini: a part with a `functionCall`. Raises
-    ValidationError below `pointer` for a malformed field or an unknown tool.
+    Raises ValidationError below `pointer` for a malformed field or an unknown tool.
     """
-    call = json_fields.object_at(raw, pointer)
-    match format:
-        case FormatName.OPENAI_CHAT:
-            _expect_type(call.get("type", "function"), "function", pointer)
-            at = f"{pointer}/function"
-            function = json_fields.object_at(call.get("function"), at)
-            call_id = json_fields.filled_text_at(call, "id", pointer)
-            return _call(call_id, function, "arguments", at)
-        case FormatName.OPENAI_RESPONSES if call.get("type") == "tool_search_call":
-            return _search_item(call, pointer)
-        case FormatName.OPENAI_RESPONSES:
-            _expect_type(call.get("type"), "function_call", pointer)
-            call_id = json_fields.filled_text_at(call, "call_id", pointer)
-            return _call(call_id, call, "arguments", pointer)
-        case FormatName.ANTHROPIC:
-            _expect_type(call.get("type"), "tool_use", pointer)
-            call_id = json_fields.filled_text_at(call, "id", pointer)
-            return _call(call_id, call, "input", pointer)
-        case FormatName.GEMINI:
-            key = "function_call" if "function_call" in call else "functionCall"
-            at = f"{pointer}/{key}"
-            function = json_fields.object_at(call.get(key), at)
-            optional_id = json_fields.optional_text_at(function, "id", at)
-            return _call(optional_id or None, {"args": {}, **function}, "args", at)
-        case _:
-            assert_never(format)
+    call = PROVIDERS[format].read_call(json_fields.Fields(raw, pointer))
+    fields, key = call.fields, call.key
+    name = TOOL_SEARCH if call.is_search else fields.filled_text("name")
+    if name not in AGENT_TOOLS:
+        raise fields.error(
+            "name", f"is no tool of this service; there are {', '.join(AGENT_TOOLS)}"
+        )
+    if key not in fields.raw:
+        raise fields.error(key, "is required")
+    return Call(call.id, name, _arguments(fields.raw[key]), call.is_search)
 
 
 def request_of(call: Call) -> AgentToolRequest:
@@ -106,31 +88,6 @@ def request_of(call: Call) -> AgentToolRequest:
     if errors:
         raise _invalid(tool, errors)
     return tool.request_type(**values)
-
-
-def _expect_type(value: object, expected: str, pointer: str) -> None:
-    if value != expected:
-        raise ValidationError.at(f"{pointer}/type", f'must be "{expected}"')
-
-
-def _call(call_id: str | None, function: Mapping[str, Any], key: str, pointer: str) -> Call:
-    name = json_fields.filled_text_at(function, "name", pointer)
-    if name not in AGENT_TOOLS:
-        detail = f"is no tool of this service; there are {', '.join(AGENT_TOOLS)}"
-        raise ValidationError.at(f"{pointer}/name", detail)
-    if key not in function:
-        raise ValidationError.at(f"{pointer}/{key}", "is required")
-    return Call(call_id, name, _arguments(function[key]))
-
-
-def _search_item(item: Mapping[str, Any], pointer: str) -> Call:
-    if item.get("execution", "client") != "client":
-        detail = 'must be "client": any other search has been executed already'
-        raise ValidationError.at(f"{pointer}/execution", detail)
-    call_id = json_fields.filled_text_at(item, "call_id", pointer)
-    if "arguments" not in item:
-        raise ValidationError.at(f"{pointer}/arguments", "is required")
-    return Call(call_id, TOOL_SEARCH, _arguments(item["arguments"]), is_search_item=True)
 
 
 def _arguments(value: object) -> Mapping[str, Any] | None:

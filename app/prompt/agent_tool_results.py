@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal
 
 from app.blobs.blobs import encode
 from app.common.sendable import sendable
-from app.formats import ToolDefinition, json_fields
+from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.prompt.agent_tool_calls import Call
 from app.prompt.agent_tools import MAX_BYTES
@@ -31,23 +31,7 @@ def result_message(
     """
     if call.is_search_item:
         return _search_output(call, (), "incomplete" if is_error else "completed")
-    text = sendable(text)
-    marked = f"Error: {text}" if is_error else text
-    match format:
-        case FormatName.OPENAI_CHAT:
-            return {"role": "tool", "tool_call_id": call.id, "content": marked}
-        case FormatName.OPENAI_RESPONSES:
-            return {"type": "function_call_output", "call_id": call.id, "output": marked}
-        case FormatName.ANTHROPIC:
-            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id, "content": text}
-            block |= {"is_error": True} if is_error else {}
-            return {"role": "user", "content": [block]}
-        case FormatName.GEMINI:
-            response: dict[str, Any] = {} if call.id is None else {"id": call.id}
-            response |= {"name": call.name, "response": {"error" if is_error else "output": text}}
-            return {"role": "user", "parts": [{"functionResponse": response}]}
-        case _:
-            assert_never(format)
+    return PROVIDERS[format].result(call.id, call.name, sendable(text), is_error=is_error)
 
 
 def search_result_message(

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common import json_text
-from app.formats import FORMATS, ToolDefinition
+from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
@@ -243,4 +243,4 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
 
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:
     """Return the definitions of all tools in a provider's format."""
-    return FORMATS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])
+    return PROVIDERS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from app.blobs.preview import RECALL, TOOL_SEARCH
 from app.common import json_text
 from app.common.errors import ContextError, ValidationError
-from app.formats import FORMATS, ToolDefinition, parse_tool
+from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.hosted_tools import is_run_by_client
 from app.formats.message import OPENAI_FORMATS, FormatName
 from app.formats.reasoning_families import accepted_families
@@ -168,7 +168,7 @@ class ResolvedSettings:
             if payload_tools.native and deferred:
                 return json_text.dump_payload(with_deferred(format, tools, deferred))
             tools = tuple(tool for tool in tools if tool.name not in deferred)
-            return json_text.dump_payload(FORMATS[format].tools_to_wire(tools)) if tools else None
+            return json_text.dump_payload(PROVIDERS[format].tools_to_wire(tools)) if tools else None
 
         return self._memo.get_or_compute(("wire_tools", format, payload_tools), rendered)
 

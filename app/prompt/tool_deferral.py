@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from app.blobs.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
 from app.common.sendable import sendable, sendable_json
-from app.formats import FORMATS, ToolDefinition
+from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 
 MAX_QUERY: Final = 1000
@@ -130,13 +130,13 @@ def with_deferred(
     tools.
     """
     if format is FormatName.ANTHROPIC:
-        wire_tools = FORMATS[format].tools_to_wire(tools)
+        wire_tools = PROVIDERS[format].tools_to_wire(tools)
         return [
             {**wire, "defer_loading": True} if tool.name in deferred else wire
             for tool, wire in zip(tools, wire_tools, strict=True)
         ]
     remaining = [tool for tool in tools if tool.name not in deferred]
-    wire_tools = FORMATS[format].tools_to_wire(remaining)
+    wire_tools = PROVIDERS[format].tools_to_wire(remaining)
     if format is FormatName.OPENAI_RESPONSES:
         return [
             _client_search(tool) if tool.name == TOOL_SEARCH else wire
@@ -152,7 +152,7 @@ def tool_references(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 def loaded_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return definitions for an output of OpenAI's tool search."""
-    wire_tools = FORMATS[FormatName.OPENAI_RESPONSES].tools_to_wire(tools)
+    wire_tools = PROVIDERS[FormatName.OPENAI_RESPONSES].tools_to_wire(tools)
     return [{**wire, "defer_loading": True} for wire in wire_tools]
 
 

@@ -12,16 +12,13 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 from uuid import UUID, uuid5
 
-from app.formats import FORMATS, openai_responses
-from app.formats.message import FormatName, Role
+from app.formats import PROVIDERS
+from app.formats.message import FormatName
 
 NAMESPACE = UUID("5f0b1f0e-6a52-5b3e-9d0c-3c1f4b7f2a10")
-
-_GEMINI_CALL = ("functionCall", "function_call")
-_GEMINI_RESPONSE = ("functionResponse", "function_response")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +34,23 @@ class SourceMessage:
     @property
     def is_result(self) -> bool:
         """Whether it answers earlier calls."""
-        return bool(FORMATS[self.format].results(self.message))
+        return bool(PROVIDERS[self.format].results(self.message))
 
     @property
     def split_count(self) -> int:
         """The number of messages that the log splits it into."""
-        return len(FORMATS[self.format].split(self.message))
+        return len(PROVIDERS[self.format].split(self.message))
 
     @property
     def answers(self) -> tuple[str, ...]:
         """The ids of the calls that it answers."""
-        parsed = FORMATS[self.format].parse(self.message, "")
+        parsed = PROVIDERS[self.format].parse(self.message, "")
         return tuple(message.tool_call_id for message in parsed if message.tool_call_id)
 
     @property
     def own_calls(self) -> tuple[str, ...]:
         """The ids of its calls, without those that have no id in it (rule 2)."""
-        (*_, last) = FORMATS[self.format].parse(self.message, "")
-        if self.format is not FormatName.GEMINI:
-            return tuple(call.id for call in last.calls)
-        parts = self.message["parts"]
-        return tuple(call["id"] for call in _gemini(parts, *_GEMINI_CALL) if call.get("id"))
+        return PROVIDERS[self.format].named_calls(self.message)
 
 
 def copy_id(target_id: str, source: SourceMessage) -> str:
@@ -113,42 +106,24 @@ def copy_of(
 ) -> dict[str, Any]:
     """Return a message as it is appended elsewhere, with its calls renamed (rule 1)."""
     message = with_calls(without_ref(source.message, source.format), source.format, calls)
+    message = PROVIDERS[source.format].enveloped(message)
     origin = {
         "session_id": session_id,
         "conversation_id": source.conversation_id,
         "message_id": source.id,
     }
-    if source.format is FormatName.OPENAI_RESPONSES:
-        message = _wrapped(message)
     if message.get("timestamp") is not None:
         origin["timestamp"] = message["timestamp"]
     rest = {key: value for key, value in message.items() if key != "timestamp"}
     return rest | {"id": message_id, "restored_from": origin}
 
 
-def _wrapped(message: dict[str, Any]) -> dict[str, Any]:
-    """Wrap an item of the model in an envelope: payloads leave out its fields, appends its join."""
-    if _has_call_id_as_id(message):
-        return message | {"call_id": message["id"]}
-    (parsed,) = openai_responses.parse(message, "")
-    if parsed.role is not Role.ASSISTANT:
-        return message
-    if not openai_responses.is_item_group(message):
-        message = {"role": "assistant", "output": [message]}
-    first, *others = message["output"] or [{}]
-    if "timestamp" not in first:
-        return message
-    named = {"timestamp": first["timestamp"]} | message
-    first = {key: value for key, value in first.items() if key != "timestamp"}
-    return named | {"output": [first, *others]}
-
-
 def without_ref(message: Mapping[str, Any], format: FormatName) -> dict[str, Any]:
     """Return a message without `output_ref`: the target has no blob of that id."""
-    if not any("output_ref" in holder for _, holder in FORMATS[format].results(message)):
+    if not any("output_ref" in holder for _, holder in PROVIDERS[format].results(message)):
         return dict(message)
     bare = deepcopy(dict(message))
-    for _, holder in FORMATS[format].results(bare):
+    for _, holder in PROVIDERS[format].results(bare):
         if isinstance(holder, dict):
             holder.pop("output_ref", None)
     return bare
@@ -161,41 +136,7 @@ def with_calls(
     if not ids:
         return dict(message)
     renamed = deepcopy(dict(message))
-    for holder, key in _call_id_fields(renamed, format):
-        holder[key] = ids.get(holder[key], holder[key])
+    for holder, key in PROVIDERS[format].call_id_fields(renamed):
+        if isinstance(call_id := holder.get(key), str):
+            holder[key] = ids.get(call_id, call_id)
     return renamed
-
-
-def _call_id_fields(
-    message: dict[str, Any], format: FormatName
-) -> list[tuple[dict[str, Any], str]]:
-    match format:
-        case FormatName.OPENAI_CHAT:
-            id_fields = [(call, "id") for call in message.get("tool_calls") or []]
-            id_fields += [(message, "tool_call_id")]
-        case FormatName.OPENAI_RESPONSES:
-            items = message["output"] if openai_responses.is_item_group(message) else [message]
-            id_fields = [(item, "call_id") for item in items]
-            id_fields += [(item, "id") for item in items if _has_call_id_as_id(item)]
-        case FormatName.ANTHROPIC:
-            content = message.get("content")
-            blocks = content if isinstance(content, list) else []
-            id_fields = [(block, "id") for block in blocks if block.get("type") == "tool_use"]
-            id_fields += [
-                (block, "tool_use_id") for block in blocks if block.get("type") == "tool_result"
-            ]
-        case FormatName.GEMINI:
-            parts = message["parts"]
-            items = _gemini(parts, *_GEMINI_CALL) + _gemini(parts, *_GEMINI_RESPONSE)
-            id_fields = [(item, "id") for item in items]
-        case _:
-            assert_never(format)
-    return [(holder, key) for holder, key in id_fields if isinstance(holder.get(key), str)]
-
-
-def _has_call_id_as_id(item: Mapping[str, Any]) -> bool:
-    return item.get("type") == "local_shell_call_output" and "call_id" not in item
-
-
-def _gemini(parts: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [part[name] for part in parts for name in names if part.get(name) is not None]

@@ -134,17 +134,17 @@ _LARGE = {
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 PAGE_ROWS = 500
 
-_OWN = "conversation_id = CAST(:conversation_id AS uuid)"
+_OWN = "conversation_id = :conversation_id"
 
 
 def _page(kind: RecordKind) -> Statement:
     columns, keys = COLUMNS[kind], ", ".join(KEYS[kind])
     after = ", ".join(f"CAST(:after_{name} AS {columns[name]})" for name in KEYS[kind])
-    ends = "AND seq <= CAST(:head_seq AS bigint)" if "seq" in columns else ""
+    ends = "AND seq <= :head_seq" if "seq" in columns else ""
     rows = f"""
         SELECT {", ".join(columns)} FROM {_TABLES[kind]}
         WHERE {_OWN} AND ({keys}) > ({after}) {ends}
-        ORDER BY {keys} LIMIT CAST(:limit AS bigint)"""
+        ORDER BY {keys} LIMIT :limit"""
     if kind not in _LARGE:
         return Statement(rows)
     return Statement(bounded(rows, tuple(columns), lengths(*_LARGE[kind]), keys))
@@ -161,9 +161,7 @@ SETTINGS = Statement(
             h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.newest_at, h.mentions,
             h.compaction_id, h.kept
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text)
-            AND {NOT_EXPIRED}
+        WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
 
@@ -171,7 +169,7 @@ BEGIN = Statement(
     f"""
         WITH added AS (
             INSERT INTO conversations (conversation_id, tenant_id)
-            VALUES (CAST(:conversation_id AS uuid), '{IMPORTING_TENANT}')
+            VALUES (:conversation_id, '{IMPORTING_TENANT}')
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         )
@@ -199,8 +197,7 @@ def _add(kind: RecordKind) -> Statement:
     return Statement(
         f"""
         INSERT INTO {_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
-        SELECT CAST(:conversation_id AS uuid),
-            {", ".join((*(f"item.{name}" for name in plain), *values))}
+        SELECT :conversation_id, {", ".join((*(f"item.{name}" for name in plain), *values))}
         FROM ROWS FROM ({", ".join((rows, *arrays))})
             AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
         """,
@@ -213,15 +210,11 @@ ADDITIONS = {kind: _add(kind) for kind in _TABLES}
 PUBLISH = Statement(
     f"""
         UPDATE conversations
-        SET tenant_id = CAST(:tenant_id AS text), own_id = CAST(:own_id AS text),
-            agent_id = CAST(:agent_id AS text),
-            rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
-            expires_at = CAST(:expires_at AS timestamptz),
-            model = CAST(:model AS text), policy = CAST(:policy AS text),
-            sections = CAST(:sections AS text), tools = CAST(:tools AS text),
-            metadata = CAST(:metadata AS text),
-            sections_version = CAST(:sections_version AS bigint),
-            tools_version = CAST(:tools_version AS bigint),
+        SET tenant_id = :tenant_id, own_id = :own_id, agent_id = :agent_id,
+            rolling_window_seconds = :rolling_window_seconds, expires_at = :expires_at,
+            model = :model, policy = :policy, sections = :sections, tools = :tools,
+            metadata = :metadata, sections_version = :sections_version,
+            tools_version = :tools_version,
             created_at = statement_timestamp(), updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
@@ -229,17 +222,12 @@ PUBLISH = Statement(
 SET_HEAD = Statement(
     f"""
         UPDATE heads
-        SET counter = CAST(:counter AS text), head_seq = CAST(:head_seq AS bigint),
-            turns = CAST(:turns AS bigint), tokens = CAST(:tokens AS bigint),
-            open_calls = CAST(:open_calls AS text[]), open_seqs = CAST(:open_seqs AS bigint[]),
-            group_seq = CAST(:group_seq AS bigint),
-            provider_calls = CAST(:provider_calls AS text[]),
-            is_answering = CAST(:is_answering AS boolean), resume_at = CAST(:resume_at AS bigint),
-            promoted = CAST(:promoted AS text[]), promoted_turn = CAST(:promoted_turn AS bigint),
-            window_seconds = CAST(:window_seconds AS bigint),
-            cleared_at = CAST(:cleared_at AS timestamptz),
-            cleared_seq = CAST(:cleared_seq AS bigint),
-            newest_at = CAST(:newest_at AS timestamptz)
+        SET counter = :counter, head_seq = :head_seq,
+            turns = :turns, tokens = CAST(:tokens AS bigint),
+            open_calls = :open_calls, open_seqs = :open_seqs, group_seq = :group_seq,
+            provider_calls = :provider_calls, is_answering = :is_answering, resume_at = :resume_at,
+            promoted = :promoted, promoted_turn = :promoted_turn, window_seconds = :window_seconds,
+            cleared_at = :cleared_at, cleared_seq = :cleared_seq, newest_at = :newest_at
         WHERE {_OWN}
         """
 )
@@ -247,7 +235,7 @@ STALE = Statement(
     f"""
         SELECT conversation_id FROM conversations
         WHERE tenant_id = '{IMPORTING_TENANT}' AND updated_at < CAST(:before AS timestamptz)
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
         """
 )
 LOCK = Statement(

@@ -52,15 +52,14 @@ def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
     return f"INSERT INTO {table} ({', '.join(into)}) SELECT {', '.join(values)}"
 
 
-_METADATA = ("metadata", "coalesce(CAST(:metadata AS text), source.metadata)")
-_OWN_ID = ("own_id", "CAST(:own_id AS text)")
+_METADATA = ("metadata", "coalesce(:metadata, source.metadata)")
+_OWN_ID = ("own_id", ":own_id")
 _ORIGIN = ("origin_id", "coalesce(source.origin_id, source.conversation_id)")
 ADD = Statement(
     f"""
         WITH source AS (
             SELECT * FROM conversations
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND tenant_id = CAST(:tenant_id AS text)
+            WHERE conversation_id = CAST(:source_id AS uuid) AND tenant_id = :tenant_id
                 AND (expires_at IS NULL OR expires_at > now())
         ), added AS (
             {_copied("conversations", "source", _METADATA, _OWN_ID, _ORIGIN)} FROM source
@@ -84,13 +83,13 @@ ADD = Statement(
 # waits for no lock on its source's rows.
 LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
 REDACTED_VERSION = Statement(
-    "SELECT redacted_version FROM heads WHERE conversation_id = CAST(:conversation_id AS uuid)"
+    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
 )
 
 REFS = Statement(
     """
         SELECT DISTINCT blob_id FROM blob_uses
-        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
         """
 )
 
@@ -123,7 +122,7 @@ def _copy_through(table: str) -> Statement:
     return Statement(
         f"""
         {_copied(table)} FROM {table}
-        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= CAST(:through_seq AS bigint)
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
         """,
         is_long=True,
     )
@@ -134,8 +133,7 @@ CHAIN = Statement(
     """
         WITH RECURSIVE chain AS (
             SELECT compaction_id, parent_id FROM compactions
-            WHERE conversation_id = CAST(:source_id AS uuid)
-                AND compaction_id = CAST(:compaction_id AS uuid)
+            WHERE conversation_id = CAST(:source_id AS uuid) AND compaction_id = :compaction_id
             UNION ALL
             SELECT parent.compaction_id, parent.parent_id
             FROM chain
@@ -160,7 +158,7 @@ COPY_MESSAGES = Statement(
     f"""
         {_copied("messages", "m")} FROM messages m
         WHERE m.conversation_id = CAST(:source_id AS uuid)
-            AND m.seq > CAST(:after_seq AS bigint) AND m.seq <= CAST(:through_seq AS bigint)
+            AND m.seq > :after_seq AND m.seq <= :through_seq
         ORDER BY m.seq
         """,
     is_long=True,
@@ -170,23 +168,19 @@ COPY_MESSAGES = Statement(
 SET_HEAD = Statement(
     """
         UPDATE heads h
-        SET head_seq = CAST(:head_seq AS bigint),
+        SET head_seq = :head_seq,
             turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
-            resume_at = CAST(:resume_at AS bigint),
-            promoted = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
-                THEN CAST(:promoted AS text[]) ELSE '{}' END,
-            promoted_turn = CASE WHEN CAST(:promoted_turn AS bigint) <= last.turn
-                THEN CAST(:promoted_turn AS bigint) ELSE 0 END,
-            window_seconds = CAST(:window_seconds AS bigint),
-            cleared_at = CAST(:cleared_at AS timestamptz),
-            cleared_seq = CAST(:cleared_seq AS bigint),
+            resume_at = :resume_at, promoted = CASE WHEN :promoted_turn <= last.turn
+                THEN :promoted ELSE '{}' END,
+            promoted_turn = CASE WHEN :promoted_turn <= last.turn
+                THEN :promoted_turn ELSE 0 END,
+            window_seconds = :window_seconds, cleared_at = :cleared_at, cleared_seq = :cleared_seq,
             newest_at = greatest(
-                last.newest_at, CAST(:cleared_at AS timestamptz) + interval '1 microsecond')
+                last.newest_at, :cleared_at + interval '1 microsecond')
         FROM (SELECT 1) AS this
         LEFT JOIN LATERAL (
             SELECT m.turn, m.total_tokens, coalesce(m.at, m.created_at) AS newest_at
-            FROM messages m
-            WHERE m.conversation_id = CAST(:fork_id AS uuid)
+            FROM messages m WHERE m.conversation_id = CAST(:fork_id AS uuid)
             ORDER BY m.seq DESC LIMIT 1
         ) last ON true
         WHERE h.conversation_id = CAST(:fork_id AS uuid)

@@ -24,7 +24,7 @@ from app.conversations.provider_items import provider_item
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.views import summary_message_tokens
 from app.conversations.windows.active_window import ActiveWindow, window_from
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.formats.provider_calls import waiting_calls
 from app.models.tokens import CountText
@@ -225,7 +225,7 @@ def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     format = FormatName(fields["format"])
     try:
         raw = json_text.loads_within(fields["body"], StructureLimits())
-        messages = FORMATS[format].parse(raw, "")
+        messages = PROVIDERS[format].parse(raw, "")
     except ValidationError as error:
         raise line.error(error.detail, "body") from error
     except ValueError as error:

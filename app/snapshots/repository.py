@@ -27,16 +27,15 @@ LOCK_CONVERSATION = Statement(
         SELECT h.redacted_version
         FROM heads h
         JOIN conversations c ON c.conversation_id = h.conversation_id
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        WHERE h.conversation_id = :conversation_id AND c.conversation_id = :conversation_id
+            AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         FOR KEY SHARE OF h
         """
 )
 FIRST_AT = Statement(
     """
         SELECT coalesce(at, created_at) AS first_at FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
+        WHERE conversation_id = :conversation_id AND seq = :seq
         """
 )
 # Spans are passed as the text of their array: PostgreSQL would flatten an array of arrays.
@@ -47,10 +46,8 @@ ADD = Statement(
                 tenant_id, session_id, agent_id, description, summary, message_count,
                 window_start, window_end, imported, models, created_at
             ) VALUES (
-                CAST(:tenant_id AS text), CAST(:session_id AS text), CAST(:agent_id AS text),
-                CAST(:description AS text), CAST(:summary AS text),
-                CAST(:message_count AS bigint), CAST(:window_start AS timestamptz),
-                CAST(:window_end AS timestamptz), CAST(:imported AS boolean), CAST(:models AS text),
+                :tenant_id, :session_id, :agent_id, :description, :summary,
+                :message_count, :window_start, :window_end, :imported, :models,
                 CAST(:timestamp AS timestamptz)
             ) ON CONFLICT (tenant_id, session_id) DO NOTHING
             RETURNING tenant_id, session_id
@@ -93,12 +90,12 @@ def _with_ids(rows: str) -> str:
                 coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
             FROM snapshot_parts p
             JOIN conversations c ON c.conversation_id = p.conversation_id
-            WHERE p.tenant_id = CAST(:tenant_id AS text)
+            WHERE p.tenant_id = :tenant_id
                 AND p.session_id = ANY (ARRAY(SELECT session_id FROM page WHERE NOT imported))
         ), sources AS MATERIALIZED (
             SELECT session_id, source_id AS public_id, min(position) AS position
             FROM snapshot_messages
-            WHERE tenant_id = CAST(:tenant_id AS text)
+            WHERE tenant_id = :tenant_id
                 AND session_id = ANY (ARRAY(SELECT session_id FROM page WHERE imported))
             GROUP BY session_id, source_id
         )
@@ -117,16 +114,14 @@ FIND = Statement(
     _with_ids(
         f"""
             SELECT {_COLUMNS} FROM snapshots s
-            WHERE s.tenant_id = CAST(:tenant_id AS text)
-                AND s.session_id = CAST(:session_id AS text)
+            WHERE s.tenant_id = :tenant_id AND s.session_id = :session_id
         """
     )
 )
 _BEFORE = """
     (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
         < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
-    ORDER BY s.created_at DESC, s.session_id DESC
-    LIMIT CAST(:limit AS bigint)
+    ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit
 """
 
 
@@ -139,22 +134,21 @@ def _list(source: str) -> Statement:
     return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
 
 
-_OF_TENANT = "FROM snapshots s WHERE s.tenant_id = CAST(:tenant_id AS text)"
+_OF_TENANT = "FROM snapshots s WHERE s.tenant_id = :tenant_id"
 LIST = _list(_OF_TENANT)
-LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = CAST(:agent_id AS text)")
+LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = :agent_id")
 LIST_OF_CONVERSATION = _list(
     """
         FROM snapshots s
-        WHERE s.tenant_id = CAST(:tenant_id AS text)
+        WHERE s.tenant_id = :tenant_id
             AND s.session_id = ANY (ARRAY(
                 SELECT session_id FROM snapshot_parts
-                WHERE conversation_id = CAST(:conversation_id AS uuid)
+                WHERE conversation_id = :conversation_id
             ) || ARRAY(
                 SELECT DISTINCT session_id FROM snapshot_messages
-                WHERE tenant_id = CAST(:tenant_id AS text)
-                    AND source_id = CAST(:public_id AS text)
+                WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
             ))
-            AND (CAST(:agent_id AS text) IS NULL OR s.agent_id = CAST(:agent_id AS text))
+            AND (:agent_id IS NULL OR s.agent_id = :agent_id)
     """
 )
 PARTS = Statement(
@@ -163,8 +157,7 @@ PARTS = Statement(
             coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
         FROM snapshot_parts p
         JOIN conversations c ON c.conversation_id = p.conversation_id
-        WHERE p.tenant_id = CAST(:tenant_id AS text)
-            AND p.session_id = CAST(:session_id AS text)
+        WHERE p.tenant_id = :tenant_id AND p.session_id = :session_id
         ORDER BY c.created_at, c.conversation_id
         """
 )
@@ -172,11 +165,10 @@ MESSAGES = Statement(
     bounded(
         """
             SELECT position, body FROM snapshot_messages
-            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+            WHERE tenant_id = :tenant_id AND session_id = :session_id
                 AND position > CAST(:after AS bigint)
-                AND (CAST(:source_id AS text) IS NULL OR source_id = CAST(:source_id AS text))
-            ORDER BY position
-            LIMIT CAST(:limit AS bigint)
+                AND (:source_id IS NULL OR source_id = :source_id)
+            ORDER BY position LIMIT :limit
         """,
         ("position", "body"),
         lengths("body"),
@@ -186,15 +178,14 @@ MESSAGES = Statement(
 SEQS_OF = Statement(
     """
         SELECT message_id, seq FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND message_id = ANY (CAST(:ids AS text[]))
+        WHERE conversation_id = :conversation_id AND message_id = ANY (CAST(:ids AS text[]))
         """
 )
 CALLS_IN = Statement(
     """
         SELECT DISTINCT used.call_id
-        FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[])) AS span (start, past)
-        JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+        FROM unnest(:starts, :ends) AS span (start, past)
+        JOIN messages m ON m.conversation_id = :conversation_id
             AND m.seq >= span.start AND m.seq < span.past
             AND m.role = 'assistant' AND m.call_ids IS NOT NULL
         CROSS JOIN LATERAL json_array_elements_text(CAST(m.call_ids AS json)) AS used (call_id)
@@ -204,8 +195,7 @@ CALLS_IN = Statement(
 REMOVE = Statement(
     f"""
         WITH deleted AS (
-            DELETE FROM snapshots
-            WHERE tenant_id = CAST(:tenant_id AS text) AND session_id = CAST(:session_id AS text)
+            DELETE FROM snapshots WHERE tenant_id = :tenant_id AND session_id = :session_id
             RETURNING tenant_id, session_id
         ), {DELETE_PARTS_AND_MESSAGES}
         """

@@ -16,38 +16,36 @@ ADD = Statement(
         INSERT INTO api_keys (
             key_id, tenant_id, name, secret_hash, created_at, expires_at, read_only
         )
-        VALUES (CAST(:key_id AS text), CAST(:tenant_id AS text), CAST(:name AS text),
-            CAST(:secret_hash AS text), CAST(:created_at AS timestamptz),
-            CAST(:expires_at AS timestamptz), CAST(:read_only AS boolean))
+        VALUES (:key_id, :tenant_id, :name, :secret_hash, :created_at, :expires_at, :read_only)
         """
 )
 FIND = Statement(
     """
         SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
         FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
-        WHERE k.key_id = CAST(:key_id AS text)
+        WHERE k.key_id = :key_id
         """
 )
 LIST = Statement(
     """
         SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
         FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
-        WHERE CAST(:tenant_id AS text) IS NULL OR k.tenant_id = CAST(:tenant_id AS text)
+        WHERE :tenant_id IS NULL OR k.tenant_id = :tenant_id
         ORDER BY k.tenant_id, k.created_at, k.key_id
         """
 )
 EXISTS = Statement("SELECT FROM api_keys LIMIT 1")
 REVOKE = Statement(
     """
-        UPDATE api_keys SET revoked_at = coalesce(revoked_at, CAST(:at AS timestamptz))
-        WHERE key_id = CAST(:key_id AS text)
+        UPDATE api_keys SET revoked_at = coalesce(revoked_at, :at)
+        WHERE key_id = :key_id
         RETURNING *, false AS is_disabled
         """
 )
 EXPIRE = Statement(
     """
-        UPDATE api_keys SET expires_at = CAST(:at AS timestamptz)
-        WHERE key_id = CAST(:key_id AS text)
+        UPDATE api_keys SET expires_at = :at
+        WHERE key_id = :key_id
         """
 )
 SET_LAST_USED = Statement(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from app.database.connections import Statement
 from app.database.repository import Repository
 
-_TENANT = "tenant_id = CAST(:tenant_id AS text)"
+_TENANT = "tenant_id = :tenant_id"
 SOME_CONVERSATIONS = Statement(
-    f"SELECT conversation_id FROM conversations WHERE {_TENANT} LIMIT CAST(:limit AS bigint)"
+    f"SELECT conversation_id FROM conversations WHERE {_TENANT} LIMIT :limit"
 )
 REVOKE_KEYS = Statement(
     f"""
@@ -32,7 +32,7 @@ DELETE = {
     table: Statement(
         f"""
         DELETE FROM {table} WHERE ({key}) IN (
-            SELECT {key} FROM {table} WHERE {_TENANT} LIMIT CAST(:limit AS bigint)
+            SELECT {key} FROM {table} WHERE {_TENANT} LIMIT :limit
         )
         """,
         is_long=True,

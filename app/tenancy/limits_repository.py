@@ -14,19 +14,18 @@ from app.tenancy.tenant_limits import TenantLimits
 SET = Statement(
     """
         INSERT INTO tenants (tenant_id, requests_per_minute, summarizer_calls_per_hour)
-        VALUES (CAST(:tenant_id AS text), CAST(:requests_per_minute AS bigint),
-            CAST(:summarizer_calls_per_hour AS bigint))
+        VALUES (:tenant_id, :requests_per_minute, :summarizer_calls_per_hour)
         ON CONFLICT (tenant_id) DO UPDATE
         SET requests_per_minute = excluded.requests_per_minute,
             summarizer_calls_per_hour = excluded.summarizer_calls_per_hour
         """
 )
-FIND = Statement("SELECT * FROM tenants WHERE tenant_id = CAST(:tenant_id AS text)")
+FIND = Statement("SELECT * FROM tenants WHERE tenant_id = :tenant_id")
 LIST = Statement("SELECT * FROM tenants ORDER BY tenant_id")
 ADD_SUMMARIZER_CALL = Statement(
     """
         INSERT INTO tenants AS t (tenant_id, summarizer_hour, summarizer_calls)
-        VALUES (CAST(:tenant_id AS text), CAST(:hour AS timestamptz), 1)
+        VALUES (:tenant_id, CAST(:hour AS timestamptz), 1)
         ON CONFLICT (tenant_id) DO UPDATE
         SET summarizer_hour = excluded.summarizer_hour,
             summarizer_calls = 1 + CASE

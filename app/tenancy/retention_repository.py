@@ -25,7 +25,7 @@ DELETE = {
             SELECT {key} FROM {kind}
             WHERE {age} < CAST(:before AS timestamptz)
                 {_ENDED if kind is RetainedKind.JOBS else ""}
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         )
         """,
         is_long=True,
@@ -36,7 +36,7 @@ DELETE = {
 TRY_LOCK = Statement(
     """
         SELECT pg_try_advisory_xact_lock(
-            hashtextextended('retention:' || CAST(:kind AS text), 0)) AS is_locked
+            hashtextextended('retention:' || :kind, 0)) AS is_locked
         """
 )
 
@@ -78,22 +78,21 @@ LIST_CONVERSATIONS = Statement(
             {_IS_IDLE.format(of="c.conversation_id")} AS is_idle
         FROM conversations c LEFT JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id > CAST(:after AS uuid)
-        ORDER BY c.conversation_id
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY c.conversation_id LIMIT :limit
         """,
     is_long=True,
 )
 IS_IDLE = Statement(
     f"""
-        SELECT {_IS_IDLE.format(of="CAST(:conversation_id AS uuid)")} AS is_idle
+        SELECT {_IS_IDLE.format(of=":conversation_id")} AS is_idle
         FROM conversations c LEFT JOIN heads h ON h.conversation_id = c.conversation_id
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE c.conversation_id = :conversation_id
         """
 )
 LIST_EXPIRED = Statement(
     """
         SELECT tenant_id, conversation_id FROM conversations
-        WHERE expires_at <= now() ORDER BY expires_at LIMIT CAST(:limit AS bigint)
+        WHERE expires_at <= now() ORDER BY expires_at LIMIT :limit
         """,
     is_long=True,
 )
@@ -101,7 +100,7 @@ LOCK_EXPIRED = Statement(
     """
         SELECT h.conversation_id
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.expires_at <= now()
+        WHERE c.conversation_id = :conversation_id AND c.expires_at <= now()
         FOR UPDATE OF h, c
         """
 )

@@ -12,22 +12,21 @@ from app.database.repository import Repository
 
 ADD = Statement(
     """
-        INSERT INTO tenants (tenant_id) VALUES (CAST(:tenant_id AS text))
+        INSERT INTO tenants (tenant_id) VALUES (:tenant_id)
         ON CONFLICT (tenant_id) DO NOTHING
         """
 )
 DISABLE = Statement(
     """
-        UPDATE tenants SET disabled_at = CAST(:at AS timestamptz)
-        WHERE tenant_id = CAST(:tenant_id AS text) RETURNING tenant_id
+        UPDATE tenants SET disabled_at = :at
+        WHERE tenant_id = :tenant_id RETURNING tenant_id
         """
 )
 LIST_DISABLED = Statement("SELECT tenant_id FROM tenants WHERE disabled_at IS NOT NULL")
 FIND_CREATION = Statement(
     """
         SELECT request_hash, resource_id FROM creations
-        WHERE tenant_id = CAST(:tenant_id AS text) AND key = CAST(:key AS text)
-            AND created_at > now() - interval '24 hours'
+        WHERE tenant_id = :tenant_id AND key = :key AND created_at > now() - interval '24 hours'
         """
 )
 # The key's row is inserted before the resource, so that of two equal concurrent requests the second
@@ -35,8 +34,7 @@ FIND_CREATION = Statement(
 ADD_CREATION = Statement(
     """
         INSERT INTO creations (tenant_id, key, request_hash, resource_id, created_at)
-        VALUES (CAST(:tenant_id AS text), CAST(:key AS text),
-                CAST(:request_hash AS text), CAST(:resource_id AS text), now())
+        VALUES (:tenant_id, :key, :request_hash, :resource_id, now())
         ON CONFLICT (tenant_id, key) DO UPDATE
         SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
             created_at = excluded.created_at
@@ -46,8 +44,7 @@ ADD_CREATION = Statement(
 ADD_MODEL = Statement(
     """
         INSERT INTO models (tenant_id, model, entry, updated_at)
-        VALUES (CAST(:tenant_id AS text), CAST(:model AS text), CAST(:entry AS text),
-            statement_timestamp())
+        VALUES (:tenant_id, :model, :entry, statement_timestamp())
         ON CONFLICT (tenant_id, model) DO UPDATE
         SET entry = excluded.entry, updated_at = excluded.updated_at
         """
@@ -55,19 +52,18 @@ ADD_MODEL = Statement(
 LIST_MODELS = Statement(
     """
         SELECT model, entry FROM models
-        WHERE tenant_id = CAST(:tenant_id AS text) ORDER BY model
+        WHERE tenant_id = :tenant_id ORDER BY model
         """
 )
 FIND_MODEL = Statement(
     """
         SELECT entry FROM models
-        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        WHERE tenant_id = :tenant_id AND model = :model
         """
 )
 REMOVE_MODEL = Statement(
     """
-        DELETE FROM models
-        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
+        DELETE FROM models WHERE tenant_id = :tenant_id AND model = :model
         """
 )
 

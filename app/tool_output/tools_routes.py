@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import ContextLimitUnknown, ValidationError
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, services, tenant_of
@@ -86,7 +86,7 @@ async def search_tools(
     return Json(
         {
             "format": body.format,
-            "tools": FORMATS[body.format].tools_to_wire(result.tools),
+            "tools": PROVIDERS[body.format].tools_to_wire(result.tools),
             "names": [tool.name for tool in result.tools],
             "total": result.total,
             "promoted": result.promoted,

@@ -23,7 +23,7 @@ ITEMS = {
     "gemini": "contents",
 }
 """Where a payload has its items."""
-FORMATS = tuple(MODELS)
+PROVIDERS = tuple(MODELS)
 MAX_MESSAGES = 120
 STEPS = 6
 
@@ -110,7 +110,7 @@ class Chat:
 
     def build_all(self, **body: Any) -> None:
         """Build a payload in each format."""
-        for format in FORMATS:
+        for format in PROVIDERS:
             self.build(format, **body)
 
     def delta(self, format: str) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from benchmarks.recorded_builds.chat import (
-    FORMATS,
     ITEMS,
     MODELS,
+    PROVIDERS,
     SUMMARISER,
     Chat,
     Scenario,
@@ -43,9 +43,9 @@ def grow(trace: Trace, strategy: str, window: int, recorder: Recorder, **leaves:
     chat = Chat.create(recorder, **settings(trace, policy=policy(window, strategy, **leaves)))
     for step, batch in enumerate(trace.batches()):
         chat.append(batch)
-        chat.delta(FORMATS[step % 4])
-        chat.build(FORMATS[step % 4])
-        chat.build(FORMATS[(step + 1) % 4])
+        chat.delta(PROVIDERS[step % 4])
+        chat.build(PROVIDERS[step % 4])
+        chat.build(PROVIDERS[(step + 1) % 4])
     chat.build_all()
     chat.look()
 
@@ -68,7 +68,7 @@ def other_formats(trace: Trace, recorder: Recorder) -> None:
     source = Chat.create(recorder, **settings(trace, policy=whole))
     source.append(trace.messages)
     source.build_all()
-    for format in FORMATS[1:]:
+    for format in PROVIDERS[1:]:
         made = source.last.get(format, {"payload": {}})["payload"].get(ITEMS[format], [])
         chat = Chat.create(recorder, format, **settings(trace, policy=policy(16_000)))
         for start in range(0, len(made), 40):
@@ -87,8 +87,8 @@ def tool_output(trace: Trace, recorder: Recorder) -> None:
         chat = Chat.create(recorder, view, **settings(trace, policy=policy(64_000, **leaves)))
         for step, batch in enumerate(trace.batches(6)):
             chat.append(batch)
-            chat.build(FORMATS[step % 4])
-            chat.build(FORMATS[(step + 1) % 4])
+            chat.build(PROVIDERS[step % 4])
+            chat.build(PROVIDERS[(step + 1) % 4])
         chat.build_all()
         refs = [stored["output_ref"]["id"] for stored in chat.appended if stored["output_ref"]]
         for ref in refs[:3]:
@@ -116,7 +116,7 @@ def overflow(trace: Trace, recorder: Recorder) -> None:
     )
     chat.append(trace.messages)
     chat.build_all()
-    for format in (*FORMATS, *FORMATS):
+    for format in (*PROVIDERS, *PROVIDERS):
         asked = {"format": format, "model": MODELS[format], "status": "", "error": _TOO_LONG}
         chat.send("POST", "/overflow", asked, f"overflow build {format}")
     chat.build_all(max_context_tokens=12_000)
@@ -213,7 +213,7 @@ def assembled(trace: Trace, recorder: Recorder) -> None:
         batches = list(trace.batches(5))
         chat.append(batches[0])
         chat.build_all()
-        for format in FORMATS:
+        for format in PROVIDERS:
             asked = {"query": "compare a flight", "limit": 3, "format": format}
             chat.send("POST", "/tools/search", asked, f"search {format}")
         called(chat, "tool_search", '{"query": "delete photo"}')
@@ -340,7 +340,7 @@ def jobs(trace: Trace, strategy: str, recorder: Recorder) -> None:
     worker = Worker(chat)
     for batch in trace.batches(8):
         worker.wait(chat.append(batch))
-        for format in FORMATS:
+        for format in PROVIDERS:
             worker.wait(chat.build(format))
     job = chat.send("POST", "/compact?wait=false", {"target_tokens": 3000}, "start job") or {}
     path = f"/v1/jobs/{job.get('job_id')}"

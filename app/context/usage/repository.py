@@ -35,7 +35,7 @@ ADD_REPORT = Statement(
     f"""
         WITH alive AS (
             SELECT FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            WHERE conversation_id = :conversation_id FOR KEY SHARE
         )
         INSERT INTO usage_reports ({_REPORT_COLUMNS})
         SELECT {placeholders(_REPORT_COLUMNS)} FROM alive
@@ -45,7 +45,7 @@ ADD_REPORT = Statement(
 NEWEST_REPORT = Statement(
     """
         SELECT * FROM usage_reports
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
         ORDER BY report_id DESC LIMIT 1
         """
 )
@@ -55,34 +55,31 @@ LIST_REPORTS = Statement(
             cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, '' AS usage,
             created_at
         FROM usage_reports
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
-        ORDER BY report_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY report_id DESC LIMIT :limit
         """
 )
 # So do those of epochs; `epochs_by_id` is in this order.
 LIST_EPOCHS = Statement(
     """
         SELECT epoch, epoch_id, lane, format, "window", reason, start_seq, created_at FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND (CAST(:before AS uuid) IS NULL OR epoch_id < CAST(:before AS uuid))
-        ORDER BY epoch_id DESC
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY epoch_id DESC LIMIT :limit
         """
 )
 NEWEST_EPOCH = Statement(
     """
         SELECT * FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND lane = CAST(:lane AS text)
+        WHERE conversation_id = :conversation_id AND lane = :lane
         ORDER BY epoch DESC LIMIT 1
         """
 )
 LAST_EPOCH = Statement(
     """
         SELECT * FROM epochs
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND format = ANY (CAST(:formats AS text[]))
+        WHERE conversation_id = :conversation_id AND format = ANY (CAST(:formats AS text[]))
         ORDER BY created_at DESC LIMIT 1
         """
 )
@@ -90,13 +87,12 @@ LAST_EPOCH = Statement(
 HAS_REASONING = Statement(
     """
         SELECT EXISTS (
-            SELECT FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+            SELECT FROM unnest(:starts, :ends)
                 AS span (first, past)
             CROSS JOIN LATERAL (
                 SELECT m.seq FROM messages m
-                WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                    AND m.seq >= span.first
-                    AND m.seq < least(span.past, CAST(:through_seq AS bigint) + 1)
+                WHERE m.conversation_id = :conversation_id AND m.seq >= span.first
+                    AND m.seq < least(span.past, :through_seq + 1)
                     AND m.reasoning_tokens > 0
                 ORDER BY m.seq LIMIT 1
             ) found
@@ -114,7 +110,7 @@ CALIBRATE = Statement(
             tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
             deviation_sum, updated_at
         ) VALUES (
-            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
+            :tenant_id, :model, :counter,
             CAST(:reported AS double precision) / CAST(:counted AS double precision),
             CAST(:max_margin AS double precision), 1,
             CAST(:reported AS double precision), CAST(:counted AS double precision),
@@ -146,8 +142,7 @@ CALIBRATE_SEALED = Statement(
             tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
             deviation_sum, sealed_reported, sealed_counted, updated_at
         ) VALUES (
-            CAST(:tenant_id AS text), CAST(:model AS text), CAST(:counter AS text),
-            1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
+            :tenant_id, :model, :counter, 1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
             {_SEALED_SUM.format(SEALED_PRIOR, "reported")},
             {_SEALED_SUM.format(SEALED_PRIOR, "counted")}, statement_timestamp()
         )
@@ -160,9 +155,7 @@ CALIBRATE_SEALED = Statement(
 )
 _FIND_CALIBRATION = """
         SELECT factor, margin, reports, sealed_reported / sealed_counted AS sealed
-        FROM calibrations
-        WHERE tenant_id = CAST(:tenant_id AS text) AND model = CAST(:model AS text)
-            AND counter = CAST(:counter AS text)
+        FROM calibrations WHERE tenant_id = :tenant_id AND model = :model AND counter = :counter
         """
 FIND_CALIBRATION = Statement(_FIND_CALIBRATION)
 

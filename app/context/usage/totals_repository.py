@@ -41,17 +41,17 @@ _VALUES = ", ".join(f"entry.{name}" for name in ("model", "purpose", *_SUMS))
 ADD_TO_CONVERSATION = Statement(f"""
     WITH alive AS (
         SELECT FROM heads
-        WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        WHERE conversation_id = :conversation_id FOR KEY SHARE
     )
     INSERT INTO conversation_usage AS old (conversation_id, day, {_COLUMNS})
-    SELECT CAST(:conversation_id AS uuid), {_TODAY}, {_VALUES}
+    SELECT :conversation_id, {_TODAY}, {_VALUES}
     FROM alive, {_ENTRIES}
     ORDER BY entry.model, entry.purpose
     ON CONFLICT (conversation_id, day, model, purpose) DO UPDATE SET {_ADDED}
 """)
 ADD_TO_TENANT = Statement(f"""
     INSERT INTO tenant_usage AS old (tenant_id, agent_id, day, {_COLUMNS})
-    SELECT CAST(:tenant_id AS text), owner.agent_id, {_TODAY}, {_VALUES}
+    SELECT :tenant_id, owner.agent_id, {_TODAY}, {_VALUES}
     FROM unnest(CAST(:agent_ids AS text[])) AS owner (agent_id), {_ENTRIES}
     ORDER BY owner.agent_id, entry.model, entry.purpose
     ON CONFLICT (tenant_id, agent_id, day, model, purpose) DO UPDATE SET {_ADDED}
@@ -87,8 +87,8 @@ _GROUPS = {
     ),
 }
 _OWNERS = {
-    "conversation_usage": "conversation_id = CAST(:conversation_id AS uuid)",
-    "tenant_usage": "tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)",
+    "conversation_usage": "conversation_id = :conversation_id",
+    "tenant_usage": "tenant_id = :tenant_id AND agent_id = :agent_id",
 }
 
 
@@ -100,11 +100,10 @@ def _read(table: str, group_by: GroupBy) -> Statement:
         FROM {table}
         WHERE {_OWNERS[table]}
             AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
-            AND (CAST(:model AS text) IS NULL OR model = CAST(:model AS text))
+            AND (:model IS NULL OR model = :model)
         GROUP BY GROUPING SETS (({keys}), ())
         HAVING {is_total} OR NOT CAST(:is_continued AS boolean) OR {is_after}
-        ORDER BY {is_total} DESC, {keys}
-        LIMIT CAST(:limit AS bigint) + 2
+        ORDER BY {is_total} DESC, {keys} LIMIT :limit + 2
     """)
 
 

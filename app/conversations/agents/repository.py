@@ -29,11 +29,8 @@ ADD_AGENT = Statement(f"""
             tenant_id, agent_id, name, model, policy, sections, tools, metadata,
             rolling_window_seconds, inherits_window, sections_version, tools_version
         ) VALUES (
-            CAST(:tenant_id AS text), CAST(:agent_id AS text), CAST(:name AS text),
-            CAST(:model AS text), CAST(:policy AS text), CAST(:sections AS text),
-            CAST(:tools AS text), CAST(:metadata AS text),
-            CAST(:rolling_window_seconds AS bigint), CAST(:inherits_window AS boolean),
-            {FIRST_VERSIONS}
+            :tenant_id, :agent_id, :name, :model, :policy, :sections, :tools, :metadata,
+            :rolling_window_seconds, :inherits_window, {FIRST_VERSIONS}
         ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
         RETURNING tenant_id, agent_id
     ), versions AS (
@@ -47,7 +44,7 @@ ADD_AGENT = Statement(f"""
 _AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
     tools_version, rolling_window_seconds, inherits_window, last_cleared_at, created_at,
     updated_at"""
-_IS_AGENT = "tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)"
+_IS_AGENT = "tenant_id = :tenant_id AND agent_id = :agent_id"
 _FIND_AGENT = f"SELECT {_AGENT_COLUMNS} FROM agents WHERE {_IS_AGENT}"
 FIND_AGENT = Statement(_FIND_AGENT)
 LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
@@ -59,11 +56,10 @@ LIST_AGENTS = Statement(
                 rolling_window_seconds, inherits_window, last_cleared_at, created_at, updated_at,
                 '{}' AS policy, '[]' AS sections, '[]' AS tools
             FROM agents
-            WHERE tenant_id = CAST(:tenant_id AS text)
+            WHERE tenant_id = :tenant_id
                 AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
                     < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
-            ORDER BY created_at DESC, agent_id DESC
-            LIMIT CAST(:limit AS bigint)
+            ORDER BY created_at DESC, agent_id DESC LIMIT :limit
         """,
         ("*",),
         lengths("metadata"),
@@ -72,14 +68,13 @@ LIST_AGENTS = Statement(
 )
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
-    SET {SET_SETTINGS}, name = CAST(:name AS text),
-        rolling_window_seconds = CAST(:rolling_window_seconds AS bigint),
-        inherits_window = CAST(:inherits_window AS boolean)
+    SET {SET_SETTINGS}, name = :name, rolling_window_seconds = :rolling_window_seconds,
+        inherits_window = :inherits_window
     WHERE {_IS_AGENT}
 """)
 VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
 SET_CLEARED = Statement(f"""
-    UPDATE agents SET last_cleared_at = CAST(:at AS timestamptz) WHERE {_IS_AGENT}
+    UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}
 """)
 AGENT_DELETE_STATEMENTS = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")

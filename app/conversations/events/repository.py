@@ -19,12 +19,11 @@ from app.database.repository import Repository
 ADD = Statement("""
     WITH moved AS (
         UPDATE heads SET event_seq = event_seq + 1
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
         RETURNING event_seq
     )
     INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-    SELECT CAST(:conversation_id AS uuid), moved.event_seq, CAST(:type AS text),
-        CAST(:data AS text), clock_timestamp()
+    SELECT :conversation_id, moved.event_seq, :type, CAST(:data AS text), clock_timestamp()
     FROM moved
 """)
 
@@ -32,13 +31,12 @@ FIND_NEWEST = Statement(f"""
     SELECT h.head_seq, h.event_seq
     FROM heads h
     JOIN conversations c ON c.conversation_id = h.conversation_id
-    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    WHERE h.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """)
 
 NEWEST_OF = Statement("""
     SELECT conversation_id, head_seq, event_seq FROM heads
-    WHERE conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+    WHERE conversation_id = ANY (:conversation_ids)
 """)
 
 PAGE = Statement(f"""
@@ -48,22 +46,17 @@ PAGE = Statement(f"""
     LEFT JOIN (
         (
             SELECT seq, CAST(NULL AS text) AS type, CAST(NULL AS text) AS data, created_at
-            FROM messages
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND seq > CAST(:after_seq AS bigint)
-            ORDER BY seq
-            LIMIT CAST(:limit AS bigint)
+            FROM messages WHERE conversation_id = :conversation_id AND seq > :after_seq
+            ORDER BY seq LIMIT :limit
         ) UNION ALL (
             SELECT event_seq, type, data, created_at
             FROM events
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE conversation_id = :conversation_id
                 AND event_seq > CAST(:after_event_seq AS bigint)
-            ORDER BY event_seq
-            LIMIT CAST(:limit AS bigint)
+            ORDER BY event_seq LIMIT :limit
         )
     ) AS found ON true
-    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-        AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+    WHERE h.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
     ORDER BY found.seq
 """)
 

@@ -24,7 +24,7 @@ from app.conversations.messages.draft import (
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import NO_THRESHOLD, CompactionThreshold
-from app.formats import FORMATS, group_items, with_request_pointers
+from app.formats import PROVIDERS, with_request_pointers
 from app.formats.message import FormatName
 from app.policy.policy import CounterName, ToolOutputPolicy
 from app.repositories import Database, Repositories
@@ -150,7 +150,7 @@ class Batches:
         tool_names: dict[str, str] = {}
         is_known = False
         chars_since_yield = 0
-        for index, message in group_items(request.format, request.messages):
+        for index, message in PROVIDERS[request.format].group_items(request.messages):
             pointer = f"/messages/{index}"
             text = plain_text(message, request.format)
             if text is not None:
@@ -198,12 +198,12 @@ class Batches:
 
 def has_results(message: Any, format: FormatName) -> bool:
     """Whether a message of a request has tool results."""
-    return isinstance(message, Mapping) and bool(FORMATS[format].results(message))
+    return isinstance(message, Mapping) and bool(PROVIDERS[format].results(message))
 
 
 def _attached_refs(request: Append) -> tuple[str, ...]:
     """Return the ids of all blobs that the messages of a request refer to."""
-    results = FORMATS[request.format].results
+    results = PROVIDERS[request.format].results
     objects = (message for message in request.messages if isinstance(message, Mapping))
     containers = [container for message in objects for _, container in results(message)]
     output_refs = (item["output_ref"] for item in containers if item.get("output_ref"))

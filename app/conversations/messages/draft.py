@@ -28,8 +28,9 @@ from app.common.sendable import is_sendable
 from app.common.times import time_from
 from app.conversations.messages.text_limit import require_short_text
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import FORMATS, block_types, compactions, openai_chat, openai_responses
+from app.formats import PROVIDERS, block_types, compactions
 from app.formats.message import (
+    LOG_FORMAT,
     File,
     FormatName,
     Image,
@@ -41,7 +42,9 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
+from app.formats.openai_responses.items import CONFIGURATION
 from app.formats.provider_calls import waiting_calls
+from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -107,7 +110,7 @@ class Draft:
         """Whether it changes settings of a provider. It is pinned, so that no compaction hides it
         [compaction.configuration].
         """
-        return self.raw_message.get("type") == openai_responses.CONFIGURATION
+        return self.raw_message.get("type") == CONFIGURATION
 
     @property
     def sent_at(self) -> datetime | None:
@@ -166,7 +169,7 @@ def plain_text(raw: Any, format: FormatName) -> str | None:
 
     Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
     """
-    if type(raw) is not dict or len(raw) != 2 or format is not FormatName.OPENAI_CHAT:
+    if type(raw) is not dict or len(raw) != 2 or format is not LOG_FORMAT:
         return None
     role, text = raw.get("role"), raw.get("content")
     if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
@@ -203,7 +206,7 @@ def drafts_of_any(
     """Return the drafts of a message of any form, as `make_drafts`."""
     if not isinstance(raw, Mapping):
         raise ValidationError.at(pointer, "A message is a JSON object")
-    codec = FORMATS[format]
+    codec = PROVIDERS[format]
     try:
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
@@ -262,7 +265,7 @@ def derive(
     visible = compactions.without_compactions(cleaned)
     sent = openai_chat.adapt(visible or cleaned)
     fragment = None
-    is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
+    is_item = format is LOG_FORMAT and openai_chat.is_faithful(stored_raw, message)
     has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
@@ -278,13 +281,13 @@ def derive(
 
 
 def _count(sent: Message, count: CountText) -> int:
-    return count_visible(sent, count) + media_overhead(FormatName.OPENAI_CHAT, sent, count)
+    return count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
 
 
 def _needs_body(sent: Message) -> bool:
     """Whether a chat build needs more than the item: its media or its labels."""
     labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
-    return labelled or bool(openai_chat.tool_media(sent))
+    return labelled or bool(openai_chat.apart(sent))
 
 
 def _media_chars(sent: Message) -> int:
@@ -294,15 +297,12 @@ def _media_chars(sent: Message) -> int:
 def _id_and_timestamp(
     raw: Mapping[str, Any], format: FormatName, pointer: str
 ) -> tuple[str | None, str | None]:
-    """Return a message's id and timestamp; those of its first item where it has several.
-
-    The provider makes the id of a Responses item. One that is too long is not used as an id.
-    """
-    if format is not FormatName.OPENAI_RESPONSES:
-        return _text_field(raw, "id", pointer), _timestamp(raw, pointer)
-    if openai_responses.is_item_group(raw) and raw["output"]:
-        raw = {**raw["output"][0], **raw}
-    return raw.get("id") if _is_id(raw.get("id")) else None, _timestamp(raw, pointer)
+    """Return a message's id and timestamp."""
+    provider = PROVIDERS[format]
+    fields = provider.own_fields(raw)
+    is_unusable = provider.makes_ids and not _is_id(fields.get("id"))
+    message_id = None if is_unusable else _text_field(fields, "id", pointer)
+    return message_id, _timestamp(fields, pointer)
 
 
 def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.blobs.stored_output import StoredOutput, stored_output_from
 from app.common import json_text
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Reasoning, Role, clean
 
 
@@ -70,4 +70,4 @@ class JoinedRow(LogRow):
 def parse_stored(body: bytes, format: FormatName) -> Message:
     """Parse one stored body back into the neutral message it was stored for."""
     raw = json_text.loads(body)
-    return FORMATS[format].parse(raw, "")[0]
+    return PROVIDERS[format].parse(raw, "")[0]

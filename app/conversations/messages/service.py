@@ -46,7 +46,7 @@ from app.conversations.settings import SettingsList
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import CompactionThreshold, compaction_threshold
 from app.conversations.windows.service import ActiveWindows
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import Role, Text
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
@@ -385,7 +385,7 @@ class LogService:
 
 def _leading_system_texts(batch: Batch) -> Iterator[str]:
     """Yield the texts of the system messages that begin a batch, up to one with media."""
-    parse = FORMATS[batch.request.format].parse
+    parse = PROVIDERS[batch.request.format].parse
     for draft in takewhile(lambda draft: draft.role is Role.SYSTEM, batch.drafts):
         (message,) = parse(draft.raw_message, "")
         if not all(isinstance(part, Text) for part in message.parts):

@@ -29,7 +29,7 @@ def searched(rows: str) -> Statement:
         FROM selected
         LEFT JOIN LATERAL (
             SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid) AND c.seq < selected.seq
+            WHERE c.conversation_id = :conversation_id AND c.seq < selected.seq
                 AND c.role <> 'tool' AND selected.role = 'tool'
             ORDER BY c.seq DESC LIMIT 1
         ) calling ON true
@@ -40,21 +40,19 @@ def searched(rows: str) -> Statement:
 UNINDEXED = searched(
     """
     SELECT * FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    WHERE conversation_id = :conversation_id
         AND seq > coalesce((
             SELECT w.seq FROM message_words w
-            WHERE w.conversation_id = CAST(:conversation_id AS uuid)
+            WHERE w.conversation_id = :conversation_id
             ORDER BY w.seq DESC LIMIT 1), 0)
-        AND seq <= CAST(:through_seq AS bigint)
-    ORDER BY seq
-    LIMIT CAST(:limit AS bigint)
+        AND seq <= :through_seq
+    ORDER BY seq LIMIT :limit
     """
 )
 BY_SEQS = searched(
     """
     SELECT * FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq = ANY (CAST(:seqs AS bigint[]))
+    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
         AND octet_length(body) <= CAST(:max_body_bytes AS bigint)
     """
 )
@@ -63,11 +61,11 @@ ADD = Statement(
     """
         WITH alive AS (
             SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            WHERE conversation_id = :conversation_id FOR KEY SHARE
         )
         INSERT INTO message_words (conversation_id, seq, words)
         SELECT alive.conversation_id, item.seq, array_to_tsvector(string_to_array(item.words, ' '))
-        FROM alive, unnest(CAST(:seqs AS bigint[]), CAST(:words AS text[])) AS item (seq, words)
+        FROM alive, unnest(:seqs, CAST(:words AS text[])) AS item (seq, words)
         ORDER BY item.seq
         ON CONFLICT (conversation_id, seq) DO NOTHING
         """,
@@ -78,9 +76,8 @@ CLEAR_REDACTED = Statement(
     """
         UPDATE message_words w SET words = ''
         FROM redactions r
-        WHERE r.conversation_id = CAST(:conversation_id AS uuid)
-            AND r.seq = ANY (CAST(:seqs AS bigint[]))
-            AND w.conversation_id = CAST(:conversation_id AS uuid) AND w.seq = r.seq
+        WHERE r.conversation_id = :conversation_id AND r.seq = ANY (:seqs)
+            AND w.conversation_id = :conversation_id AND w.seq = r.seq
         """
 )
 
@@ -88,9 +85,9 @@ CLEAR_REDACTED = Statement(
 def hits(
     queries: str,
     order: str,
-    conversation_id: str = "CAST(:conversation_id AS uuid)",
-    after_seq: str = "CAST(:after_seq AS bigint)",
-    before_seq: str = "CAST(:before_seq AS bigint)",
+    conversation_id: str = ":conversation_id",
+    after_seq: str = ":after_seq",
+    before_seq: str = ":before_seq",
     *also: str,
 ) -> str:
     """Return a query for the seqs that match, by groups of blocks in the given order.
@@ -111,17 +108,16 @@ def hits(
             ) AS w
             WHERE w.conversation_id = {conversation_id}
                 AND w.seq > {after_seq} AND w.seq < {before_seq}
-            ORDER BY w.seq {order}
-            LIMIT CAST(:limit AS bigint)
+            ORDER BY w.seq {order} LIMIT :limit
         ) AS hit
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
     """
 
 
 def _find(order: str) -> Statement:
     rows = f"""
         SELECT {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND seq = ANY (ARRAY({hits("CAST(:queries AS text[])", order)}))
         ORDER BY seq {order}
     """
@@ -133,9 +129,9 @@ FIND = {order.lower(): _find(order) for order in ("ASC", "DESC")}
 _SIZED = hits(
     "string_to_array(groups.queries, chr(10))",
     "DESC",
-    "CAST(:conversation_id AS uuid)",
-    "CAST(:after_seq AS bigint)",
-    "CAST(:before_seq AS bigint)",
+    ":conversation_id",
+    ":after_seq",
+    ":before_seq",
     "pg_column_size(w.words) AS size",  # as stored, which is read without the words
 )
 POSTINGS = Statement(f"""
@@ -157,10 +153,10 @@ MATCHING_WORDS = Statement("""
     ) AS numbers
     FROM (
         SELECT candidate.seq, candidate.key, stored.words
-        FROM unnest(CAST(:seqs AS bigint[]), CAST(:keys AS text[])) AS candidate (seq, key)
+        FROM unnest(:seqs, CAST(:keys AS text[])) AS candidate (seq, key)
         CROSS JOIN LATERAL (
             SELECT strip(words) AS words FROM message_words
-            WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = candidate.seq
+            WHERE conversation_id = :conversation_id AND seq = candidate.seq
             OFFSET 0
         ) AS stored
     ) AS w
@@ -168,16 +164,16 @@ MATCHING_WORDS = Statement("""
 
 TIME_OF = Statement(f"""
     SELECT {MESSAGE_TIME} AS said_at FROM messages m
-    WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= CAST(:seq AS bigint)
+    WHERE m.conversation_id = :conversation_id AND m.seq <= :seq
     ORDER BY m.seq DESC LIMIT 1
 """)
 
 
 def _first_from(time: str) -> str:
     return seq_search(
-        "CAST(:conversation_id AS uuid)",
+        ":conversation_id",
         "CAST(1 AS bigint)",
-        "CAST(:head_seq AS bigint) + 1",
+        ":head_seq + 1",
         f"{MESSAGE_TIME} < CAST(:{time} AS timestamptz)",
     )
 

@@ -31,34 +31,33 @@ PROGRESS = Statement(f"""
     ), 0) AS indexed_seq
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    WHERE c.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND h.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND greatest(c.tenant_id) = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
-    ORDER BY array_position(CAST(:conversation_ids AS uuid[]), c.conversation_id)
+    WHERE c.conversation_id = ANY (:conversation_ids)
+        AND h.conversation_id = ANY (:conversation_ids)
+        AND greatest(c.tenant_id) = :tenant_id AND {NOT_EXPIRED}
+    ORDER BY array_position(:conversation_ids, c.conversation_id)
 """)
 # The conversations are searched in the given order until there are enough messages.
 _QUERIES = "string_to_array(requested.queries, chr(10))"
 NEWEST = Statement(f"""
     SELECT requested.conversation_id, hit.seq
     FROM unnest(
-        CAST(:conversation_ids AS uuid[]), CAST(:queries AS text[]), CAST(:before_seqs AS bigint[])
+        :conversation_ids, CAST(:queries AS text[]), CAST(:before_seqs AS bigint[])
     ) AS requested (conversation_id, queries, before_seq)
     CROSS JOIN LATERAL (
         {hits(_QUERIES, "DESC", "requested.conversation_id", "0", "requested.before_seq")}
     ) hit
-    LIMIT CAST(:limit AS bigint)
+    LIMIT :limit
 """)
 _BY_PLACES = f"""
     SELECT m.*, requested.in_conversation AS conversation_id, requested.number
-    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+    FROM unnest(:conversation_ids, :seqs)
         WITH ORDINALITY AS requested (in_conversation, at_seq, number)
     CROSS JOIN LATERAL (
         SELECT {STORED_COLUMNS} FROM messages
         WHERE conversation_id = requested.in_conversation AND seq >= requested.at_seq
         ORDER BY seq LIMIT 1
     ) m
-    ORDER BY requested.number
-    LIMIT CAST(:limit AS bigint)
+    ORDER BY requested.number LIMIT :limit
 """
 BY_PLACES = Statement(bounded_messages(_BY_PLACES, "number", "conversation_id", "number"))
 

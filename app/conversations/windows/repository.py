@@ -16,19 +16,18 @@ from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
 
 _FIRST_AFTER = seq_search(
-    "CAST(:conversation_id AS uuid)",
+    ":conversation_id",
     "CAST(:first AS bigint)",
-    "CAST(:head_seq AS bigint) + 1",
+    ":head_seq + 1",
     f"{MESSAGE_TIME} <= CAST(:marker AS timestamptz)",
 )
 # A call group that begins before the marker is left out with all its results.
 FIND_START = Statement(f"""
     SELECT coalesce((
         SELECT m.seq FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
+        WHERE m.conversation_id = :conversation_id AND m.seq >= ({_FIRST_AFTER}) AND NOT m.joins
         ORDER BY m.seq LIMIT 1
-    ), CAST(:head_seq AS bigint) + 1) AS since
+    ), :head_seq + 1) AS since
 """)
 
 # A group ends at the next message that does not join it.
@@ -36,19 +35,18 @@ FIND_GAPS = Statement("""
     SELECT DISTINCT
         coalesce((
             SELECT starts.seq FROM messages starts
-            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
+            WHERE starts.conversation_id = :conversation_id
                 AND starts.seq <= late.seq AND NOT starts.joins
             ORDER BY starts.seq DESC LIMIT 1
         ), late.seq) AS start,
         coalesce((
             SELECT ends.seq FROM messages ends
-            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                AND ends.seq > late.seq AND NOT ends.joins
+            WHERE ends.conversation_id = :conversation_id AND ends.seq > late.seq AND NOT ends.joins
             ORDER BY ends.seq LIMIT 1
-        ), CAST(:head_seq AS bigint) + 1) AS past
+        ), :head_seq + 1) AS past
     FROM messages late
-    WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-        AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+    WHERE late.conversation_id = :conversation_id
+        AND late.late_at IS NOT NULL AND late.seq >= :since
         AND late.late_at <= CAST(:marker AS timestamptz)
     ORDER BY start
 """)
@@ -57,14 +55,13 @@ FIND_OLDEST = Statement(f"""
     SELECT least(
         (
             SELECT {MESSAGE_TIME} FROM messages m
-            WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-                AND m.seq >= CAST(:since AS bigint)
+            WHERE m.conversation_id = :conversation_id AND m.seq >= :since
             ORDER BY m.seq LIMIT 1
         ),
         (
             SELECT min(late.late_at) FROM messages late
-            WHERE late.conversation_id = CAST(:conversation_id AS uuid)
-                AND late.late_at IS NOT NULL AND late.seq >= CAST(:since AS bigint)
+            WHERE late.conversation_id = :conversation_id
+                AND late.late_at IS NOT NULL AND late.seq >= :since
                 AND (CAST(:marker AS timestamptz) IS NULL
                     OR late.late_at > CAST(:marker AS timestamptz))
         )
@@ -75,25 +72,24 @@ FIND_OLDEST = Statement(f"""
 FIND_ENDS = Statement("""
     SELECT coalesce((
         SELECT m.seq FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-            AND m.seq >= edge.past AND NOT m.joins
+        WHERE m.conversation_id = :conversation_id AND m.seq >= edge.past AND NOT m.joins
         ORDER BY m.seq LIMIT 1
-    ), CAST(:head_seq AS bigint) + 1) AS past
-    FROM unnest(CAST(:ends AS bigint[])) WITH ORDINALITY AS edge (past, position)
+    ), :head_seq + 1) AS past
+    FROM unnest(:ends) WITH ORDINALITY AS edge (past, position)
     ORDER BY edge.position
 """)
 
 OUTPUTS = Statement("""
-    SELECT m.output FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
+    SELECT m.output FROM unnest(:starts, :ends)
         AS part (start, past)
-    JOIN messages m ON m.conversation_id = CAST(:conversation_id AS uuid)
+    JOIN messages m ON m.conversation_id = :conversation_id
         AND m.seq >= part.start AND m.seq < part.past
     WHERE m.output IS NOT NULL
 """)
 
 HAS_EPOCHS = Statement("""
     SELECT EXISTS (
-        SELECT FROM epochs WHERE conversation_id = CAST(:conversation_id AS uuid)
+        SELECT FROM epochs WHERE conversation_id = :conversation_id
     ) AS has_epochs
 """)
 
@@ -101,13 +97,13 @@ HAS_EPOCHS = Statement("""
 COUNT_TOKENS = Statement("""
     SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
     FROM (
-        SELECT start - 1 AS seq, -1 AS sign FROM unnest(CAST(:starts AS bigint[])) AS start
+        SELECT start - 1 AS seq, -1 AS sign FROM unnest(:starts) AS start
         UNION ALL
-        SELECT past - 1, 1 FROM unnest(CAST(:ends AS bigint[])) AS past
+        SELECT past - 1, 1 FROM unnest(:ends) AS past
     ) edge
     JOIN LATERAL (
         SELECT m.total_tokens AS tokens FROM messages m
-        WHERE m.conversation_id = CAST(:conversation_id AS uuid) AND m.seq <= edge.seq
+        WHERE m.conversation_id = :conversation_id AND m.seq <= edge.seq
         ORDER BY m.seq DESC LIMIT 1
     ) through ON true
 """)
@@ -115,31 +111,24 @@ COUNT_TOKENS = Statement("""
 COUNT_TOKENS_OF_SEVERAL = Statement("""
     SELECT m.conversation_id, sum(m.total_tokens * edge.sign) AS tokens
     FROM unnest(
-        CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]), CAST(:signs AS integer[])
+        :conversation_ids, :seqs, CAST(:signs AS integer[])
     ) AS edge (in_conversation, at_seq, sign)
     JOIN messages m ON m.conversation_id = edge.in_conversation AND m.seq = edge.at_seq
-        AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND m.conversation_id = ANY (:conversation_ids)
     GROUP BY m.conversation_id
 """)
 
 # Run it with the lock of the state.
 MOVE = Statement("""
     UPDATE heads
-    SET since = CAST(:since AS bigint), parts = CAST(:parts AS text),
-        outside_tokens = CAST(:outside_tokens AS bigint),
-        outside_messages = CAST(:outside_messages AS bigint),
-        window_seconds = CAST(:window_seconds AS bigint),
-        open_outside = CAST(:open_outside AS boolean), mentions = CAST(:mentions AS text[]),
-        oldest_at = CAST(:oldest_at AS timestamptz),
-        view_version = CAST(:view_version AS bigint),
-        view_cause = CAST(:view_cause AS text),
-        compaction_id = CAST(:compaction_id AS uuid),
-        span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-        kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-        summary_tokens = CAST(:summary_tokens AS integer),
-        hidden_tokens = CAST(:hidden_tokens AS bigint),
-        hidden_messages = CAST(:hidden_messages AS bigint)
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    SET since = :since, parts = :parts, outside_tokens = :outside_tokens,
+        outside_messages = :outside_messages, window_seconds = :window_seconds,
+        open_outside = :open_outside, mentions = :mentions, oldest_at = :oldest_at,
+        view_version = :view_version, view_cause = :view_cause, compaction_id = :compaction_id,
+        span_start = :span_start, span_end = :span_end,
+        kept = :kept, trimmed_through = :trimmed_through, summary_tokens = :summary_tokens,
+        hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages
+    WHERE conversation_id = :conversation_id
 """)
 
 # The newest conversations of an agent with recent messages in their windows.
@@ -148,8 +137,7 @@ ACTIVITIES = Statement(f"""
         calling.call_names, h.open_calls
     FROM (
         SELECT * FROM conversations c
-        WHERE tenant_id = CAST(:tenant_id AS text) AND agent_id = CAST(:agent_id AS text)
-            AND {NOT_EXPIRED}
+        WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND {NOT_EXPIRED}
         ORDER BY created_at DESC, conversation_id DESC
         LIMIT CAST(:max_conversations AS bigint)
     ) c
@@ -161,16 +149,15 @@ ACTIVITIES = Statement(f"""
         LIMIT 1
     ) calling ON true
     WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
-    ORDER BY h.newest_at DESC, c.conversation_id
-    LIMIT CAST(:limit AS bigint)
+    ORDER BY h.newest_at DESC, c.conversation_id LIMIT :limit
 """)
 
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
 _CLEAR = """
-    SET cleared_at = greatest(h.cleared_at, CAST(:at AS timestamptz)), cleared_seq = h.head_seq,
+    SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
         since = h.head_seq + 1, parts = '', oldest_at = NULL,
-        newest_at = greatest(h.newest_at, CAST(:at AS timestamptz) + interval '1 microsecond'),
+        newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
         outside_tokens = h.tokens, outside_messages = h.head_seq,
         hidden_tokens = h.tokens, hidden_messages = h.head_seq,
         view_version = h.view_version + 1, view_cause = 'cleared',
@@ -189,7 +176,7 @@ _ADD_EVENTS = """
 CLEAR = Statement(f"""
     WITH cleared AS (
         UPDATE heads h {_CLEAR}
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE h.conversation_id = :conversation_id
         RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENTS}
@@ -197,14 +184,14 @@ CLEAR = Statement(f"""
 # The clear of an agent that the conversation is given to: the next read moves the window.
 TAKE_CLEAR = Statement(f"""
     UPDATE heads
-    SET cleared_at = CAST(:at AS timestamptz), window_seconds = {OUT_OF_DATE},
-        newest_at = greatest(newest_at, CAST(:at AS timestamptz) + interval '1 microsecond')
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    SET cleared_at = :at, window_seconds = {OUT_OF_DATE},
+        newest_at = greatest(newest_at, :at + interval '1 microsecond')
+    WHERE conversation_id = :conversation_id
 """)
 # Locks in the order in which other transactions lock conversations.
 LOCK_ALL = Statement("""
     SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
-    WHERE c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+    WHERE c.tenant_id = :tenant_id AND c.agent_id = :agent_id
     ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
 """)
 # With the lock of the agent, so that two concurrent clears cannot deadlock.
@@ -213,7 +200,7 @@ CLEAR_ALL = Statement(f"""
         UPDATE heads h {_CLEAR}
         FROM conversations c
         WHERE h.conversation_id = c.conversation_id
-            AND c.tenant_id = CAST(:tenant_id AS text) AND c.agent_id = CAST(:agent_id AS text)
+            AND c.tenant_id = :tenant_id AND c.agent_id = :agent_id
         RETURNING h.conversation_id, h.event_seq
     )
     {_ADD_EVENTS}

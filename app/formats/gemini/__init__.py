@@ -17,32 +17,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.formats import json_fields
+from app.formats.base import AgentCall, Original, without
 from app.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
-    response_json,
+    field_in,
+    key_in,
     response_name,
+    response_of,
     signature_in,
     text_key,
-    tool_media,
 )
-from app.formats.gemini.parsing import parse, results, split
-from app.formats.gemini.rendering import adapt, for_payload, function_calls, render, tools_to_wire
+from app.formats.gemini.rendering import GeminiRendering
+from app.formats.json_fields import Fields
+from app.formats.message import FormatName, Message, Role, Text, ToolCall
+from app.formats.reasoning_families import GEMINI
 
-__all__ = [
-    "RESULT_KEY",
-    "STAND_IN_SIGNATURE",
-    "adapt",
-    "for_payload",
-    "function_calls",
-    "parse",
-    "render",
-    "response_json",
-    "response_name",
-    "results",
-    "signature_in",
-    "split",
-    "text_key",
-    "tool_media",
-    "tools_to_wire",
-]
+_CALLS = ("functionCall", "function_call")
+_RESPONSES = ("functionResponse", "function_response")
+_NOT_COUNTED = ("thoughtSignature", "thought_signature", "text", "thought", *_CALLS, *_RESPONSES)
+_HELD_NOT_COUNTED = ("id", "name", "args", "response", "parts")
+
+
+class Gemini(GeminiRendering):
+    """Gemini."""
+
+    name = FormatName.GEMINI
+    family = GEMINI
+    result_key = RESULT_KEY
+    blocks_key = "parts"
+    results_are_objects = True
+
+    def extra_fields(self, part: Original) -> dict[str, Any]:
+        """Return the fields of a part, and those of its call or response."""
+        block = part.block
+        if block is None or part.format is not self.name:
+            return {}
+        held = (block[key] for key in (*_CALLS, *_RESPONSES) if isinstance(block.get(key), Mapping))
+        fields = without(block, *_NOT_COUNTED)
+        for item in held:
+            fields |= without(item, *_HELD_NOT_COUNTED)
+        return fields
+
+    def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
+        """Return the thought signature of a part, unless it is the stand-in."""
+        signature = signature_in(part.block or {})
+        is_own = signature not in ("", STAND_IN_SIGNATURE)
+        return {"thoughtSignature": signature} if is_own else {}
+
+    def result_texts(self, message: Message) -> tuple[str, ...]:
+        """Return the response object as JSON, and its name."""
+        return json_fields.compact(response_of(message)), response_name(message)
+
+    def text_key(self, content: Any) -> str | None:
+        """Return the field of a response's only text."""
+        return text_key(content)
+
+    def result_content(self, text: str) -> Any:
+        """Return a response with a text."""
+        return {"output": text}
+
+    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """List calls and responses."""
+        return [(item, "id") for item in _held(raw["parts"], *_CALLS, *_RESPONSES)]
+
+    def named_calls(self, raw: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the ids that calls have; an id by position is not in the content."""
+        return tuple(call["id"] for call in _held(raw["parts"], *_CALLS) if call.get("id"))
+
+    def read_call(self, call: Fields) -> AgentCall:
+        """Read a part with a `functionCall`."""
+        key = "function_call" if "function_call" in call.raw else "functionCall"
+        function = call.object(key)
+        call_id = function.optional_text("id") or None
+        return AgentCall(call_id, Fields({"args": {}, **function.raw}, function.at), "args")
+
+    def result(
+        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
+    ) -> dict[str, Any]:
+        """Return a content with one function response."""
+        response: dict[str, Any] = {} if call_id is None else {"id": call_id}
+        response |= {"name": name, "response": {"error" if is_error else "output": text}}
+        return {"role": "user", "parts": [{"functionResponse": response}]}
+
+    def emptied(self, message: Message, text: str) -> dict[str, Any]:
+        """Return a content; ids that are made from names are left out, so that they stay."""
+        if message.role is Role.TOOL:
+            first = message.parts[0] if message.parts else None
+            block = first.block if isinstance(first, Text) else None
+            return self.result(_own_id(block, "functionResponse"), message.name, text)
+        parts: list[dict[str, Any]] = [{"text": text}]
+        for call in message.calls:
+            own_id = _own_id(call.block, "functionCall")
+            identity = {} if own_id is None else {"id": own_id}
+            parts.append({"functionCall": {**identity, "name": call.name, "args": {}}})
+        return {"role": "user" if message.role is Role.USER else "model", "parts": parts}
+
+
+def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """List the function calls among rendered parts, in their order."""
+    return [part[key] for part in parts if (key := key_in(part, "functionCall")) in part]
+
+
+def _held(parts: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [part[name] for part in parts for name in names if part.get(name) is not None]
+
+
+def _own_id(block: Mapping[str, Any] | None, name: str) -> str | None:
+    fields = field_in(block, name) if block is not None else None
+    own_id = fields.get("id") if isinstance(fields, Mapping) else None
+    return own_id if isinstance(own_id, str) and own_id else None

@@ -41,11 +41,6 @@ def field_in(raw: Mapping[str, Any], name: str) -> Any:
     return raw.get(key_in(raw, name))
 
 
-def is_response(part: Mapping[str, Any]) -> bool:
-    """Return whether a part is a function response."""
-    return field_in(part, "functionResponse") is not None
-
-
 def signature_in(part: Mapping[str, Any]) -> str:
     """Return the thought signature of a wire part, empty without one."""
     signature = field_in(part, "thoughtSignature")
@@ -109,11 +104,6 @@ def response_of(message: Message) -> Mapping[str, Any]:
         response: Mapping[str, Any] = field_in(original, "functionResponse").get(RESULT_KEY) or {}
         return response
     return {"error" if message.is_error else "output": message.text or adapting.MEDIA_FOLLOWS}
-
-
-def response_json(message: Message) -> str:
-    """Return the response object of an adapted tool message as JSON."""
-    return json_fields.compact(response_of(message))
 
 
 def response_name(message: Message) -> str:

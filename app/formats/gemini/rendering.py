@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from app.formats import adapting, base64_media, inline_media, labels, tool_calls
+from app.formats.base64_media import PDF
 from app.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
@@ -25,9 +26,9 @@ from app.formats.gemini.fields import (
     tool_media,
     unsigned,
 )
+from app.formats.gemini.parsing import GeminiParsing
 from app.formats.message import (
     File,
-    FormatName,
     Image,
     Message,
     Opaque,
@@ -37,12 +38,9 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.tools import ToolDefinition, hosted_wire, wire_fields
+from app.formats.tools import ToolDefinition, wire_fields
 
-_FORMAT = FormatName.GEMINI
-_IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
 _FILE_TYPES = ("text/", "audio/", "video/")
-_PDF = "application/pdf"
 _TYPES_BY_SUFFIX = {
     "png": "image/png",
     "jpg": "image/jpeg",
@@ -51,48 +49,6 @@ _TYPES_BY_SUFFIX = {
     "heic": "image/heic",
     "heif": "image/heif",
 }
-
-
-def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
-    """Adapt a clean message, as `Format.adapt`; a derived call id stays as it is (rule 3)."""
-    message = adapting.without_system(message)
-    parts = [new for part in message.parts for new in _adapt_part(part, message, ids)]
-    if message.role is Role.TOOL and original_part(message) is None:
-        parts = _joined_texts(parts)
-    elif message.role is Role.TOOL:
-        parts = _with_sent_text(parts)
-    elif message.role is Role.ASSISTANT:
-        parts = _with_derived_ids(parts)
-    return adapting.adapted_message(message, parts, ids, adapting.result_name(message))
-
-
-def for_payload(
-    message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS, *, keep_reasoning: bool = False
-) -> Message:
-    """Adapt a clean message and leave out the parts that a payload does not have.
-
-    With `keep_reasoning`, signed thoughts that Gemini made stay (rule 5).
-    """
-    message = adapt(message, ids)
-    parts = [new for part in message.parts for new in _payload_parts(part, keep_reasoning)]
-    return adapting.with_parts(message, parts)
-
-
-def _adapt_part(part: Part, message: Message, ids: Mapping[str, str]) -> Iterable[Part]:
-    match part:
-        case ToolCall():
-            return (_adapt_call(part, ids),) if message.role is Role.ASSISTANT else ()
-        case Image() | File() if original_part(message) is not None:
-            return (part,)
-        case Image():
-            return (_adapt_image(part),)
-        case File():
-            return (_adapt_file(part),)
-        case Opaque():
-            is_allowed = message.role is not Role.TOOL or original_part(message) is not None
-            return (part if part.format is _FORMAT and is_allowed else labels.label_for(part),)
-        case _:
-            return (part,)
 
 
 def _has_no_id(call: ToolCall) -> bool:
@@ -108,46 +64,6 @@ def _with_derived_ids(parts: list[Part]) -> list[Part]:
     )
     derived = zip(parts, tool_calls.with_own_ids(named), strict=True)
     return [part if new == part else new for part, new in derived]
-
-
-def _adapt_call(call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-    sent = call.id if _has_no_id(call) else tool_calls.sent_id(call.id, ids)
-    name = function_name(call.name)
-    arguments = tool_calls.object_arguments(call.arguments)
-    if (sent, name) == (call.id, call.name) and arguments is call.arguments and not call.custom:
-        return call
-    return replace(call, id=sent, name=name, arguments=arguments, custom=False)
-
-
-def _adapt_image(image: Image) -> Image | Text:
-    declared = inline_media.media_type_of(image)
-    if image.data is None and declared is None:
-        suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
-        declared = _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
-    media_type = "image/jpeg" if declared == "image/jpg" else declared
-    is_sendable = image.data is not None or base64_media.is_web_url(image.url)
-    if media_type not in _IMAGE_TYPES or not is_sendable:
-        return labels.label_for(image)
-    return image if media_type == image.media_type else replace(image, media_type=media_type)
-
-
-def _adapt_file(file: File) -> File | Image | Text:
-    media_type = inline_media.media_type_of(file)
-    if file.data is not None:
-        if (media_type or "").startswith("image/"):
-            return _adapt_image(Image(media_type, file.data, block=file.block, format=file.format))
-        if not (media_type == _PDF or (media_type or "").startswith(_FILE_TYPES)):
-            return labels.label_for(file)
-        return file if media_type == file.media_type else replace(file, media_type=media_type)
-    if (document := labels.document_text(file)) is not None:
-        return document
-    if file.file_id is not None and file.format is _FORMAT:
-        return file
-    if not base64_media.is_web_url(file.url) or is_own_file(file.url or ""):
-        return labels.label_for(file)
-    if (media_type or "").startswith("image/"):
-        return _adapt_image(Image(media_type, url=file.url))
-    return file
 
 
 def _with_sent_text(parts: list[Part]) -> list[Part]:
@@ -168,133 +84,205 @@ def _joined_texts(parts: list[Part]) -> list[Part]:
     return [adapting.join_texts(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
-def _payload_parts(part: Part, keep_reasoning: bool) -> Iterable[Part]:
-    match part:
-        case Reasoning():
-            is_own = part.format is _FORMAT and part.block is not None
-            return (part,) if keep_reasoning and is_own else ()
-        case Opaque() if not keep_reasoning and field_in(part.block, "thoughtSignature"):
-            return (replace(part, block=unsigned(part.block)),)
-        case _:
-            return (part,)
+class GeminiRendering(GeminiParsing):
+    """Renders contents."""
 
+    image_types = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
 
-def render(
-    message: Message,
-    ids: Mapping[str, str] = tool_calls.NO_IDS,
-    *,
-    keep_reasoning: bool = False,
-    call: Mapping[str, Any] | None = None,
-) -> tuple[Literal["user", "model"], list[dict[str, Any]]]:
-    """Render a clean message as a wire role and its parts.
+    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+        """Render functions as one `Tool` that declares them all, and hosted tools after it."""
+        declarations = [self._function(tool) for tool in tools if tool.hosted is None]
+        hosted = super().tools_to_wire([tool for tool in tools if tool.hosted is not None])
+        return [*([{"functionDeclarations": declarations}] if declarations else []), *hosted]
 
-    `call` is the rendered function call that a result answers: it decides about name and id. The
-    first part of a result is the response.
-    """
-    message = for_payload(message, ids, keep_reasoning=keep_reasoning)
-    match message.role:
-        case Role.USER | Role.SYSTEM:
-            return "user", [_wire_part(part, keep_reasoning) for part in message.parts]
-        case Role.ASSISTANT:
-            return "model", _wire_model(message, keep_reasoning)
-        case Role.TOOL:
-            return "user", _wire_result(message, call)
-        case _:
-            assert_never(message.role)
+    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+        return wire_fields(tool, "parametersJsonSchema") | {"name": function_name(tool.name)}
 
+    def _adapt_part(self, part: Part, message: Message, ids: Mapping[str, str]) -> Part | None:
+        """Adapt a part; media of the assistant stay, and so does a response as it came."""
+        is_original = original_part(message) is not None
+        match part:
+            case Image() | File() if is_original:
+                return part
+            case Image():
+                return self._adapt_image(part)
+            case File():
+                return self._adapt_file(part)
+            case Opaque() if message.role is Role.TOOL and not is_original:
+                return labels.label_for(part)
+            case _:
+                return super()._adapt_part(part, message, ids)
 
-def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """List the function calls among rendered parts, in their order."""
-    keys = ((part, key_in(part, "functionCall")) for part in parts)
-    return [part[key] for part, key in keys if key in part]
+    def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
+        if message.role is Role.ASSISTANT:
+            return _with_derived_ids(parts)
+        if message.role is not Role.TOOL:
+            return parts
+        return _joined_texts(parts) if original_part(message) is None else _with_sent_text(parts)
 
+    def _sent_id(self, call: ToolCall, ids: Mapping[str, str]) -> str:
+        """Return the id to send; a derived one stays as it is (rule 3)."""
+        return call.id if _has_no_id(call) else super()._sent_id(call, ids)
 
-def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render functions as one `Tool` that declares them all, and hosted tools after it."""
-    functions = [tool for tool in tools if tool.hosted is None]
-    declarations = [
-        wire_fields(tool, "parametersJsonSchema") | {"name": function_name(tool.name)}
-        for tool in functions
-    ]
-    declared = [{"functionDeclarations": declarations}] if declarations else []
-    return [*declared, *hosted_wire(tools)]
+    def _function_name(self, name: str) -> str:
+        return function_name(name)
 
+    def _image_type(self, image: Image) -> str | None:
+        """Return the type of an image, of one by URL as its suffix tells."""
+        declared = super()._image_type(image)
+        if image.data is not None or declared is not None:
+            return declared
+        suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
+        return _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
 
-def _wire_model(message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
-    is_first = True
-    for part in message.parts:
-        wired = _wire_part(part, keep_reasoning)
-        if isinstance(part, ToolCall):
-            if is_first and not field_in(wired, "thoughtSignature"):
-                wired = unsigned(wired) | {"thoughtSignature": STAND_IN_SIGNATURE}
-            is_first = False
-        parts.append(wired)
-    return parts
+    def apart(self, message: Message) -> tuple[Part, ...]:
+        """List the media of a result that are sent as parts of their own (rule 4)."""
+        return tool_media(message)
 
+    def apart_texts(self, message: Message) -> tuple[str, ...]:
+        """Return the label before these parts."""
+        return (adapting.media_label(message),) if tool_media(message) else ()
 
-def _wire_part(part: Part, keep_reasoning: bool) -> dict[str, Any]:
-    match part:
-        case Text(block=Mapping()) | Opaque() if part.format is _FORMAT:
-            block = part.block or {}
-            return dict(block) if keep_reasoning else unsigned(block)
-        case Text():
-            return {"text": part.text}
-        case Image() | File():
-            return _wire_media(part)
-        case ToolCall():
-            return _wire_call(part, keep_reasoning)
-        case Reasoning() | Opaque():
-            return dict(part.block or {})
-        case _:
-            assert_never(part)
+    def for_payload(
+        self,
+        message: Message,
+        ids: Mapping[str, str] = tool_calls.NO_IDS,
+        *,
+        keep_reasoning: bool = False,
+    ) -> Message:
+        """Adapt a clean message and leave out the parts that a payload does not have.
 
+        With `keep_reasoning`, signed thoughts that Gemini made stay (rule 5).
+        """
+        message = self.adapt(message, ids)
+        parts = [new for part in message.parts for new in self._payload_parts(part, keep_reasoning)]
+        return adapting.with_parts(message, parts)
 
-def _wire_call(call: ToolCall, keep_reasoning: bool) -> dict[str, Any]:
-    arguments = tool_calls.arguments_object(call.arguments) or {}
-    own = original_call(call)
-    if own is None or call.block is None:
-        return {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
-    function = {**own, "name": call.name}
-    if arguments or "args" in own:
-        function["args"] = arguments
-    if own.get("id"):
-        function["id"] = call.id
-    block = call.block if keep_reasoning else unsigned(call.block)
-    return {**block, key_in(block, "functionCall"): function}
+    def _adapt_file(self, file: File) -> File | Image | Text:
+        media_type = inline_media.media_type_of(file)
+        if file.data is not None:
+            if (media_type or "").startswith("image/"):
+                return self._adapt_image(
+                    Image(media_type, file.data, block=file.block, format=file.format)
+                )
+            if not (media_type == PDF or (media_type or "").startswith(_FILE_TYPES)):
+                return labels.label_for(file)
+            return file if media_type == file.media_type else replace(file, media_type=media_type)
+        if (document := labels.document_text(file)) is not None:
+            return document
+        if file.file_id is not None and file.format is self.name:
+            return file
+        if not base64_media.is_web_url(file.url) or is_own_file(file.url or ""):
+            return labels.label_for(file)
+        if (media_type or "").startswith("image/"):
+            return self._adapt_image(Image(media_type, url=file.url))
+        return file
 
+    def _payload_parts(self, part: Part, keep_reasoning: bool) -> Iterable[Part]:
+        match part:
+            case Reasoning():
+                is_own = part.format is self.name and part.block is not None
+                return (part,) if keep_reasoning and is_own else ()
+            case Opaque() if not keep_reasoning and field_in(part.block, "thoughtSignature"):
+                return (replace(part, block=unsigned(part.block)),)
+            case _:
+                return (part,)
 
-def _wire_media(media: Image | File) -> dict[str, Any]:
-    named = {"displayName": media.name} if isinstance(media, File) and media.name else {}
-    typed = {"mimeType": media.media_type} if media.media_type else {}
-    own = adapting.beside(media, _FORMAT)
-    if media.data is not None:
-        key, held = "inlineData", {**typed, "data": media.data, **named}
-    else:
-        file_id = media.file_id if isinstance(media, File) and media.format is _FORMAT else None
-        key, held = "fileData", {"fileUri": file_id or media.url or "", **typed, **named}
-    return {key: {**held, **(own.pop(key_in(own, key), None) or {})}, **own}
+    def render(
+        self,
+        message: Message,
+        ids: Mapping[str, str] = tool_calls.NO_IDS,
+        *,
+        keep_reasoning: bool = False,
+        call: Mapping[str, Any] | None = None,
+    ) -> tuple[Literal["user", "model"], list[dict[str, Any]]]:
+        """Render a clean message as a wire role and its parts.
 
+        `call` is the rendered function call that a result answers: it decides about name and id.
+        The first part of a result is the response.
+        """
+        message = self.for_payload(message, ids, keep_reasoning=keep_reasoning)
+        match message.role:
+            case Role.USER | Role.SYSTEM:
+                return "user", [self._wire_part(part, keep_reasoning) for part in message.parts]
+            case Role.ASSISTANT:
+                return "model", self._wire_model(message, keep_reasoning)
+            case Role.TOOL:
+                return "user", self._wire_result(message, call)
 
-def _wire_result(message: Message, call: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    original = original_part(message)
-    call_id: str | None = message.tool_call_id
-    if call is not None:
-        call_id, message = call.get("id"), replace(message, name=call["name"])
-    elif original is not None and not field_in(original, "functionResponse").get("id"):
-        call_id = None
-    identity = {"id": call_id} if call_id else {}
-    identity["name"] = response_name(message)
-    if original is not None:
-        key = key_in(original, "functionResponse")
-        response = {**original[key], **identity}
-        if not call_id:
-            response.pop("id", None)
-        return [{**unsigned(original), key: response}]
-    media = tool_media(message)
-    response = {**identity, RESULT_KEY: response_of(message)}
-    parts: list[dict[str, Any]] = [{"functionResponse": response}]
-    if media:
-        parts.append({"text": adapting.media_label(message)})
-        parts += [_wire_part(part, False) for part in media]
-    return parts
+    def _wire_model(self, message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = []
+        is_first = True
+        for part in message.parts:
+            wired = self._wire_part(part, keep_reasoning)
+            if isinstance(part, ToolCall):
+                if is_first and not field_in(wired, "thoughtSignature"):
+                    wired = unsigned(wired) | {"thoughtSignature": STAND_IN_SIGNATURE}
+                is_first = False
+            parts.append(wired)
+        return parts
+
+    def _wire_part(self, part: Part, keep_reasoning: bool) -> dict[str, Any]:
+        match part:
+            case Text(block=Mapping()) | Opaque() if part.format is self.name:
+                block = part.block or {}
+                return dict(block) if keep_reasoning else unsigned(block)
+            case Text():
+                return {"text": part.text}
+            case Image() | File():
+                return self._wire_media(part)
+            case ToolCall():
+                return self._wire_call(part, keep_reasoning)
+            case Reasoning() | Opaque():
+                return dict(part.block or {})
+
+    def _wire_call(self, call: ToolCall, keep_reasoning: bool) -> dict[str, Any]:
+        arguments = tool_calls.arguments_object(call.arguments) or {}
+        own = original_call(call)
+        if own is None or call.block is None:
+            return {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+        function = {**own, "name": call.name}
+        if arguments or "args" in own:
+            function["args"] = arguments
+        if own.get("id"):
+            function["id"] = call.id
+        block = call.block if keep_reasoning else unsigned(call.block)
+        return {**block, key_in(block, "functionCall"): function}
+
+    def _wire_media(self, media: Image | File) -> dict[str, Any]:
+        named = {"displayName": media.name} if isinstance(media, File) and media.name else {}
+        typed = {"mimeType": media.media_type} if media.media_type else {}
+        own = self.beside(media)
+        if media.data is not None:
+            key, held = "inlineData", {**typed, "data": media.data, **named}
+        else:
+            file_id = (
+                media.file_id if isinstance(media, File) and media.format is self.name else None
+            )
+            key, held = "fileData", {"fileUri": file_id or media.url or "", **typed, **named}
+        return {key: {**held, **(own.pop(key_in(own, key), None) or {})}, **own}
+
+    def _wire_result(
+        self, message: Message, call: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        original = original_part(message)
+        call_id: str | None = message.tool_call_id
+        if call is not None:
+            call_id, message = call.get("id"), replace(message, name=call["name"])
+        elif original is not None and not field_in(original, "functionResponse").get("id"):
+            call_id = None
+        identity = {"id": call_id} if call_id else {}
+        identity["name"] = response_name(message)
+        if original is not None:
+            key = key_in(original, "functionResponse")
+            response = {**original[key], **identity}
+            if not call_id:
+                response.pop("id", None)
+            return [{**unsigned(original), key: response}]
+        media = tool_media(message)
+        response = {**identity, RESULT_KEY: response_of(message)}
+        parts: list[dict[str, Any]] = [{"functionResponse": response}]
+        if media:
+            parts.append({"text": adapting.media_label(message)})
+            parts += [self._wire_part(part, False) for part in media]
+        return parts

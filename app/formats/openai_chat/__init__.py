@@ -10,25 +10,58 @@
 
 from __future__ import annotations
 
-from app.formats.openai_chat.parsing import RESULT_KEY, parse, results, split
-from app.formats.openai_chat.rendering import (
-    adapt,
-    is_faithful,
-    render,
-    render_media,
-    tool_media,
-    tools_to_wire,
-)
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-__all__ = [
-    "RESULT_KEY",
-    "adapt",
-    "is_faithful",
-    "parse",
-    "render",
-    "render_media",
-    "results",
-    "split",
-    "tool_media",
-    "tools_to_wire",
-]
+from app.formats.base import AgentCall, Original
+from app.formats.json_fields import Fields
+from app.formats.message import FormatName, Message, Role, Text, ToolCall
+from app.formats.openai_chat.rendering import ChatRendering, wire_call
+
+
+class OpenAIChat(ChatRendering):
+    """OpenAI Chat Completions, and the many providers that speak it."""
+
+    name = FormatName.OPENAI_CHAT
+    names_family = True
+    sends_apart_message = True
+
+    def extra_fields(self, part: Original) -> dict[str, Any]:
+        """Return the fields beside content; those of texts and calls are reasoning."""
+        is_reasoning = isinstance(part, Text | ToolCall)
+        return {} if is_reasoning or part.format is not self.name else dict(part.block or {})
+
+    def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
+        """Return the fields of a call that carry its signature."""
+        return part.block or {} if isinstance(part, ToolCall) else {}
+
+    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """List the calls and the message itself."""
+        return [*((call, "id") for call in raw.get("tool_calls") or []), (raw, "tool_call_id")]
+
+    def read_call(self, call: Fields) -> AgentCall:
+        """Read an element of `tool_calls`."""
+        call.expect_type("function", default="function")
+        function = call.object("function")
+        return AgentCall(call.filled_text("id"), function, "arguments")
+
+    def result(
+        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
+    ) -> dict[str, Any]:
+        """Return a tool message."""
+        return {
+            "role": "tool",
+            "tool_call_id": call_id,
+            "content": f"Error: {text}" if is_error else text,
+        }
+
+    def emptied(self, message: Message, text: str) -> dict[str, Any]:
+        """Return a message whose calls have no arguments."""
+        raw: dict[str, Any] = {"role": message.role, "content": text}
+        if message.role is Role.TOOL:
+            raw["tool_call_id"] = message.tool_call_id
+        bare = (replace(call, arguments="" if call.custom else "{}") for call in message.calls)
+        if calls := list(map(wire_call, bare)):
+            raw["tool_calls"] = calls
+        return raw

@@ -26,7 +26,7 @@ BLANK_REASONING: Final = " "
 PART_TYPES: Final = ("thinking", "redacted_thinking")
 """Types of content parts that are reasoning."""
 
-_FORMAT: Final = FormatName.OPENAI_CHAT
+FORMAT: Final = FormatName.OPENAI_CHAT
 _LITELLM: Final = "provider_specific_fields"
 _TEXT_FIELDS: Final = ("reasoning_content", "reasoning")
 _LIST_FIELDS: Final = ("reasoning_details", "thinking_blocks")
@@ -112,7 +112,7 @@ def part_of(part: Fields) -> Reasoning | None:
     thinking = part.get("thinking")
     items = thinking if isinstance(thinking, list) else [{"text": thinking}]
     texts = (text_in(item, "text") for item in items)
-    return Reasoning("\n".join(filter(None, texts)), block, _FORMAT)
+    return Reasoning("\n".join(filter(None, texts)), block, FORMAT)
 
 
 def family_of(message: Message) -> str:
@@ -131,7 +131,7 @@ def is_replayed(message: Message, accepts: Collection[str]) -> bool:
 
 def signature_of(call: ToolCall) -> str:
     """Return the thought signature of a call that came in the Chat format, empty without one."""
-    if call.block is None or call.format is not _FORMAT:
+    if call.block is None or call.format is not FORMAT:
         return ""
     function = object_in(call.block, "function")
     return (
@@ -144,7 +144,7 @@ def signature_of(call: ToolCall) -> str:
 def _family(part: Reasoning) -> str:
     if part.format is FormatName.ANTHROPIC and part.block is not None:
         return ANTHROPIC
-    if part.format is not _FORMAT or part.block is None:
+    if part.format is not FORMAT or part.block is None:
         return ""
     fields = part.block
     if fields.get("type") in PART_TYPES:
@@ -183,14 +183,14 @@ def message_fields(message: Message) -> dict[str, Any]:
             continue
         if part.format is FormatName.ANTHROPIC:
             blocks.append(part.block)
-        elif part.format is _FORMAT and part.block.get("type") not in PART_TYPES:
+        elif part.format is FORMAT and part.block.get("type") not in PART_TYPES:
             fields |= part.block
     return fields | ({"thinking_blocks": blocks} if blocks else {})
 
 
 def content_part(part: Reasoning) -> Mapping[str, Any] | None:
     """Return the content part that reasoning came as, None where it came as a field."""
-    if part.format is not _FORMAT or part.block is None:
+    if part.format is not FORMAT or part.block is None:
         return None
     return part.block if part.block.get("type") in PART_TYPES else None
 
@@ -201,7 +201,7 @@ def call_stand_in_fields(call: ToolCall) -> dict[str, Any]:
 
     LiteLLM adds a stand-in itself.
     """
-    if call.block is None or call.format is not _FORMAT or not google_signature(call.block):
+    if call.block is None or call.format is not FORMAT or not google_signature(call.block):
         return {}
     return {"extra_content": {"google": {"thought_signature": STAND_IN_SIGNATURE}}}
 

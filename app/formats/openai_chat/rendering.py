@@ -1,21 +1,15 @@
-"""Renders neutral messages and tools for OpenAI Chat Completions.
-
-`adapt` returns a message as the format can carry it; `render` writes it.
-"""
+"""Renders neutral messages and tools for OpenAI Chat Completions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 from app.common.sendable import is_sendable
-from app.formats import adapting, inline_media, labels, openai_shared, tool_calls
-from app.formats.hosted_tools import hosted_definition
+from app.formats import adapting, inline_media, labels, tool_calls
 from app.formats.message import (
-    OPENAI_FORMATS,
     File,
-    FormatName,
     Image,
     Message,
     Opaque,
@@ -27,166 +21,165 @@ from app.formats.message import (
     clean,
 )
 from app.formats.openai_chat import reasoning_fields
+from app.formats.openai_chat.parsing import ChatParsing
 from app.formats.tools import ToolDefinition, wire_fields
 
-_FORMAT = FormatName.OPENAI_CHAT
-_DETAILS = ("auto", "low", "high")
 
+class ChatRendering(ChatParsing):
+    """Renders messages."""
 
-def adapt(message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS) -> Message:
-    """Adapt a clean message, as `Format.adapt`; `render` decides about its reasoning."""
-    parts = adapting.adapt_parts(
-        message,
-        _FORMAT,
-        lambda call: openai_shared.adapt_call(call, ids),
-        lambda image: openai_shared.adapt_image(image, _DETAILS),
-        _adapt_file,
-    )
-    is_assistant = message.role is Role.ASSISTANT
-    fields = adapting.beside(message, _FORMAT)
-    parts = [
-        _refusal_or_label(part, is_assistant)
-        for part in parts
-        if not (isinstance(part, Opaque) and part.block.get("type") in fields)
-    ]
-    if is_assistant:
-        parts = _join_texts(parts)
-    name = message.name
-    if message.role is not Role.TOOL:
-        name = tool_calls.participant_name(name or "")
-    return adapting.adapted_message(message, parts, ids, name, has_fields=bool(fields))
+    details = ("auto", "low", "high")
 
+    def _sent_name(self, message: Message) -> str | None:
+        if message.role is Role.TOOL:
+            return message.name
+        return tool_calls.participant_name(message.name or "")
 
-def tool_media(message: Message) -> tuple[Part, ...]:
-    """List the parts of a tool message that are sent in a user message after it."""
-    if message.role is not Role.TOOL:
-        return ()
-    return tuple(part for part in message.parts if isinstance(part, Image | File | Opaque))
+    def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
+        """Leave out parts that are sent as fields; assistant content is one string.
 
+        Unless a refusal makes it a list of parts.
+        """
+        is_assistant, fields = message.role is Role.ASSISTANT, self.beside(message)
+        kept: list[Part] = []
+        for part in parts:
+            if not isinstance(part, Opaque):
+                kept.append(part)
+            elif (kind := part.block.get("type")) not in fields:
+                has_place = (kind == "refusal") == is_assistant
+                kept.append(part if has_place else labels.label_for(part))
+        texts = [part for part in kept if isinstance(part, Text)]
+        is_list = any(isinstance(part, Opaque) for part in kept)
+        if not is_assistant or len(texts) < 2 or is_list:
+            return kept
+        first = kept.index(texts[0])
+        rest = [part for part in kept[first:] if not isinstance(part, Text)]
+        return [*kept[:first], adapting.join_texts(texts), *rest]
 
-def _refusal_or_label(part: Part, is_assistant: bool) -> Part:
-    """Return a part, with a label where it is one that the role does not have."""
-    if isinstance(part, Opaque) and (part.block.get("type") == "refusal") != is_assistant:
-        return labels.label_for(part)
-    return part
+    def _adapt_file_source(self, file: File) -> File | Text:
+        is_own_url = file.url is not None and file.format is self.name
+        if is_own_url or self.is_uploaded(file):  # routers take a URL as `file_data`
+            return file
+        return labels.label_for(replace(file, name=None) if file.url else file)
 
+    def apart(self, message: Message) -> tuple[Part, ...]:
+        """List the parts of a result that are sent in a user message after it."""
+        if message.role is not Role.TOOL:
+            return ()
+        return tuple(part for part in message.parts if isinstance(part, Image | File | Opaque))
 
-def _adapt_file(file: File) -> File | Text:
-    if (content := openai_shared.adapt_content(file)) is not None:
-        return content
-    is_own_url = file.url is not None and file.format is _FORMAT  # routers take it as `file_data`
-    if is_own_url or (file.file_id is not None and file.format in OPENAI_FORMATS):
-        return file
-    return labels.label_for(replace(file, name=None) if file.url else file)
+    def apart_texts(self, message: Message) -> tuple[str, ...]:
+        """Return the label before these parts, and the text of a result without any."""
+        has_text = any(isinstance(part, Text) for part in message.parts)
+        added = () if has_text else (adapting.MEDIA_FOLLOWS,)
+        return (adapting.media_label(message), *added) if self.apart(message) else ()
 
+    def render(
+        self,
+        message: Message,
+        ids: Mapping[str, str] = tool_calls.NO_IDS,
+        *,
+        accepts: Collection[str] = (),
+        keep_reasoning: bool = False,
+    ) -> dict[str, Any]:
+        """Render a clean message as one `ChatCompletionMessageParam` dict.
 
-def _join_texts(parts: list[Part]) -> list[Part]:
-    """Assistant content is one string, unless a refusal makes it a list of parts."""
-    texts = [part for part in parts if isinstance(part, Text)]
-    if len(texts) < 2 or any(isinstance(part, Opaque) for part in parts):
-        return parts
-    text = adapting.join_texts(texts)
-    first = parts.index(texts[0])
-    rest = [part for part in parts[first:] if not isinstance(part, Text)]
-    return [*parts[:first], text, *rest]
-
-
-def render(
-    message: Message,
-    ids: Mapping[str, str] = tool_calls.NO_IDS,
-    *,
-    accepts: Collection[str] = (),
-    keep_reasoning: bool = False,
-) -> dict[str, Any]:
-    """Render a clean message as one `ChatCompletionMessageParam` dict.
-
-    `accepts` names the families whose reasoning the model accepts. With `keep_reasoning` it is
-    replayed; without, the message has only the fields that such a model requires.
-    """
-    is_replayed = reasoning_fields.is_replayed(message, accepts)
-    message = adapt(message, ids)
-    match message.role:
-        case Role.USER | Role.SYSTEM as role:
-            content = _content(message.parts)
-            return {"role": role.value, "content": content} | _name(message)
-        case Role.ASSISTANT:
-            if not is_replayed:
-                return _render_assistant(message)
-            if keep_reasoning:
-                return _with_reasoning(message)
-            calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-            return _with_fields(_render_assistant(message), {}, calls)
-        case Role.TOOL:
+        `accepts` names the families whose reasoning the model accepts. With `keep_reasoning` it is
+        replayed; without, the message has only the fields that such a model requires.
+        """
+        is_replayed = reasoning_fields.is_replayed(message, accepts)
+        message = self.adapt(message, ids)
+        if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
-            content = _content(texts) if texts else adapting.MEDIA_FOLLOWS
+            content = self._content(texts) if texts else adapting.MEDIA_FOLLOWS
             return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
-        case _:
-            assert_never(message.role)
+        if message.role is not Role.ASSISTANT:
+            content = self._content(message.parts)
+            return {"role": message.role.value, "content": content} | _name(message)
+        if not is_replayed:
+            return self._render_assistant(message)
+        if keep_reasoning:
+            return self._with_reasoning(message)
+        calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
+        return _with_fields(self._render_assistant(message), {}, calls)
 
+    def render_media(
+        self, message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
+    ) -> dict[str, Any] | None:
+        """Render the user message that carries a tool message's media, None without any
+        [openai-chat.sizes].
 
-def render_media(
-    message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
-) -> dict[str, Any] | None:
-    """Render the user message that carries a tool message's media, None without any
-    [openai-chat.sizes].
+        Its place is after the last tool message of the call group, since results are adjacent
+        [openai-chat.calls-answered-next].
+        """
+        message = self.adapt(message, ids)
+        media = self.apart(message)
+        if not media:
+            return None
+        label = Text(adapting.media_label(message))
+        return {"role": "user", "content": [self._wire_part(part) for part in (label, *media)]}
 
-    Its place is after the last tool message of the call group, since results are adjacent
-    [openai-chat.calls-answered-next].
-    """
-    message = adapt(message, ids)
-    media = tool_media(message)
-    if not media:
-        return None
-    label = Text(adapting.media_label(message))
-    return {"role": "user", "content": [_wire_part(part) for part in (label, *media)]}
+    def is_faithful(self, raw: Mapping[str, Any], message: Message) -> bool:
+        """Return whether `raw` equals the rendering of its parsed `message`: it is sent as stored.
 
+        Messages of plain text are not rendered for this.
+        """
+        content = raw.get("content")
+        if len(raw) == 2 and isinstance(content, str):
+            return is_sendable(content) and bool(content) and not content.isspace()
+        return dict(raw) == self.render(clean(message))
 
-def is_faithful(raw: Mapping[str, Any], message: Message) -> bool:
-    """Return whether `raw` equals the rendering of its parsed `message`: it is sent as stored.
+    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+        function = wire_fields(tool, "parameters", strict=tool.strict)
+        return {"type": "function", "function": function}
 
-    Messages of plain text are not rendered for this.
-    """
-    content = raw.get("content")
-    if len(raw) == 2 and isinstance(content, str):
-        return is_sendable(content) and bool(content) and not content.isspace()
-    return dict(raw) == render(clean(message))
+    def _render_assistant(self, message: Message) -> dict[str, Any]:
+        parts = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
+        content = self._content(parts) if parts else None
+        rendered: dict[str, Any] = {"role": "assistant", "content": content}
+        if calls := [wire_call(call) for call in message.calls]:
+            rendered["tool_calls"] = calls
+        return rendered | self.beside(message) | _name(message)
 
-
-def tools_to_wire(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Render tool definitions as `ChatCompletionFunctionToolParam` dicts, in their order."""
-    return [
-        hosted_definition(tool.hosted)
-        if tool.hosted is not None
-        else {"type": "function", "function": wire_fields(tool, "parameters", strict=tool.strict)}
-        for tool in tools
-    ]
-
-
-def _render_assistant(message: Message) -> dict[str, Any]:
-    parts = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
-    rendered: dict[str, Any] = {"role": "assistant", "content": _content(parts) if parts else None}
-    calls = [_wire_call(call) for call in message.calls]
-    if calls:
-        rendered["tool_calls"] = calls
-    return rendered | adapting.beside(message, _FORMAT) | _name(message)
-
-
-def _with_reasoning(message: Message) -> dict[str, Any]:
-    """Render an assistant message with the fields of its reasoning as they came."""
-    rendered = _render_assistant(message)
-    thoughts = {
-        index: thought
-        for index, part in enumerate(message.parts)
-        if isinstance(part, Reasoning) and (thought := reasoning_fields.content_part(part))
-    }
-    if thoughts:
-        rendered["content"] = [
-            dict(thoughts[index]) if index in thoughts else _wire_part(part)
+    def _with_reasoning(self, message: Message) -> dict[str, Any]:
+        """Render an assistant message with the fields of its reasoning as they came."""
+        rendered = self._render_assistant(message)
+        thoughts = {
+            index: thought
             for index, part in enumerate(message.parts)
-            if index in thoughts or not isinstance(part, Reasoning | ToolCall)
-        ]
-    calls = {call.id: call.block or {} for call in message.calls if call.format is _FORMAT}
-    return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
+            if isinstance(part, Reasoning) and (thought := reasoning_fields.content_part(part))
+        }
+        if thoughts:
+            rendered["content"] = [
+                dict(thoughts[index]) if index in thoughts else self._wire_part(part)
+                for index, part in enumerate(message.parts)
+                if index in thoughts or not isinstance(part, Reasoning | ToolCall)
+            ]
+        own = (call for call in message.calls if call.format is reasoning_fields.FORMAT)
+        calls = {call.id: call.block or {} for call in own}
+        return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
+
+    def _content(self, parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+        match [part for part in parts if not isinstance(part, Reasoning)]:
+            case [Text(text)]:
+                return text
+            case visible:
+                return [self._wire_part(part) for part in visible]
+
+    def _wire_part(self, part: Part) -> dict[str, Any]:
+        match part:
+            case Text():
+                return {"type": "text", "text": part.text}
+            case Image():
+                detail = {"detail": part.detail} if part.detail else {}
+                url = {"url": inline_media.url_of(part)}
+                return {"type": "image_url", "image_url": url | detail} | self.beside(part)
+            case File():
+                return {"type": "file", "file": _wire_file(part)} | self.beside(part)
+            case Opaque():
+                return dict(part.block)
+            case _:
+                raise TypeError(f"{type(part).__name__} is not a content part")
 
 
 def _with_fields(
@@ -205,36 +198,13 @@ def _name(message: Message) -> dict[str, str]:
     return {"name": message.name} if message.name is not None else {}
 
 
-def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    match [part for part in parts if not isinstance(part, Reasoning)]:
-        case [Text(text)]:
-            return text
-        case visible:
-            return [_wire_part(part) for part in visible]
-
-
-def _wire_call(call: ToolCall) -> dict[str, Any]:
+def wire_call(call: ToolCall) -> dict[str, Any]:
+    """Render a call."""
     if call.custom:
         custom = {"name": call.name, "input": call.arguments}
         return {"id": call.id, "type": "custom", "custom": custom}
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _wire_part(part: Part) -> dict[str, Any]:
-    match part:
-        case Text():
-            return {"type": "text", "text": part.text}
-        case Image():
-            detail = {"detail": part.detail} if part.detail else {}
-            image = {"type": "image_url", "image_url": {"url": inline_media.url_of(part)} | detail}
-            return image | adapting.beside(part, _FORMAT)
-        case File():
-            return {"type": "file", "file": _wire_file(part)} | adapting.beside(part, _FORMAT)
-        case Opaque():
-            return dict(part.block)
-        case _:
-            raise TypeError(f"{type(part).__name__} is not a content part")
 
 
 def _wire_file(file: File) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from app.formats import json_fields
 from app.formats.message import Message, Opaque
 from app.formats.reasoning_families import OPENAI, XAI
 
-RESULT_KEY = "output"
-"""The field of a result that holds its content."""
 FUNCTION = "function_call"
 OUTPUT_TYPES = {
     FUNCTION: "function_call_output",
@@ -147,3 +145,8 @@ def is_model_made(raw: Any) -> bool:
     others = ("", *REFUSED_TYPES, "additional_tools", "mcp_approval_response", CONFIGURATION)
     is_other = kind in others
     return not (is_client_output or is_other)
+
+
+def has_call_id_as_id(item: Mapping[str, Any]) -> bool:
+    """Return whether a result has the id of its call as its own."""
+    return item.get("type") == "local_shell_call_output" and "call_id" not in item

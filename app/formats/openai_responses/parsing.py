@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.formats import inline_media, json_fields, labels, mcp_parts, openai_shared, tool_calls
+from app.formats import inline_media, json_fields, labels, mcp_parts, tool_calls
 from app.formats.json_fields import Fields
-from app.formats.message import FormatName, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
+from app.formats.message import Message, Opaque, Part, Reasoning, Role, Text, ToolCall
+from app.formats.openai import OpenAIProvider
 from app.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     CALLS,
@@ -16,15 +17,14 @@ from app.formats.openai_responses.items import (
     OUTPUT_TYPES,
     REFUSED_TYPES,
     REQUIRED_NULLS,
-    RESULT_KEY,
     built_in_arguments,
+    has_call_id_as_id,
     is_hosted,
     is_item_group,
     is_model_made,
     item_type,
 )
 
-_FORMAT = FormatName.OPENAI_RESPONSES
 _ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _LOG_FIELDS = (
     "timestamp",
@@ -48,66 +48,6 @@ _LOG_FIELDS = (
 """Fields that the service adds to an item when the log is read: clients may send them back."""
 
 
-def parse(raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
-    """Read one item, or several that `group_items` joined.
-
-    Raises `ValidationError` at the field below `pointer` that is wrong.
-    """
-    item = Fields(raw, pointer)
-    if is_item_group(item.raw):
-        return (Message(Role.ASSISTANT, _parse_output(item)),)
-    kind = item_type(item.raw)
-    if kind == "message" and (role := _ASKING.get(str(item.get("role")))) is not None:
-        beside = item.beside(_FORMAT, "id", "role", "content", *_LOG_FIELDS)
-        return (Message(role, _parse_content(item, "content"), **beside),)
-    if kind == "mcp_approval_response":
-        return (Message(Role.USER, (_opaque(item),)),)
-    if kind in CALLS and not is_hosted(item.raw):
-        return (_parse_result(item),)
-    return (Message(Role.ASSISTANT, (_parse_item(item),)),)
-
-
-def split(raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the item itself: it is one neutral message."""
-    return (dict(raw),)
-
-
-def results(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """List the item itself where it is a tool's result."""
-    return [("", raw)] if item_type(raw) in CALLS and not is_hosted(raw) else []
-
-
-def _parse_output(group: Fields) -> tuple[Part, ...]:
-    items = [Fields(value, at) for value, at in group.items("output")]
-    for item in items:
-        is_output = not is_model_made(item.raw) and item_type(item.raw) in CALLS
-        if is_item_group(item.raw) or is_output:
-            raise item.error("type", "only items that the model made are allowed here")
-    return tool_calls.with_own_ids(map(_parse_item, items))
-
-
-def _parse_item(item: Fields) -> Part:
-    """Read an item that the model made."""
-    kind, role = item_type(item.raw), item.get("role")
-    if kind == "additional_tools" or (kind == "message" and role != "assistant"):
-        json_fields.refuse_role(role, item.at, "user, assistant, system, developer")
-    if not kind:
-        raise item.error("type", "must name the type of the item")
-    if kind in REFUSED_TYPES:
-        raise item.error("type", REFUSED_TYPES[kind])
-    match kind:
-        case "message":
-            return _parse_message(item)
-        case "reasoning":
-            return _parse_reasoning(item)
-        case "compaction":
-            item.text("encrypted_content")
-            return Reasoning("", _original(item), _FORMAT)
-    if kind in OUTPUT_TYPES and not is_hosted(item.raw):
-        return _parse_call(item, kind)
-    return _opaque(item)
-
-
 def _original(item: Fields, *excluded: str) -> dict[str, Any]:
     """Return an item as it is sent back: as the model made it, whichever way an SDK wrote nulls."""
     kind = item_type(item.raw)
@@ -122,114 +62,161 @@ def _original(item: Fields, *excluded: str) -> dict[str, Any]:
     return sent
 
 
-def _opaque(item: Fields) -> Opaque:
-    """Keep an item as it is, but for cache breakpoints, which each payload places itself."""
-    return Opaque(_original(item, "prompt_cache_breakpoint"), _FORMAT)
-
-
-def _parse_message(message: Fields) -> Text | Opaque:
-    block = _original(message)
-    if isinstance(content := message.get("content"), str):
-        return Text(content, block, _FORMAT)
-    texts: list[str] = []
-    labelled: list[str] = []
-    for value, at in message.items("content"):
-        part = Fields(value, at)
-        match part.filled_text("type"):
-            case "output_text":
-                texts.append(part.text("text"))
-                continue
-            case "refusal":
-                part.text("refusal")
-            case "input_text" | "input_image" | "input_file":
-                raise part.error("type", "content of the assistant is output_text or refusal")
-        labelled.append(labels.kind_of(part.raw))
-        texts.append(labels.block_label(part.raw))
-    if texts and len(labelled) == len(texts) and "refusal" not in labelled:
-        return Opaque(block, _FORMAT)
-    return Text("\n".join(texts), block, _FORMAT, tuple(labelled))
-
-
-def _parse_reasoning(item: Fields) -> Reasoning:
-    texts: list[str] = []
-    for key in ("summary", "content"):
-        if key == "summary" or item.get(key) is not None:
-            of_key = [Fields(value, at).text("text") for value, at in item.items(key)]
-            texts = texts or of_key
-    return Reasoning("\n".join(texts), _original(item), _FORMAT)
-
-
-def _parse_call(item: Fields, kind: str) -> ToolCall:
-    call_id = item.filled_text("call_id")
-    block = _original(item)
-    if kind in BUILT_IN_CALLS:
-        name, _ = BUILT_IN_CALLS[kind]
-        arguments = built_in_arguments(block, kind)
-        return ToolCall(call_id, name, arguments, block=block, format=_FORMAT)
-    is_custom = kind != FUNCTION
-    given = item.optional_text("input" if is_custom else "arguments")
-    arguments = given or ("" if is_custom else "{}")
-    return ToolCall(call_id, item.text("name"), arguments, is_custom, block, _FORMAT)
-
-
-def _parse_result(result: Fields) -> Message:
-    kind = result.raw["type"]
-    has_id = kind == "local_shell_call_output" and "call_id" not in result.raw
-    call_id = result.filled_text("id" if has_id else "call_id")
-    name = None
-    parts: Sequence[Part]
-    match kind:
-        case "tool_search_output":
-            parts = (_parse_list(result, "tools"),)
-        case "shell_call_output":
-            parts = (_parse_list(result, "output"),)
-        case "computer_call_output":
-            parts = (_parse_screenshot(result.object("output")),)
-        case _:
-            name = result.optional_text("name")
-            parts = _parse_content(result, "output")
-    known = ("id", "call_id", "output", "tools", *_LOG_FIELDS)
-    fields = result.beside(_FORMAT, *known).get("block", {})
-    if not fields and kind == OUTPUT_TYPES[FUNCTION]:
-        return Message(Role.TOOL, tuple(parts), call_id, name)
-    return Message(Role.TOOL, tuple(parts), call_id, name, False, {"type": kind} | fields, _FORMAT)
-
-
 def _parse_list(result: Fields, key: str) -> Text:
     items = [item for item, _ in result.items(key)]
     return Text(json_fields.compact(json_fields.json_at(items, result.at)))
 
 
-def _parse_screenshot(output: Fields) -> Part:
-    if url := output.optional_text("image_url"):
-        return inline_media.image_from_url(url, f"{output.at}/image_url")
-    file_id = output.filled_text("file_id")
-    return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, _FORMAT)
+class ResponsesParsing(OpenAIProvider):
+    """Reads items."""
 
+    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+        """Read one item, or several that `group_items` joined.
 
-def _parse_content(item: Fields, key: str) -> tuple[Part, ...]:
-    content = item.get(key)
-    if content is None and key == RESULT_KEY:
-        return ()
-    return openai_shared.parts_at(content, f"{item.at}/{key}", _parse_part)
+        Raises `ValidationError` at the field below `pointer` that is wrong.
+        """
+        item = Fields(raw, pointer)
+        if is_item_group(item.raw):
+            return (Message(Role.ASSISTANT, self._parse_output(item)),)
+        kind = item_type(item.raw)
+        if kind == "message" and (role := _ASKING.get(str(item.get("role")))) is not None:
+            beside = item.beside(self.name, "id", "role", "content", *_LOG_FIELDS)
+            return (Message(role, self._parse_content(item, "content"), **beside),)
+        if kind == "mcp_approval_response":
+            return (Message(Role.USER, (self._opaque(item),)),)
+        if kind in CALLS and not is_hosted(item.raw):
+            return (self._parse_result(item),)
+        return (Message(Role.ASSISTANT, (self._parse_item(item),)),)
 
+    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """List the item itself where it is a tool's result."""
+        return [("", raw)] if item_type(raw) in CALLS and not is_hosted(raw) else []
 
-def _parse_part(value: object, pointer: str) -> Part:
-    part = Fields(value, pointer)
-    if (of_mcp := mcp_parts.read(part)) is not None:
-        return of_mcp
-    match part.filled_text("type"):
-        case "input_audio":
-            return openai_shared.audio_at(part, _FORMAT)
-        case "input_text":
-            return Text(part.text("text"))
-        case "input_image" if part.get("file_id") is None:
-            url, detail = part.filled_text("image_url"), part.optional_text("detail")
-            explicit = detail if detail != "auto" else None
-            image = inline_media.image_from_url(url, f"{pointer}/image_url", explicit)
-            return replace(image, **part.beside(_FORMAT, "image_url", "file_id", "detail"))
-        case "input_file":
-            file = openai_shared.file_at(part, _FORMAT)
-            known = ("file_data", "file_url", "file_id", "filename")
-            return replace(file, **part.beside(_FORMAT, *known))
-    return _opaque(part)
+    def _parse_output(self, group: Fields) -> tuple[Part, ...]:
+        items = [Fields(value, at) for value, at in group.items("output")]
+        for item in items:
+            is_output = not is_model_made(item.raw) and item_type(item.raw) in CALLS
+            if is_item_group(item.raw) or is_output:
+                raise item.error("type", "only items that the model made are allowed here")
+        return tool_calls.with_own_ids(map(self._parse_item, items))
+
+    def _parse_item(self, item: Fields) -> Part:
+        """Read an item that the model made."""
+        kind, role = item_type(item.raw), item.get("role")
+        if kind == "additional_tools" or (kind == "message" and role != "assistant"):
+            json_fields.refuse_role(role, item.at, "user, assistant, system, developer")
+        if not kind:
+            raise item.error("type", "must name the type of the item")
+        if kind in REFUSED_TYPES:
+            raise item.error("type", REFUSED_TYPES[kind])
+        match kind:
+            case "message":
+                return self._parse_message(item)
+            case "reasoning":
+                return self._parse_reasoning(item)
+            case "compaction":
+                item.text("encrypted_content")
+                return Reasoning("", _original(item), self.name)
+        if kind in OUTPUT_TYPES and not is_hosted(item.raw):
+            return self._parse_call(item, kind)
+        return self._opaque(item)
+
+    def _opaque(self, item: Fields) -> Opaque:
+        """Keep an item as it is, but for cache breakpoints, which each payload places itself."""
+        return Opaque(_original(item, "prompt_cache_breakpoint"), self.name)
+
+    def _parse_message(self, message: Fields) -> Text | Opaque:
+        block = _original(message)
+        if isinstance(content := message.get("content"), str):
+            return Text(content, block, self.name)
+        texts: list[str] = []
+        labelled: list[str] = []
+        for value, at in message.items("content"):
+            part = Fields(value, at)
+            match part.filled_text("type"):
+                case "output_text":
+                    texts.append(part.text("text"))
+                    continue
+                case "refusal":
+                    part.text("refusal")
+                case "input_text" | "input_image" | "input_file":
+                    raise part.error("type", "content of the assistant is output_text or refusal")
+            labelled.append(labels.kind_of(part.raw))
+            texts.append(labels.block_label(part.raw))
+        if texts and len(labelled) == len(texts) and "refusal" not in labelled:
+            return Opaque(block, self.name)
+        return Text("\n".join(texts), block, self.name, tuple(labelled))
+
+    def _parse_reasoning(self, item: Fields) -> Reasoning:
+        texts: list[str] = []
+        for key in ("summary", "content"):
+            if key == "summary" or item.get(key) is not None:
+                of_key = [Fields(value, at).text("text") for value, at in item.items(key)]
+                texts = texts or of_key
+        return Reasoning("\n".join(texts), _original(item), self.name)
+
+    def _parse_call(self, item: Fields, kind: str) -> ToolCall:
+        call_id = item.filled_text("call_id")
+        block = _original(item)
+        if kind in BUILT_IN_CALLS:
+            name, _ = BUILT_IN_CALLS[kind]
+            arguments = built_in_arguments(block, kind)
+            return ToolCall(call_id, name, arguments, block=block, format=self.name)
+        is_custom = kind != FUNCTION
+        given = item.optional_text("input" if is_custom else "arguments")
+        arguments = given or ("" if is_custom else "{}")
+        return ToolCall(call_id, item.text("name"), arguments, is_custom, block, self.name)
+
+    def _parse_result(self, result: Fields) -> Message:
+        kind = result.raw["type"]
+        call_id = result.filled_text("id" if has_call_id_as_id(result.raw) else "call_id")
+        name = None
+        parts: Sequence[Part]
+        match kind:
+            case "tool_search_output":
+                parts = (_parse_list(result, "tools"),)
+            case "shell_call_output":
+                parts = (_parse_list(result, "output"),)
+            case "computer_call_output":
+                parts = (self._parse_screenshot(result.object("output")),)
+            case _:
+                name = result.optional_text("name")
+                parts = self._parse_content(result, "output")
+        known = ("id", "call_id", "output", "tools", *_LOG_FIELDS)
+        fields = result.beside(self.name, *known).get("block", {})
+        if not fields and kind == OUTPUT_TYPES[FUNCTION]:
+            return Message(Role.TOOL, tuple(parts), call_id, name)
+        return Message(
+            Role.TOOL, tuple(parts), call_id, name, False, {"type": kind} | fields, self.name
+        )
+
+    def _parse_screenshot(self, output: Fields) -> Part:
+        if url := output.optional_text("image_url"):
+            return inline_media.image_from_url(url, f"{output.at}/image_url")
+        file_id = output.filled_text("file_id")
+        return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, self.name)
+
+    def _parse_content(self, item: Fields, key: str) -> tuple[Part, ...]:
+        content = item.get(key)
+        if content is None and key == self.result_key:
+            return ()
+        return self._parse_parts(item, key, self._parse_part)
+
+    def _parse_part(self, part: Fields) -> Part:
+        if (of_mcp := mcp_parts.read(part)) is not None:
+            return of_mcp
+        match part.filled_text("type"):
+            case "input_audio":
+                return self._parse_audio(part)
+            case "input_text":
+                return Text(part.text("text"))
+            case "input_image" if part.get("file_id") is None:
+                url, detail = part.filled_text("image_url"), part.optional_text("detail")
+                explicit = detail if detail != "auto" else None
+                image = inline_media.image_from_url(url, f"{part.at}/image_url", explicit)
+                return replace(image, **part.beside(self.name, "image_url", "file_id", "detail"))
+            case "input_file":
+                file = self._parse_file(part)
+                known = ("file_data", "file_url", "file_id", "filename")
+                return replace(file, **part.beside(self.name, *known))
+        return self._opaque(part)

@@ -16,8 +16,9 @@ from typing import Any
 from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.view import WHOLE
-from app.formats import adapting, anthropic, labels
-from app.formats.message import FormatName, Message, Opaque, Part, Role, Text
+from app.formats import adapting, labels
+from app.formats.anthropic import Anthropic
+from app.formats.message import Message, Opaque, Part, Role, Text
 from app.formats.provider_calls import call_of, result_of
 from app.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.payload.assemblers.merging import Block, MergingAssembler
@@ -31,7 +32,7 @@ _TOOL_USE = b'{"type":"tool_use"'
 class AnthropicAssembler(MergingAssembler):
     """Items for Anthropic Messages."""
 
-    format = FormatName.ANTHROPIC
+    provider: Anthropic
     linked_fields = ("toolset_name",)
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ class AnthropicAssembler(MergingAssembler):
 
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
         message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
-        _, (block,) = anthropic.render(message)
+        _, (block,) = self.provider.render(message)
         tokens = count_visible(message, self.count, self.format) - MESSAGE_OVERHEAD
         return json_text.dump_payload(block), tokens
 
@@ -121,8 +122,8 @@ class AnthropicAssembler(MergingAssembler):
         stored = self._with_known_calls(self._with_defined_references(original))
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
-        adapted = self._with_linked(anthropic.adapt(message, ids))
-        role, blocks = anthropic.render(adapted, keep_reasoning=replays)
+        adapted = self._with_linked(self.provider.adapt(message, ids))
+        role, blocks = self.provider.render(adapted, keep_reasoning=replays)
         for block in blocks if row.call_ids else ():
             self._link(block.get("id", ""), block)
         # With ids the message is counted again: the comparison with the stored one sees no new id.
@@ -130,7 +131,7 @@ class AnthropicAssembler(MergingAssembler):
         tokens = self._visible_tokens(row, message, adapted, is_changed=is_changed)
         reasoning = 0
         if replays and row.reasoning_tokens:
-            sent = filter(anthropic.is_sent, reasoning_of(adapted).parts)
+            sent = filter(self.provider.is_sent, reasoning_of(adapted).parts)
             shown = replace(message, parts=tuple(sent))
             reasoning = count_replayed(row.reasoning_tokens, stored, shown, self.count)
         self._record_content(adapted)

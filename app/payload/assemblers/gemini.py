@@ -15,8 +15,8 @@ from typing import Any
 
 from app.common import json_text
 from app.conversations.messages.row import LogRow
-from app.formats import gemini
-from app.formats.message import NO_RESULT, FormatName, Message, Role, Text
+from app.formats.gemini import Gemini, function_calls
+from app.formats.message import NO_RESULT, Message, Role, Text
 from app.models.tokens import MESSAGE_OVERHEAD, count_rendered, count_replayed, count_visible
 from app.payload.assemblers.merging import USER, Block, MergingAssembler
 
@@ -24,7 +24,7 @@ from app.payload.assemblers.merging import USER, Block, MergingAssembler
 class GeminiAssembler(MergingAssembler):
     """Contents for Gemini."""
 
-    format = FormatName.GEMINI
+    provider: Gemini
     ends_with_reasoning = True
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class GeminiAssembler(MergingAssembler):
     def _result_block(self, wire_id: str, text: str) -> tuple[bytes, int]:
         call_id, call = self._adapted_ids.get(wire_id, wire_id), self._calls.get(wire_id)
         message = Message(Role.TOOL, (Text(text),), call_id, _name_of(call))
-        _, (part,) = gemini.render(message, call=call)
+        _, (part,) = self.provider.render(message, call=call)
         tokens = count_visible(message, self.count, self.format)
         return json_text.dump_payload(part), tokens - MESSAGE_OVERHEAD
 
@@ -56,11 +56,11 @@ class GeminiAssembler(MergingAssembler):
         stored = self._message(row)
         message = self._with_converted_reasoning(row, stored)
         replays = row.seq > self.view.reasoning_after
-        shown = gemini.for_payload(message, ids, keep_reasoning=replays)
+        shown = self.provider.for_payload(message, ids, keep_reasoning=replays)
         self._record_content(shown)
-        role, parts = gemini.render(shown, keep_reasoning=replays)
+        role, parts = self.provider.render(shown, keep_reasoning=replays)
         if wire_ids := [self._open_calls[call_id] for call_id in row.call_ids]:
-            self._calls = dict(zip(wire_ids, gemini.function_calls(parts), strict=True))
+            self._calls = dict(zip(wire_ids, function_calls(parts), strict=True))
             adapted_ids = (call.id for call in shown.calls)
             self._adapted_ids = dict(zip(wire_ids, adapted_ids, strict=True))
         tokens = self._visible_tokens(row, message, shown, is_changed=bool(ids))
@@ -82,8 +82,8 @@ class GeminiAssembler(MergingAssembler):
     def _hold_result(self, row: LogRow, wire_id: str) -> None:
         message, call = self._message(row), self._calls.get(wire_id)
         ids = {message.tool_call_id or "": self._adapted_ids.get(wire_id, wire_id)}
-        self._record_content(gemini.adapt(message, ids))
-        _, (part, *media) = gemini.render(message, ids, call=call)
+        self._record_content(self.provider.adapt(message, ids))
+        _, (part, *media) = self.provider.render(message, ids, call=call)
         named = replace(message, name=_name_of(call) or message.name)
         tokens = count_rendered(self.format, named, self.count, ids)
         self._record_cost(row, tokens)

@@ -13,8 +13,8 @@ from typing import Any
 from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.sent_media import media_in
-from app.formats import openai_chat
-from app.formats.message import FormatName, Message, Role, Text
+from app.formats.message import Message, Role, Text
+from app.formats.openai_chat import OpenAIChat
 from app.formats.openai_chat.reasoning_fields import (
     BLANK_REASONING,
     call_stand_in_fields,
@@ -31,7 +31,7 @@ from app.payload.assemblers.separate import SeparateAssembler
 class ChatAssembler(SeparateAssembler):
     """Items for OpenAI Chat Completions."""
 
-    format = FormatName.OPENAI_CHAT
+    provider: OpenAIChat
     ends_with_reasoning = True
 
     def __post_init__(self) -> None:
@@ -66,9 +66,9 @@ class ChatAssembler(SeparateAssembler):
             self.tokens += row.tokens
             return
         message = self._message(row)
-        self._record_content(openai_chat.adapt(message, ids))
+        self._record_content(self.provider.adapt(message, ids))
         replays, accepts = row.seq > self.view.reasoning_after, self.view.reasoning_of
-        item = openai_chat.render(message, ids, accepts=accepts, keep_reasoning=replays)
+        item = self.provider.render(message, ids, accepts=accepts, keep_reasoning=replays)
         tokens, reasoning = count_rendered(self.format, message, self.count, ids), 0
         if row.reasoning_tokens and is_replayed(message, accepts):
             reasoning = (
@@ -104,11 +104,11 @@ class ChatAssembler(SeparateAssembler):
 
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
         message = Message(Role.TOOL, (Text(text),), tool_call_id=wire_id)
-        return openai_chat.render(message), count_visible(message, self.count)
+        return self.provider.render(message), count_visible(message, self.count)
 
     def _finish_group(self) -> None:
         for message, wire_id in self._media:
-            item = openai_chat.render_media(message, {message.tool_call_id or "": wire_id})
+            item = self.provider.render_media(message, {message.tool_call_id or "": wire_id})
             if item is not None:
                 self._append(json_text.dump_payload(item))
         self._media.clear()

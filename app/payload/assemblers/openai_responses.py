@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from app.common import json_text
 from app.conversations.messages.row import LogRow
-from app.formats import openai_responses
-from app.formats.message import FormatName, Message, Role, Text
+from app.formats.message import Message, Role, Text
+from app.formats.openai_responses import OpenAIResponses
+from app.formats.openai_responses.items import FUNCTION, call_types
 from app.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.payload.assemblers.separate import SeparateAssembler
@@ -32,7 +33,7 @@ _AFTER_LAST_PART_BYTES = len("}]}")
 class ResponsesAssembler(SeparateAssembler):
     """Items for OpenAI Responses."""
 
-    format = FormatName.OPENAI_RESPONSES
+    provider: OpenAIResponses
     joins_answers = False
     linked_fields = ("caller",)
     newest_breakpoints = 2
@@ -71,16 +72,16 @@ class ResponsesAssembler(SeparateAssembler):
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored = self._message(row)
         converted = self._with_converted_reasoning(row, stored)
-        message = openai_responses.without_foreign(converted, self.view.reasoning_of)
+        message = self.provider.without_foreign(converted, self.view.reasoning_of)
         is_own = message is converted
         replays = is_own and row.seq > self.view.reasoning_after
-        shown = openai_responses.for_payload(message, ids, keep_reasoning=replays)
-        shown = openai_responses.without_repeated_ids(self._with_linked(shown), self._item_ids)
+        shown = self.provider.for_payload(message, ids, keep_reasoning=replays)
+        shown = self.provider.without_repeated_ids(self._with_linked(shown), self._item_ids)
         self._record_content(shown)
         call_type = self._call_types.get(shown.tool_call_id or "")
-        items = openai_responses.render(shown, keep_reasoning=replays, call_type=call_type)
+        items = self.provider.render(shown, keep_reasoning=replays, call_type=call_type)
         if row.role is Role.ASSISTANT:
-            self._call_types |= openai_responses.call_types(items)
+            self._call_types |= call_types(items)
             running = {item["call_id"] for item in items if item.get("async") is True}
             for call_id in row.call_ids:
                 self._running.pop(call_id, None)
@@ -88,7 +89,7 @@ class ResponsesAssembler(SeparateAssembler):
                     self._running[call_id] = wire_id
             for item in items if row.call_ids else ():
                 self._link(item.get("call_id") or "", item)
-        if call_type not in (None, openai_responses.FUNCTION):
+        if call_type not in (None, FUNCTION):
             tokens = self._parsed_tokens(items[0])
         else:
             is_changed = bool(ids) or not is_own
@@ -111,14 +112,14 @@ class ResponsesAssembler(SeparateAssembler):
         super()._close_calls()
 
     def _unbound(self, row: LogRow, message: Message) -> Message:
-        return openai_responses.unbound(message) if row.format is self.format else message
+        return self.provider.unbound(message) if row.format is self.format else message
 
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         self._put([dict(block)], tokens, is_model=True)
 
     def _parsed_tokens(self, item: dict[str, Any]) -> int:
         """Count a result as it is parsed: some types have no place for texts."""
-        (message,) = openai_responses.parse(item, "")
+        (message,) = self.provider.parse(item, "")
         return count_visible(message, self.count, self.format)
 
     def _note_item(self, texts: Sequence[str], as_system: bool) -> tuple[dict[str, Any], int]:
@@ -129,5 +130,5 @@ class ResponsesAssembler(SeparateAssembler):
 
     def _result_item(self, wire_id: str, text: str) -> tuple[dict[str, Any], int]:
         message = self._with_linked(Message(Role.TOOL, (Text(text),), tool_call_id=wire_id))
-        (item,) = openai_responses.render(message, call_type=self._call_types.get(wire_id))
+        (item,) = self.provider.render(message, call_type=self._call_types.get(wire_id))
         return item, self._parsed_tokens(item)

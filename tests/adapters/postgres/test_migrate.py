@@ -262,9 +262,3 @@ def test_the_schema_can_be_left_and_reached_again(url: str) -> None:
     assert value(url, SHAPE) == EMPTY
     alembic(url, "upgrade", "head")
     assert value(url, SHAPE) == made
-
-
-def test_the_tables_of_the_service_are_those_of_its_migrations(url: str) -> None:
-    """`alembic check` finds nothing to change."""
-    migrate(url)
-    assert "No new upgrade operations" in alembic(url, "check")

@@ -24,7 +24,7 @@ import pytest_asyncio
 import app
 from app.database.connections import PLANNING, Session, Statement
 from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user
@@ -368,13 +368,13 @@ def test_the_script_places_every_table_once() -> None:
         r"SELECT create_(reference|distributed)_table\('(\w+)'(?:, '(\w+)')?(.*?)\);",
         (CITUS / "distribute.sql").read_text(encoding="utf-8"),
     )
-    assert sorted(table for _, table, _, _ in calls) == sorted(metadata.tables)
+    assert sorted(table for _, table, _, _ in calls) == sorted(TABLES)
     assert {table for _, table, column, _ in calls if column == "tenant_id"} == BY_TENANT
     distributed = [call for call in calls if call[2] == KEY]
     assert {table for _, table, _, _ in distributed} == set(CONVERSATION_TABLES)
     assert distributed[0][1] == "conversations"
     for _, table, column, rest in calls:
-        key = [part.name for part in metadata.tables[table].primary_key.columns]
+        key = TABLES[table].key
         assert not column or key[0] == column
         if column == KEY:
             beside = "none" if table == "conversations" else "conversations"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import httpx
 
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from tests.api.conversations.builders import full_conversation, post
 from tests.api.talk import append, talk
 
@@ -26,7 +26,7 @@ async def rows(url: str) -> dict[str, int]:
     try:
         return {
             name: await connection.fetchval(f"SELECT count(*) FROM {name}")
-            for name in sorted(metadata.tables)
+            for name in sorted(TABLES)
             if name not in KEPT
         }
     finally:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from app.main import create_app
 from app.repositories import Database
 from app.settings import Settings
@@ -28,7 +28,7 @@ from tests.fake_llm import FakeLLM
 from tests.judge import refusals
 
 CANARY = "zyxcanaryqqq"
-FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
+PROVIDERS = ("openai_chat", "openai_responses", "anthropic", "gemini")
 MODELS = {"anthropic": "claude-3-opus", "gemini": "gemini/gemini-1.5-pro"}
 LARGE = "\n".join(f"line {number} {CANARY}" for number in range(3000))
 POLICY = {
@@ -144,7 +144,7 @@ async def dump(url: str) -> str:
     try:
         rows = [
             row[0]
-            for name in sorted(metadata.tables)
+            for name in sorted(TABLES)
             for row in await connection.fetch(f"SELECT CAST({name} AS text) FROM {name}")
         ]
     finally:
@@ -157,7 +157,7 @@ async def built(
 ) -> dict[str, dict[str, Any]]:
     """Build in every format, judge each payload, and return the answers by format."""
     answers = {}
-    for format in FORMATS:
+    for format in PROVIDERS:
         body = {"format": format, "model": MODELS.get(format, "gpt-4o"), **ask}
         answer = await client.post(f"{path}/context", json=body)
         assert answer.status_code == 200, answer.text
@@ -239,7 +239,7 @@ async def test_a_canary_is_nowhere_afterwards(
         assert '"type":"redacted"' in seen[-1].text
         assert all(answer.status_code == 200 for answer in seen)
         assert not any(CANARY in answer.text.lower() for answer in seen)
-    for format in FORMATS:
+    for format in PROVIDERS:
         answer = await other.get(f"{path}/context?as_of={before[format]['build_id']}")
         assert_problem(answer, 410, "GONE")
     place = f"{path}/compactions/{cached['compaction_id']}"

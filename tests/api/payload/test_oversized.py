@@ -31,7 +31,7 @@ from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
 LINES = "\n" * 10_000
-FORMATS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
+PROVIDERS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
 
@@ -93,7 +93,7 @@ def window(tokens: int = 8000, **leaves: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PROVIDERS)
 async def test_the_newest_user_message_keeps_its_head_and_its_tail(
     client: httpx.AsyncClient, format: str, strategy: str
 ) -> None:
@@ -113,7 +113,7 @@ async def test_the_newest_user_message_keeps_its_head_and_its_tail(
     assert earlier.json()["payload"] == body["payload"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PROVIDERS)
 async def test_the_rest_is_read_as_a_result_is(client: httpx.AsyncClient, format: str) -> None:
     """The message's ref is read by lines, bytes, pattern and the agent's tools, and downloaded."""
     path = await new_conversation(client, policy=window())
@@ -323,7 +323,7 @@ async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> 
         total = data.draw(st.sampled_from([6500, 8000, 12_000]))
         policy = window(total, strategy=data.draw(st.sampled_from(STRATEGIES[:2] + STRATEGIES[3:])))
         policy["compaction"] = {"mode": data.draw(st.sampled_from(["background", "inline"]))}
-        ask: dict[str, Any] = {"format": data.draw(st.sampled_from(FORMATS))}
+        ask: dict[str, Any] = {"format": data.draw(st.sampled_from(PROVIDERS))}
         if data.draw(st.booleans()):
             policy["budget"] = {"context_window": 30_000}
             ask["max_context_tokens"] = total

@@ -21,7 +21,7 @@ from tests.api.talk import (
 )
 from tests.conftest import execute, started
 
-FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini")
+PROVIDERS = ("openai_chat", "openai_responses", "anthropic", "gemini")
 SHARED = (
     "format",
     "payload",
@@ -47,7 +47,7 @@ async def preview(client: httpx.AsyncClient, path: str, **params: Any) -> dict[s
     return body
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PROVIDERS)
 async def test_a_preview_is_the_next_build(client: httpx.AsyncClient, format: str) -> None:
     """A preview has all that a build then returns, in each format, at first and in an epoch."""
     path = await new_conversation(client, sections=[{"name": "base", "content": "Be brief."}])

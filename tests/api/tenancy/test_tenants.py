@@ -15,7 +15,7 @@ import httpx
 import pytest_asyncio
 
 from app.cli.api_keys import create
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.conversations.builders import full_conversation, post
@@ -167,7 +167,7 @@ async def everything(url: str, tenant: str, ids: Mapping[str, str]) -> dict[str,
     connection = await asyncpg.connect(url)
     found = {}
     try:
-        for name, table in metadata.tables.items():
+        for name, table in TABLES.items():
             if name in COUNTED:
                 continue
             if "tenant_id" in table.columns:

@@ -25,9 +25,9 @@ from app.conversations.messages.batch import (
 )
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import LogRow, parse_stored
-from app.formats import openai_chat
 from app.formats.compactions import is_compaction, without_compactions
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
+from app.formats.registry import openai_chat
 from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,

@@ -16,7 +16,7 @@ from app.common.errors import ValidationError
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.texts import text_of
 from app.conversations.search.words import MAX_LEXEME_BYTES, MAX_LEXEMES, MIN_PREFIX, Term, lexemes
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Reasoning, Role, Text, ToolCall
 
 ALPHABETS = (
@@ -190,7 +190,7 @@ def test_a_long_text_is_not_cut_inside_a_word() -> None:
 
 def texts_of(format: FormatName, raw: dict[str, Any]) -> str:
     """Return the searched texts of a message of a request."""
-    return "\n".join(text_of(FORMATS[format].parse(raw, "")[0]))
+    return "\n".join(text_of(PROVIDERS[format].parse(raw, "")[0]))
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.tombstones import REDACTED, tombstone_of
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 
 SECRET = "zyxsecret"
@@ -87,7 +87,7 @@ def check(raw: dict[str, Any], format: FormatName) -> None:
     before = row.message()
     tombstone = tombstone_of(row)
     assert SECRET not in f"{tombstone.body}{tombstone.fragment}{tombstone.output}"
-    (after,) = FORMATS[format].parse(json.loads(tombstone.body), "")
+    (after,) = PROVIDERS[format].parse(json.loads(tombstone.body), "")
     assert (after.role, after.tool_call_id, after.text) == (
         before.role,
         before.tool_call_id,

@@ -21,16 +21,7 @@ from pydantic import TypeAdapter
 
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable, sendable, sendable_json
-from app.formats import (
-    FORMATS,
-    ToolDefinition,
-    adapting,
-    anthropic,
-    gemini,
-    openai_chat,
-    openai_responses,
-    parse_tool,
-)
+from app.formats import PROVIDERS, ToolDefinition, adapting, parse_tool
 from app.formats.message import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
@@ -46,6 +37,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
+from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
 from app.formats.tool_calls import is_json, is_name, sendable_id, tool_name, wrapped_arguments
 from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type
@@ -372,7 +364,7 @@ def test_anthropic_refuses(raw: dict[str, Any], pointer: str) -> None:
 )
 def test_a_system_message_has_a_label_where_a_format_has_none(format: FormatName) -> None:
     """It is the system's in OpenAI's formats, and labelled text of the user in the others."""
-    (message,) = FORMATS[format].parse({"role": "system", "content": "be kind"}, "/m")
+    (message,) = PROVIDERS[format].parse({"role": "system", "content": "be kind"}, "/m")
     assert message == Message(Role.SYSTEM, (Text("be kind"),))
     assert openai_chat.render(message) == {"role": "system", "content": "be kind"}
     assert openai_responses.render(message)[0]["role"] == "developer"
@@ -468,7 +460,7 @@ def test_any_json_is_read_or_refused(
     format_name: FormatName, raw: dict[str, Any], role: str
 ) -> None:
     """Whatever comes in, the answer is messages or a ValidationError, never a crash."""
-    module = FORMATS[format_name]
+    module = PROVIDERS[format_name]
     for candidate in (raw, {**raw, "role": role}):
         try:
             messages = module.parse(candidate, "/m")
@@ -618,7 +610,7 @@ def test_openai_chat_tool_content_is_text(message: Message) -> None:
     rendered = openai_chat.render(clean(message))
     for part in wire_content(rendered):
         assert isinstance(part, str) or part["type"] == "text"
-    has_media = bool(openai_chat.tool_media(openai_chat.adapt(clean(message))))
+    has_media = bool(openai_chat.apart(openai_chat.adapt(clean(message))))
     assert (openai_chat.render_media(clean(message)) is not None) == has_media
 
 

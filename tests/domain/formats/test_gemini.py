@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.common.sendable import sendable_json
-from app.formats import adapting, gemini, json_fields
+from app.formats import adapting, json_fields
 from app.formats.base64_media import is_base64
+from app.formats.gemini.fields import STAND_IN_SIGNATURE
 from app.formats.message import (
     EMPTY_RESULT,
     File,
@@ -32,6 +33,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
+from app.formats.registry import gemini
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import GEMINI
 
@@ -39,7 +41,7 @@ PNG = generated.png(30, 20)
 CALL = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
 KNOWN = {"function_call": {"id": "q", "name": "g", "args": {}}}
 ANSWER = {"functionResponse": {"name": "f", "response": {"output": "ok"}}}
-STOOD_IN = {"thoughtSignature": gemini.STAND_IN_SIGNATURE}
+STOOD_IN = {"thoughtSignature": STAND_IN_SIGNATURE}
 
 
 def parse_one(raw: Mapping[str, Any]) -> Message:
@@ -384,7 +386,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     back, *rest = gemini.parse({"role": role, "parts": parts}, "/m")
     assert (back.role, back.is_error) == (said_.role, said_.is_error)
     assert back.tool_call_id == said_.tool_call_id
-    if media := gemini.tool_media(said_):
+    if media := gemini.apart(said_):
         (follows,) = rest
         assert sayings(follows)[1:] == sayings(Message(Role.USER, media))
         texts = [part for part in said_.parts if isinstance(part, Text)]

@@ -10,8 +10,9 @@ import typing_extensions
 from anthropic.types.beta import BetaContentBlockParam
 from openai.types.responses import ResponseInputItemParam
 
-from app.formats import FORMATS, anthropic, openai_responses
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message
+from app.formats.registry import anthropic, openai_responses
 from app.models.tokens import count_message
 from tests.judge import check_type
 
@@ -65,7 +66,7 @@ def check_labels(message: Message, format: FormatName, kind: str) -> None:
     """Check that the message costs something, and that other formats have a label."""
     assert count_message(message, len, format).total > len(kind)
     for other in set(FormatName) - {format}:
-        texts = [getattr(part, "text", "") for part in FORMATS[other].adapt(message).parts]
+        texts = [getattr(part, "text", "") for part in PROVIDERS[other].adapt(message).parts]
         assert "[" in "".join(texts), (kind, other)
 
 
@@ -74,7 +75,7 @@ def test_blocks_of_anthropic() -> None:
     for kind, block in samples(BetaContentBlockParam, ANTHROPIC).items():
         content = [{"type": "text", "text": "I look."}, block]
         raw = {"role": "assistant", "content": content}
-        (message,) = FORMATS[FormatName.ANTHROPIC].parse(raw, "")
+        (message,) = PROVIDERS[FormatName.ANTHROPIC].parse(raw, "")
         assert json.dumps(block) in json.dumps(anthropic.render(message))
         check_labels(message, FormatName.ANTHROPIC, kind)
 
@@ -82,6 +83,6 @@ def test_blocks_of_anthropic() -> None:
 def test_items_of_responses() -> None:
     """Each is sent back as it came."""
     for kind, item in samples(ResponseInputItemParam, RESPONSES).items():
-        (message,) = FORMATS[FormatName.OPENAI_RESPONSES].parse(item, "")
+        (message,) = PROVIDERS[FormatName.OPENAI_RESPONSES].parse(item, "")
         assert openai_responses.render(message) == [item]
         check_labels(message, FormatName.OPENAI_RESPONSES, kind)

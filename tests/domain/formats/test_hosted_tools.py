@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ToolParam
 
 from app.common.errors import ValidationError
-from app.formats import FORMATS, ToolDefinition, parse_tool, tool_from, tools_of
+from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_of
 from app.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.formats.message import FormatName
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
@@ -93,7 +93,7 @@ def test_passed_through_unchanged(format: FormatName, raw: dict[str, Any]) -> No
     given_tool = copy.deepcopy(raw)
     tool = parse_tool({**raw, "category": "mcp", "cache_control": {"type": "ephemeral"}}, "")
     for definition in (tool, tool_from(tool.record())):
-        assert FORMATS[format].tools_to_wire([definition]) == [given_tool]
+        assert PROVIDERS[format].tools_to_wire([definition]) == [given_tool]
         for other in FormatName:
             taken, left_out = tools_of([definition, function("f")], other)
             assert [item.name for item in taken][-1] == "f"

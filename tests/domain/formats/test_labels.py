@@ -12,10 +12,11 @@ from app.common import json_text
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import LogRow
 from app.conversations.view import View
-from app.formats import FORMATS, openai_chat
+from app.formats import PROVIDERS
 from app.formats.labels import MAX_DETAIL, block_label
 from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Role, Text, clean
-from app.payload.assemblers import ASSEMBLERS
+from app.formats.registry import openai_chat
+from app.payload.assemblers import assembler_of
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import third
 
@@ -273,7 +274,7 @@ def test_every_part_is_sent_or_has_a_label(
         key = "parts" if format is GEMINI else "content"
         raw = {**raw, key: [text, *(raw[key] or [])]}
     row = row_of(raw, format)
-    assembler = ASSEMBLERS[target](View(), third)
+    assembler = assembler_of(target)(View(), third)
     assembler.add(row)
     items = assembler.items()
     wire = b"".join(items.wire_items).decode()
@@ -283,7 +284,7 @@ def test_every_part_is_sent_or_has_a_label(
     assert items.not_carried == (() if target in carried else (kind,))
     if target not in carried:
         assert row.has_media or target is not CHAT
-    again = ASSEMBLERS[target](View(), third)
+    again = assembler_of(target)(View(), third)
     again.add(row)
     assert again.items() == items
 
@@ -299,7 +300,7 @@ def test_no_content_reads_as_empty(message: Message) -> None:
         and not (isinstance(part, Text) and not part.text.strip())
     ]
     for target in FormatName:
-        shown = FORMATS[target].adapt(clean(message))
+        shown = PROVIDERS[target].adapt(clean(message))
         said = [part.text for part in shown.parts if isinstance(part, Text)]
         if holds:
             assert EMPTY_MESSAGE not in said or EMPTY_MESSAGE in message.text

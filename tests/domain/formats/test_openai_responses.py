@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from app.common.errors import ValidationError
 from app.common.sendable import sendable_json
-from app.formats import group_items, openai_responses
+from app.formats import PROVIDERS
 from app.formats.message import (
     EMPTY_RESULT,
     NO_RESULT,
@@ -33,7 +33,8 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import OUTPUT_TYPES
+from app.formats.openai_responses.items import OUTPUT_TYPES, call_types
+from app.formats.registry import openai_responses
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
 from tests.judge import check_type, errors, judge
@@ -238,7 +239,7 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
     user = {"role": "user", "content": "hi"}
     whole = {"role": "assistant", "output": [SAID]}
     batch = [user, REASONING, CALL, OUTPUT, SAID, user, HOSTED, FOUND, whole, SAID, "x", COMPACTION]
-    gathered = group_items(RESPONSES, batch)
+    gathered = openai_responses.group_items(batch)
     assert gathered == [
         (0, user),
         (1, {"role": "assistant", "output": [REASONING, CALL]}),
@@ -252,7 +253,7 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
         (11, COMPACTION),
     ]
     assert gathered[3][1] is SAID
-    assert group_items(FormatName.ANTHROPIC, batch) == list(enumerate(batch))
+    assert PROVIDERS[FormatName.ANTHROPIC].group_items(batch) == list(enumerate(batch))
 
 
 def test_items_of_the_model_go_back_verbatim() -> None:
@@ -297,7 +298,7 @@ def test_null_fields_are_sent_where_the_provider_requires_them_alone(
 def test_a_hosted_tool_search_without_a_call_id_is_rendered() -> None:
     """SDKs leave the id out where it is null: such a call has no result to wait for."""
     call = {key: item for key, item in HOSTED.items() if key != "call_id"}
-    assert openai_responses.call_types([call, HOSTED, SEARCH]) == {"c3": "tool_search_call"}
+    assert call_types([call, HOSTED, SEARCH]) == {"c3": "tool_search_call"}
 
 
 def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
@@ -443,7 +444,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
     """Rendering and reading again gives what is shown of a message."""
     said = openai_responses.for_payload(clean(message), keep_reasoning=keep_reasoning)
     items = openai_responses.render(said, keep_reasoning=keep_reasoning)
-    ((_, raw),) = group_items(RESPONSES, items)
+    ((_, raw),) = openai_responses.group_items(items)
     back = parse_one(raw)
     assert (back.role, back.tool_call_id) == (said.role, said.tool_call_id)
     assert sayings(back) == sayings(said)

@@ -21,7 +21,7 @@ from app.common.errors import ValidationError
 from app.conversations.view import View
 from app.formats import reasoning_families
 from app.formats.message import FormatName
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from tests.domain.formats.sdk_fields import samples
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog, rows_of, third
 
@@ -49,7 +49,7 @@ def built(format: FormatName, sent: Mapping[str, Any]) -> list[Any]:
     """Append a message where a conversation may have it, and return the items of a payload."""
     rows = rows_of(RawLog([*before(format, sent), (format, dict(sent))]), format)
     view = View(reasoning_of=(reasoning_families.ANTHROPIC,))
-    assembler = ASSEMBLERS[format](view, third, defined_tools={"text"})
+    assembler = assembler_of(format)(view, third, defined_tools={"text"})
     for row in rows:
         assembler.add(row)
     assembler.finish()

@@ -15,8 +15,10 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
 from app.common.errors import ValidationError
-from app.formats import FORMATS, anthropic, gemini, openai_chat, openai_responses
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, clean
+from app.formats.openai_responses.items import call_types
+from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
 from tests.domain.formats.sdk_values import sdk_values
 from tests.judge import judge
 
@@ -34,7 +36,7 @@ def rendered(message: Message, format: FormatName) -> list[Any]:
             return [openai_chat.render(message, keep_reasoning=True)]
         case FormatName.OPENAI_RESPONSES:
             items = openai_responses.render(message, keep_reasoning=True)
-            openai_responses.call_types(items)
+            call_types(items)
             return items
         case FormatName.ANTHROPIC:
             role, blocks = anthropic.render(message, keep_reasoning=True)
@@ -49,7 +51,7 @@ def test_a_message_of_the_sdk_is_refused_or_rendered(format: FormatName, data: A
     """It crashes no format, and its own format sends nothing that the type does not allow."""
     raw = data.draw(sdk_values(HINTS[format]))
     try:
-        messages = FORMATS[format].parse(raw, "/m")
+        messages = PROVIDERS[format].parse(raw, "/m")
     except ValidationError:
         return
     for message in map(clean, messages):

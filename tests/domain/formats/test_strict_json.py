@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.json_structure import MAX_MESSAGE_VALUES
-from app.formats import json_fields, openai_shared
-from app.formats.message import ToolCall
+from app.formats import json_fields
+from app.formats.message import Message, Role, ToolCall
+from app.formats.registry import openai_chat
 from app.formats.tool_calls import (
     arguments_object,
     is_json,
@@ -71,4 +72,5 @@ def test_arguments_over_a_bound_are_not_parsed(text: str, monkeypatch: pytest.Mo
     call = ToolCall("c1", "f", text)
     assert arguments_object(text) is None and sent_as_object(text) == text
     assert json.loads(object_arguments(text)) == {"arguments": text}
-    assert openai_shared.adapt_call(call, {}).arguments == wrapped_arguments(text)
+    (sent,) = openai_chat.adapt(Message(Role.ASSISTANT, (call,))).calls
+    assert sent.arguments == wrapped_arguments(text)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.formats import FORMATS, ToolDefinition, anthropic, gemini, openai_chat, openai_responses
+from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import (
     File,
     FormatName,
@@ -25,6 +25,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
+from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
 from app.models.estimates import bytes_4, chars_2_5, chars_4, text_bytes_4
 from app.models.media import FILE_TOKENS, IMAGE_TOKENS
 from app.models.tokens import (
@@ -205,9 +206,9 @@ def test_formats_count_alike(message: Message) -> None:
     stored = count_message(ready, words).visible + media_overhead(
         FormatName.OPENAI_CHAT, ready, words
     )
-    for format_name, module in FORMATS.items():
+    for format_name, module in PROVIDERS.items():
         if counts_as_stored(ready, module.adapt(ready), format_name):
-            has_media = bool(openai_chat.tool_media(ready))
+            has_media = bool(openai_chat.apart(ready))
             assert has_media or count_rendered(format_name, ready, words) == stored
 
 

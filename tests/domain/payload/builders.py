@@ -21,7 +21,7 @@ from app.formats.message import FormatName
 from app.models.budget import Limits
 from app.models.limits import ModelInfo
 from app.payload.assembler import Assembler
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.policy.policy import (
     CompactionPolicy,
     Policy,
@@ -159,7 +159,7 @@ def cases(draw: st.DrawFn, formats: Any = FORMAT_NAMES) -> Case:
 
 def folded(case: Case, rows: Iterable[LogRow] | None = None) -> Assembler:
     """Fold rows, all the view shows by default, the way a cold build does."""
-    assembler = ASSEMBLERS[case.format](case.view, third)
+    assembler = assembler_of(case.format)(case.view, third)
     shown = list(case.shown if rows is None else rows)
     assembler.expect(shown)
     for row in shown:

@@ -25,8 +25,8 @@ from app.conversations.view import (
     View,
     spans_beside,
 )
-from app.formats import FORMATS, group_items
-from app.formats.gemini import STAND_IN_SIGNATURE
+from app.formats import PROVIDERS
+from app.formats.gemini.fields import STAND_IN_SIGNATURE
 from app.formats.message import (
     EMPTY_MESSAGE,
     NO_RESULT,
@@ -47,7 +47,7 @@ from app.payload.assembler import (
     Assembler,
     placeholder_of,
 )
-from app.payload.assemblers import ASSEMBLERS, BREAKPOINTS_JSON
+from app.payload.assemblers import BREAKPOINTS_JSON, assembler_of
 from app.payload.assemblers.anthropic import BREAKPOINT_JSON
 from app.payload.payload_items import PayloadItems, with_breakpoints
 from app.prompt.sections import DynamicTexts
@@ -93,10 +93,10 @@ def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
 def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:
     """Read items back into neutral messages; system text as a user's."""
     found: list[Message] = []
-    for _, raw in group_items(format, wire):
+    for _, raw in PROVIDERS[format].group_items(wire):
         is_system = raw.get("role") in ("system", "developer")
         answered: set[str] = set()
-        for read in FORMATS[format].parse({**raw, "role": "user"} if is_system else raw, ""):
+        for read in PROVIDERS[format].parse({**raw, "role": "user"} if is_system else raw, ""):
             if read.role is not Role.TOOL:
                 found.append(read)
                 continue
@@ -120,7 +120,7 @@ def items_of(
 ) -> list[dict[str, Any]]:
     """Fold raw chat messages and return the items."""
     rows = rows_of(RawLog([(CHAT, raw) for raw in raws]), format)
-    assembler = ASSEMBLERS[format](view, third)
+    assembler = assembler_of(format)(view, third)
     for made in rows:
         if view.shows(made.seq):
             assembler.add(made)
@@ -137,7 +137,7 @@ def items_in(
 
 def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
     """Fold a log for a format."""
-    assembler = ASSEMBLERS[format](view, third)
+    assembler = assembler_of(format)(view, third)
     rows = rows_of(log, format)
     assembler.expect(rows)
     for made in rows:
@@ -153,7 +153,7 @@ def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assem
 @QUICK
 def test_every_payload_is_valid_for_its_provider(case: Case) -> None:
     """Any view of any log, at any point of it, satisfies the provider's types and rules."""
-    assembler = ASSEMBLERS[case.format](case.view, third)
+    assembler = assembler_of(case.format)(case.view, third)
     for shown in case.shown:
         assembler.add(shown)
         assert issues(case, parsed(assembler.items())) == []
@@ -284,7 +284,7 @@ def essence(message: Message) -> tuple[Any, ...]:
 @QUICK
 def test_items_are_a_subsequence_of_the_log(case: Case) -> None:
     """Only log messages in their order, summaries, notes and synthetic results are sent."""
-    sources = [FORMATS[CHAT].adapt(clean(made.message())) for made in case.shown]
+    sources = [PROVIDERS[CHAT].adapt(clean(made.message())) for made in case.shown]
     own = {*case.view.summary_texts(), WINDOW_NOTE, START_NOTE, CONTINUE_NOTE, NO_RESULT}
     labels = ("[media from tool call ", "[result of tool call ", "[tool output trimmed; ref=")
     users = [essence(source) for source in sources if source.role is Role.USER]
@@ -309,7 +309,7 @@ def test_every_visible_user_message_is_complete(case: Case) -> None:
     sent = [essence(message) for message in messages_of(CHAT, parsed(folded(case).items()))]
     for made in case.shown:
         if made.role is Role.USER:
-            assert essence(FORMATS[CHAT].adapt(made.message())) in sent
+            assert essence(PROVIDERS[CHAT].adapt(made.message())) in sent
 
 
 def texts_in(format: FormatName, items: PayloadItems) -> list[str]:
@@ -392,7 +392,7 @@ def test_chat_never_replays_thinking() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
     rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
-    assembler = ASSEMBLERS[CHAT](EVERYTHING, third)
+    assembler = assembler_of(CHAT)(EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
@@ -452,7 +452,7 @@ def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
         row(5, result("b")),
         row(6, user("and?")),
     ]
-    assembler = ASSEMBLERS[GEMINI](EVERYTHING, third)
+    assembler = assembler_of(GEMINI)(EVERYTHING, third)
     told = []
     for made in rows:
         assembler.add(made)
@@ -577,7 +577,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
     """
     raws = [raw for n in range(60) for raw in (user(f"q{n}"), {**user("a"), "role": "assistant"})]
     rows = rows_of(RawLog([(ANTHROPIC, raw) for raw in raws]), ANTHROPIC)
-    assembler = ASSEMBLERS[ANTHROPIC](EVERYTHING, third)
+    assembler = assembler_of(ANTHROPIC)(EVERYTHING, third)
     for made in rows:
         assembler.add(made)
     items = assembler.items()
@@ -722,5 +722,5 @@ def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> 
     for made in case.rows:
         if made.role is Role.TOOL:
             message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
-            wire = [FORMATS[CHAT].adapt(message)]
+            wire = [PROVIDERS[CHAT].adapt(message)]
             assert 4 + third(wire[0].text) + third("x" * 40) <= MAX_PLACEHOLDER_TOKENS

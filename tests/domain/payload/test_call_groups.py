@@ -20,7 +20,7 @@ from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import NO_RESULT, FormatName
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import CONTINUE_NOTE, Assembler
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import ITEMS, asks, faults, result, user
@@ -113,7 +113,7 @@ def interleavings(draw: st.DrawFn) -> RawLog:
 
 def built(format: FormatName, rows: list[LogRow], late_through: int) -> Assembler:
     """Return an assembler with the rows of an epoch that began at a seq."""
-    assembler = ASSEMBLERS[format](View(late_through=late_through), third)
+    assembler = assembler_of(format)(View(late_through=late_through), third)
     assembler.expect(rows)
     for row in rows:
         assembler.add(row)
@@ -234,7 +234,7 @@ def test_only_results_follow_a_call_of_the_provider() -> None:
     before = {"role": "assistant", "content": [call, SEARCH]}
     wire, _ = wire_of(ANTHROPIC, user("hi"), before, answer, user("stop"))
     assert wire[1]["content"] == [call]
-    assembler = ASSEMBLERS[ANTHROPIC](View(spans=(Span(1, 2), Span(3, ENDLESS))), third)
+    assembler = assembler_of(ANTHROPIC)(View(spans=(Span(1, 2), Span(3, ENDLESS))), third)
     for row in rows_in(ANTHROPIC, user("hi"), {"role": "assistant", "content": [SEARCH]}, goes_on):
         if assembler.view.shows(row.seq):
             assembler.add(row)

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.view import View
-from app.formats import gemini, parse_tool
+from app.formats import parse_tool
 from app.formats.message import FormatName
-from app.payload.assemblers import ASSEMBLERS
+from app.formats.registry import gemini
+from app.payload.assemblers import assembler_of
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
@@ -36,7 +37,7 @@ WORDS = st.text(st.sampled_from("aZ9_-. :é李"), max_size=12)
 
 def items(log: RawLog, format: FormatName, view: View | None = None) -> list[Any]:
     """Return the items of a payload of the whole log."""
-    assembler = ASSEMBLERS[format](view or View(), third)
+    assembler = assembler_of(format)(view or View(), third)
     for row in rows_of(log, format):
         assembler.add(row)
     return list(map(json.loads, assembler.items().wire_items))

@@ -16,7 +16,7 @@ from app.conversations.view import View
 from app.formats.message import FormatName
 from app.models.tokenizer import TiktokenTokenizer
 from app.payload.assembler import Assembler
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
@@ -47,7 +47,7 @@ def judge(case: Case, assembler: Assembler) -> None:
 def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
     """Cold and warm, whole and reduced, in every format, each text of a payload is counted."""
     rows = [row for row in rows_of(case.log, case.format, COUNT) if case.view.shows(row.seq)]
-    assembler = ASSEMBLERS[case.format](case.view, COUNT, opening=TAIL)
+    assembler = assembler_of(case.format)(case.view, COUNT, opening=TAIL)
     for place, row in enumerate(rows):
         if place == cut:
             judge(case, assembler)  # a warm build goes on from here
@@ -90,7 +90,7 @@ def test_fields_sent_beside_a_text_are_counted(
     """Citations, annotations and unknown fields of a provider's own original cost tokens."""
     log = RawLog([(format, message) for message in messages])
     for wanted in FormatName:
-        assembler = ASSEMBLERS[wanted](View(), COUNT)
+        assembler = assembler_of(wanted)(View(), COUNT)
         for row in rows_of(log, wanted, COUNT):
             assembler.add(row)
         judge(Case(log, wanted, View(), 1), assembler)

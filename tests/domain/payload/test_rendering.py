@@ -28,7 +28,7 @@ from app.models.families import O200K
 from app.models.limits import ModelInfo
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.payload.assembler import MAX_BREAKPOINTS
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 from app.payload.payload_items import (
     BreakpointPosition,
     MisplacedBreakpoint,
@@ -337,7 +337,7 @@ def test_a_changed_prefix_changes_its_hash() -> None:
 
 def folded_empty(tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
     """Return the items of an empty view."""
-    return ASSEMBLERS[CHAT](View(spans=(Span(1, 2),)), third).items(tail)
+    return assembler_of(CHAT)(View(spans=(Span(1, 2),)), third).items(tail)
 
 
 def test_short_prefixes_are_not_marked() -> None:

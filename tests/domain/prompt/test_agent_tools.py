@@ -25,7 +25,7 @@ from app.blobs.preview import (
 )
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable
-from app.formats import FORMATS, ToolDefinition, parse_tool
+from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName, Role
 from app.prompt.agent_tool_calls import Call, parse_call, request_of
 from app.prompt.agent_tool_results import result_message, search_result_message
@@ -414,7 +414,7 @@ def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bo
     call = Call(call_id, READ_BYTES, {})
     for name in FormatName:
         raw = result_message(call, FormatName(name), text, is_error=is_error)
-        (message,) = FORMATS[name].parse(raw, "/m")
+        (message,) = PROVIDERS[name].parse(raw, "/m")
         assert message.role is Role.TOOL
         assert message.tool_call_id == call_id
         assert is_sendable(message.text)
@@ -468,7 +468,7 @@ def test_anthropic_gets_references_to_deferred_tools() -> None:
             {"type": "tool_reference", "tool_name": "get_time"},
         ],
     }
-    tools = FORMATS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
+    tools = PROVIDERS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
     called = {"role": "assistant", "content": [native(ANTHROPIC, TOOL_SEARCH, {"query": "x"})]}
     messages = [{"role": "user", "content": "Find it."}, called, message]
     assert refusals(ANTHROPIC, {"messages": messages, "tools": tools}) == []
@@ -505,5 +505,5 @@ def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
     """NUL and lone surrogates of a description reach no provider. [log.sendable-text]"""
     bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
     message = search_result_message(SEARCH_CALL, format, [bad], native=False)
-    for text in (json.dumps(FORMATS[format].tools_to_wire([bad])), json.dumps(message)):
+    for text in (json.dumps(PROVIDERS[format].tools_to_wire([bad])), json.dumps(message)):
         assert "\\ud800" not in text

@@ -20,7 +20,7 @@ from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
 from app.conversations.view import Span, count_in, spans_of
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (
     SourceMessage,
@@ -50,7 +50,7 @@ def groups(log: RawLog) -> list[list[tuple[FormatName, dict[str, Any]]]]:
     """Return the messages of a log, each call group together."""
     found: list[list[tuple[FormatName, dict[str, Any]]]] = []
     for format, raw in log.messages:
-        if not FORMATS[format].results(raw):
+        if not PROVIDERS[format].results(raw):
             found.append([])
         found[-1].append((format, raw))
     return found
@@ -162,7 +162,7 @@ def test_only_clashing_calls_are_renamed(
 
 
 def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Message]:
-    return [part for format, raw in messages for part in FORMATS[format].parse(raw, "")]
+    return [part for format, raw in messages for part in PROVIDERS[format].parse(raw, "")]
 
 
 @QUICK
@@ -234,8 +234,8 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
     copy = copy_of(SourceMessage("c", "m", RESPONSES, item), "id", SESSION_ID, {})
     assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
     assert copy["restored_from"]["timestamp"] == "2026-01-01"
-    (parsed,) = FORMATS[RESPONSES].parse(copy, "")
-    assert parsed == FORMATS[RESPONSES].parse(item, "")[0]
+    (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
+    assert parsed == PROVIDERS[RESPONSES].parse(item, "")[0]
 
 
 def test_a_result_identified_by_id_keeps_its_call() -> None:
@@ -244,7 +244,7 @@ def test_a_result_identified_by_id_keeps_its_call() -> None:
     copy = copy_of(
         SourceMessage("c", "m", RESPONSES, item), "copy", SESSION_ID, {"call_7": "call_8"}
     )
-    (parsed,) = FORMATS[RESPONSES].parse(copy, "")
+    (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
     assert parsed.tool_call_id == "call_8"
     assert copy["id"] == "copy"
 

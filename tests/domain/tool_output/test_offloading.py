@@ -24,7 +24,7 @@ from app.blobs.result_content import attached_ref
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.formats import FORMATS
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message
 from app.policy.policy import ToolOutputPolicy, ToolView
 
@@ -77,17 +77,17 @@ def result(content: Any, format: FormatName = CHAT, **more: Any) -> dict[str, An
 
 def holder_of(piece: Any, format: FormatName) -> Any:
     """Return the object that holds a result's content."""
-    return FORMATS[format].results(piece)[0][1]
+    return PROVIDERS[format].results(piece)[0][1]
 
 
 def key_of(format: FormatName) -> str:
     """Return the field that a result's content is in."""
-    return FORMATS[format].RESULT_KEY
+    return PROVIDERS[format].result_key
 
 
 def message_of(piece: Mapping[str, Any], format: FormatName = CHAT) -> Message:
     """Return the parsed message of a piece."""
-    (message,) = FORMATS[format].parse(piece, "")
+    (message,) = PROVIDERS[format].parse(piece, "")
     return message
 
 

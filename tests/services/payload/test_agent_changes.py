@@ -33,7 +33,7 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import GEMINI, RESPONSES, TOOLS
 
-FORMATS = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
+PROVIDERS = (CHAT, RESPONSES, ANTHROPIC, GEMINI)
 ITEMS = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 SECTIONS = [
     [],
@@ -71,7 +71,7 @@ STEPS = st.lists(
         st.none() | CHANGES,
         st.sampled_from([None, "user", "says", "result"]),
         st.sampled_from([0, 2, 2, 2, 90]),
-        st.lists(st.sampled_from(FORMATS), min_size=1, max_size=2, unique=True),
+        st.lists(st.sampled_from(PROVIDERS), min_size=1, max_size=2, unique=True),
         st.integers(0, 2),
     ),
     min_size=3,

@@ -14,7 +14,7 @@ from tests.services.fakes import ANTHROPIC, CHAT, Build, Harness, asks, result, 
 from tests.services.payload.builders import ASKS, TOOLS, check
 
 READ_LINES, GREP, READ_BYTES, *_ = AGENT_TOOL_NAMES
-FORMATS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
+PROVIDERS = pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
 LONG = "".join(f"line {number} of a long output\n" for number in range(4000))
 WINDOW = {"budget": {"context_window": 60_000, "max_output_tokens": 1000}}
 
@@ -33,7 +33,7 @@ async def with_long_result(harness: Harness, **policy: Any) -> str:
     return cid
 
 
-@FORMATS
+@PROVIDERS
 async def test_a_turn_brings_the_tools_that_a_cut_result_needs(
     harness: Harness, format: Any
 ) -> None:
@@ -58,7 +58,7 @@ async def test_a_turn_brings_the_tools_that_a_cut_result_needs(
         check(turn, exact=format is CHAT)
 
 
-@FORMATS
+@PROVIDERS
 async def test_own_tools_stand_beside_the_callers_from_the_start(
     harness: Harness, format: Any
 ) -> None:
@@ -84,7 +84,7 @@ async def test_own_tools_stand_beside_the_callers_from_the_start(
     assert "tools_changed" not in reasons
 
 
-@FORMATS
+@PROVIDERS
 async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -> None:
     """Once added they stay, and every later payload extends the one before [agent-tools.auto]."""
     cid = await with_long_result(harness)
@@ -97,7 +97,7 @@ async def test_tools_are_stable_inside_an_epoch(harness: Harness, format: Any) -
             assert later.stable[: len(first.stable)] == first.stable
 
 
-@FORMATS
+@PROVIDERS
 async def test_tools_stay_after_an_automatic_compaction(harness: Harness, format: Any) -> None:
     """The tools of placeholders and of the usage note stay without either. [agent-tools.stay]"""
     own = {

@@ -14,7 +14,7 @@ from tests.domain.payload.builders import faults
 from tests.services.fakes import Harness, asks, result, says, user
 from tests.services.payload.builders import MODELS, built
 
-STEPS, FORMATS = 40, list(MODELS)
+STEPS, PROVIDERS = 40, list(MODELS)
 SMALL = {"context_window": 4_000, "max_output_tokens": 500}
 
 
@@ -45,7 +45,7 @@ async def test_the_newest_user_message_is_in_every_payload(
         await harness.append(cid, *said, asks(*ids), *results)
         if mode == "background" and strategy not in ("full_history", "sliding_window"):
             await harness.work(cid)
-        format = FORMATS[step % len(FORMATS)]
+        format = PROVIDERS[step % len(PROVIDERS)]
         answer = await built(harness, cid, RequestSettings(format, MODELS[format]))
         text = json.dumps(answer["payload"])
         assert "BEGINNING of the task" in text and "of the task  ENDING" in text, step

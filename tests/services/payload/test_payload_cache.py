@@ -13,14 +13,14 @@ from app.conversations.messages.row import LogRow
 from app.conversations.turns import entry
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import FormatName, Role
-from app.payload.assemblers import ASSEMBLERS
+from app.payload.assemblers import assembler_of
 
 VIEW = View(spans=(Span(1, ENDLESS),))
 
 
 def window(name: str, size: int = 0) -> CachedPayload:
     """Return a window of one message with so much text."""
-    assembler = ASSEMBLERS[FormatName.OPENAI_CHAT](VIEW, len)
+    assembler = assembler_of(FormatName.OPENAI_CHAT)(VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
     assembler.add(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
     return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])

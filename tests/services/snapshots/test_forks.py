@@ -33,7 +33,7 @@ from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
 from app.database.connections import Statement
-from app.database.tables import metadata
+from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -243,7 +243,7 @@ def test_every_column_is_copied() -> None:
         "blobs": {"object_key"},
     }
     for table, names in COPIED.items():
-        columns = {column.name for column in metadata.tables[table].columns}
+        columns = TABLES[table].columns.keys()
         assert {*names} | own.get(table, set()) | {"conversation_id"} == columns, table
 
 
@@ -538,7 +538,7 @@ async def test_a_deleted_fork_leaves_no_rows(
     record = "INSERT INTO redactions (conversation_id, seq, message_id) VALUES ($1, 1, 'm')"
     await connection.execute(record, cid)
     copy = await fork(harness, cid)
-    tables = [table.name for table in metadata.sorted_tables if "conversation_id" in table.columns]
+    tables = [name for name, table in TABLES.items() if "conversation_id" in table.columns]
 
     async def counted(conversation_id: str) -> dict[str, int]:
         query = "SELECT count(*) FROM {} WHERE conversation_id = $1"
@@ -611,9 +611,9 @@ async def test_a_failed_fork_leaves_no_rows(
         broken.setattr(ForkRepository, sentence, fail)
         with pytest.raises(ServiceUnavailable):
             await fork(harness, cid, **asked)
-    for table in metadata.sorted_tables:
+    for name, table in TABLES.items():
         if "conversation_id" in table.columns:
-            query = f"SELECT count(*) FROM {table.name} WHERE conversation_id = $1"
+            query = f"SELECT count(*) FROM {name} WHERE conversation_id = $1"
             assert await connection.fetchval(query, own) == 0
     assert await fork(harness, cid, **asked) == own
 

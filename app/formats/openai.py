@@ -1,0 +1,90 @@
+"""What the two formats of OpenAI share: content, images, files and audio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from app.common.errors import ValidationError
+from app.formats import base64_media, inline_media, json_fields, labels
+from app.formats.base import Provider
+from app.formats.json_fields import Fields
+from app.formats.message import OPENAI_FORMATS, File, Image, Opaque, Part, Text
+
+
+class OpenAIProvider(Provider):
+    """A format whose messages are items, with text as a string or as parts."""
+
+    details: ClassVar[tuple[str, ...]]
+    """The values of an image's `detail`."""
+    has_file_urls: ClassVar[bool] = False
+
+    def _parse_parts(
+        self, message: Fields, key: str, parse_part: Callable[[Fields], Part]
+    ) -> tuple[Part, ...]:
+        """Read a content: a string or a list of parts."""
+        match message.get(key):
+            case str(text):
+                return (Text(text),)
+            case list():
+                return tuple(map(parse_part, message.objects(key)))
+            case value:
+                detail = f"must be a string or a list of parts, not {json_fields.json_type(value)}"
+                raise message.error(key, detail)
+
+    def _parse_file(self, file: Fields) -> File:
+        name = file.optional_text("filename")
+        if file_data := file.optional_text("file_data"):
+            if base64_media.is_web_url(file_data):
+                return File(url=file_data.strip(), name=name, format=self.name)
+            media_type, data = base64_media.split_data_url(file_data) or (None, file_data)
+            return File(media_type=media_type, data=data, name=name)
+        if self.has_file_urls and (url := file.optional_text("file_url")):
+            return File(url=url, name=name)
+        if file_id := file.optional_text("file_id"):
+            return File(file_id=file_id, name=name, format=self.name)
+        fields = "file_data, file_url or file_id" if self.has_file_urls else "file_data or file_id"
+        raise ValidationError.at(file.at, f"must have {fields}")
+
+    def _parse_audio(self, part: Fields) -> Opaque | Text:
+        """Read an `input_audio` part; a label stands for data that nobody can read."""
+        block = part.json(*json_fields.CACHE_MARKS)
+        data = json_fields.text_in(block.get("input_audio"), "data")
+        if not data:
+            return Opaque(block, self.name)
+        if (strict := base64_media.strict_base64(data)) is None:
+            return Text("[audio: unreadable data]", stands_for=("audio",))
+        return Opaque(block | {"input_audio": {**block["input_audio"], "data": strict}}, self.name)
+
+    def _adapt_image(self, image: Image) -> Image | Text:
+        """Return an image with a media type and a detail of the format, or the label of one."""
+        detail = image.detail if image.detail in self.details else None
+        if image.data is None and not image.url:
+            return labels.label_for(image)
+        media_type = image.media_type
+        if image.data is not None:
+            media_type = inline_media.media_type_of(image) or "image/png"
+        if (media_type, detail) == (image.media_type, image.detail):
+            return image
+        return replace(image, media_type=media_type, detail=detail)
+
+    def _adapt_file(self, file: File) -> File | Text:
+        """Return a document with a name and a media type, as text, or its label."""
+        if file.data is not None:
+            media_type = inline_media.media_type_of(file) or "application/octet-stream"
+            if media_type.startswith(("audio/", "video/")):
+                return labels.label_for(file)
+            if file.name and media_type == file.media_type:
+                return file
+            return replace(file, name=file.name or "document", media_type=media_type)
+        return labels.document_text(file) or self._adapt_file_source(file)
+
+    def _adapt_file_source(self, file: File) -> File | Text:
+        """Return a file by its id or URL as the format takes it, or its label."""
+        return file if self.is_uploaded(file) else labels.label_for(file)
+
+    @staticmethod
+    def is_uploaded(file: File) -> bool:
+        """Whether a file has an id of OpenAI's, which is valid in both formats."""
+        return file.file_id is not None and file.format in OPENAI_FORMATS
