@@ -12,15 +12,13 @@ from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
 from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
-from app.conversations.conversation import Conversation
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
-from app.conversations.messages import append_statements
 from app.conversations.messages.redactions_repository import RedactionRepository
-from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.messages.transcripts_repository import TranscriptRepository
 from app.conversations.repository import ConversationRepository
-from app.conversations.rows import SettingsCache
+from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
 from app.conversations.search.tenant_repository import TenantSearchRepository
 from app.conversations.windows.repository import ActiveWindowRepository
@@ -42,8 +40,7 @@ from app.work.repository import JobRepository
 FREQUENT = (
     READ,
     ADD_EPOCH,
-    append_statements.APPENDS[True, False, False],
-    append_statements.APPENDS[False, False, False],
+    APPEND,
     api_keys.FIND,
     api_keys.EXISTS,
     limits.FIND,
@@ -103,9 +100,9 @@ class Database:
         self._store = store
         self._settings_cache = SettingsCache(window_defaults)
 
-    def cached_conversation(self, tenant_id: str, conversation_id: str) -> Conversation | None:
-        """Return the conversation as this process last read it, which may be outdated."""
-        return self._settings_cache.get(tenant_id, conversation_id).conversation
+    def cached_settings(self, tenant_id: str, conversation_id: str) -> CachedSettings | None:
+        """Return the settings as this process last read them, which may be outdated."""
+        return self._settings_cache.get(tenant_id, conversation_id)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Repositories]:

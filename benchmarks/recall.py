@@ -21,7 +21,7 @@ from time import perf_counter
 import uvloop
 
 from app.composition import Parts, new_id
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.settings import StoredSettings
 from app.database.migrate import migrate

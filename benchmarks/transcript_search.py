@@ -20,7 +20,7 @@ import asyncpg
 import uvloop
 
 from app.composition import Parts, new_id
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.settings import StoredSettings
 from app.database.migrate import migrate

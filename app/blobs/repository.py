@@ -13,6 +13,7 @@ from app.blobs.blobs import Blob, StoredChunk
 from app.common.errors import NotFound
 from app.common.sendable import sendable
 from app.database.repository import Repository
+from app.database.sql import read
 
 _CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
 
@@ -29,14 +30,14 @@ class BlobRepository(Repository):
         """Return the blobs that exist, collected or not."""
         sendable_refs = [ref for ref in refs if sendable(ref) is ref]
         rows = await self._session.all(
-            sql.FIND, conversation_id=UUID(conversation_id), refs=sendable_refs
+            sql.FIND, conversation_id=conversation_id, refs=sendable_refs
         )
         return [_blob_from(row) for row in rows]
 
     async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
         """Return blobs that were not collected, newest first, after the one with id `before`."""
         rows = await self._session.all(
-            sql.PAGE, conversation_id=UUID(conversation_id), limit=limit, before=_sendable(before)
+            sql.PAGE, conversation_id=conversation_id, limit=limit, before=_sendable(before)
         )
         return [_blob_from(row) for row in rows]
 
@@ -45,8 +46,8 @@ class BlobRepository(Repository):
         begun = await self._session.run(
             sql.BEGIN_UPLOAD,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
-            content_id=UUID(content_id),
+            conversation_id=conversation_id,
+            content_id=content_id,
         )
         return begun == 1
 
@@ -56,8 +57,8 @@ class BlobRepository(Repository):
         """Store more chunks of an unfinished upload; none if it was dropped."""
         await self._session.run(
             sql.ADD_CHUNKS,
-            conversation_id=UUID(conversation_id),
-            content_id=UUID(content_id),
+            conversation_id=conversation_id,
+            content_id=content_id,
             **_chunk_parameters([(content_id, chunk) for chunk in chunks]),
         )
 
@@ -69,8 +70,8 @@ class BlobRepository(Repository):
         """
         row = await self._session.first(
             sql.END_UPLOAD,
-            conversation_id=UUID(conversation_id),
-            content_id=UUID(blob.content_id),
+            conversation_id=conversation_id,
+            content_id=blob.content_id,
             **_blob_parameters([blob]),
         )
         if row is None or not row["is_alive"]:
@@ -88,6 +89,29 @@ class BlobRepository(Repository):
             # The first statement does not see chunks added while it waited for the upload's lock.
             await self._session.run(sql.DROP_CHUNKS, **upload)
 
+    async def add_to_messages(
+        self,
+        conversation_id: str,
+        stored: Sequence[tuple[Blob, Sequence[StoredChunk]]],
+        uses: Sequence[tuple[str, int]],
+    ) -> None:
+        """Store blobs with their chunks, and which blob is used at which seq.
+
+        The conversation must be locked.
+        """
+        # The same order in every statement prevents deadlocks.
+        ordered = sorted(stored, key=lambda pair: pair[0].id)
+        await self._session.run(
+            sql.ADD_TO_MESSAGES,
+            conversation_id=UUID(conversation_id),
+            **_blob_parameters([blob for blob, _ in ordered]),
+            **_chunk_parameters(
+                [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
+            ),
+            use_ids=[ref for ref, _ in uses],
+            use_seqs=[seq for _, seq in uses],
+        )
+
     async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
         """Mark blobs as referred to by messages; the conversation must be locked."""
         await self._session.run(sql.ATTACH, conversation_id=UUID(conversation_id), refs=list(refs))
@@ -98,12 +122,12 @@ class BlobRepository(Repository):
         """Return up to `count` chunks from number `first` on, in order."""
         rows = await self._session.all(
             sql.CHUNKS,
-            conversation_id=UUID(conversation_id),
-            content_id=UUID(content_id),
+            conversation_id=conversation_id,
+            content_id=content_id,
             first=first,
             count=count,
         )
-        return [StoredChunk(*row) for row in rows]
+        return [read(StoredChunk, row) for row in rows]
 
     async def chunk_before_line(
         self, conversation_id: str, content_id: str, line: int
@@ -114,12 +138,9 @@ class BlobRepository(Repository):
         is at least 1. None if there are no chunks.
         """
         row = await self._session.first(
-            sql.CHUNK_BEFORE_LINE,
-            conversation_id=UUID(conversation_id),
-            content_id=UUID(content_id),
-            line=line,
+            sql.CHUNK_BEFORE_LINE, conversation_id=conversation_id, content_id=content_id, line=line
         )
-        return (row["number"], row["newlines"]) if row is not None else None
+        return tuple(row) if row is not None else None
 
     async def collectable(
         self, conversation_id: str, uploaded_before: datetime | None, *, compacted: bool
@@ -132,7 +153,7 @@ class BlobRepository(Repository):
         """
         rows = await self._session.all(
             sql.COLLECTABLE,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             uploaded_before=uploaded_before,
             compacted=compacted,
         )
@@ -140,7 +161,7 @@ class BlobRepository(Repository):
 
     async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
         """Delete the bytes of blobs but not their rows; the lock of `collectable` must be held."""
-        await self._session.run(sql.COLLECT, conversation_id=UUID(conversation_id), refs=list(refs))
+        await self._session.run(sql.COLLECT, conversation_id=conversation_id, refs=list(refs))
 
     async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
         """Return tenant and conversation ids that a scheduled collection has to visit.
@@ -155,36 +176,20 @@ class BlobRepository(Repository):
     async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
         """Return the content ids of unfinished uploads that began before that time."""
         rows = await self._session.all(
-            sql.STALE_UPLOADS, conversation_id=UUID(conversation_id), begun_before=begun_before
+            sql.STALE_UPLOADS, conversation_id=conversation_id, begun_before=begun_before
         )
         return [str(row["content_id"]) for row in rows]
 
     async def mark_swept(self, conversation_id: str) -> None:
         """Record that a collection has visited the conversation since its last compaction."""
-        await self._session.run(sql.SWEPT, conversation_id=UUID(conversation_id))
+        await self._session.run(sql.SWEPT, conversation_id=conversation_id)
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
         """Whether a blob that is not collected or an unfinished upload has this id."""
         row = await self._session.first(
-            sql.HOLDS_CONTENT, conversation_id=UUID(conversation_id), content_id=UUID(content_id)
+            sql.HOLDS_CONTENT, conversation_id=conversation_id, content_id=content_id
         )
         return row is not None and row["is_held"]
-
-
-def append_parameters(
-    stored: Sequence[tuple[Blob, Sequence[StoredChunk]]], uses: Sequence[Sequence[str]]
-) -> dict[str, Any]:
-    """Return the parameters of `BLOB_CTES`; `uses` has the blob ids of each message."""
-    numbered_refs = [(ref, position) for position, refs in enumerate(uses, start=1) for ref in refs]
-    # The same order in every statement prevents deadlocks.
-    ordered = sorted(stored, key=lambda pair: pair[0].id)
-    chunks = [(blob.content_id, chunk) for blob, chunks in ordered for chunk in chunks]
-    return {
-        **_blob_parameters([blob for blob, _ in ordered]),
-        **_chunk_parameters(chunks),
-        "use_ids": [ref for ref, _ in numbered_refs],
-        "use_positions": [position for _, position in numbered_refs],
-    }
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:

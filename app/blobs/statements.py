@@ -58,11 +58,11 @@ _OR_RENEW = f"""ON CONFLICT (conversation_id, blob_id) DO UPDATE
 
 
 def _blobs_stored(source: str, attached: str) -> str:
-    """Return a CTE that stores blobs; it needs a row of the CTE `source`."""
+    """Return a CTE that stores blobs; it needs a row of the CTE in `source`, as `ended, `."""
     return f"""blobs_stored AS (
             {_INSERT_BLOB}
             SELECT :conversation_id, blob.*, {attached}
-            FROM {source}, unnest(
+            FROM {source}unnest(
                 CAST(:blob_ids AS text[]), CAST(:blob_contents AS uuid[]),
                 CAST(:blob_sizes AS bigint[]), CAST(:blob_lines AS bigint[]),
                 CAST(:blob_hashes AS text[]), CAST(:blob_types AS text[]),
@@ -73,25 +73,19 @@ def _blobs_stored(source: str, attached: str) -> str:
         )"""
 
 
-_CHUNKS_STORED = f"""chunks_stored AS (
+ADD_TO_MESSAGES = Statement(
+    f"""
+        WITH {_blobs_stored("", "true")}, chunks_stored AS (
             {_insert_chunks("")}
             WHERE chunk.content_id IN (SELECT content_id FROM blobs_stored)
             ON CONFLICT DO NOTHING
-        )"""
-
-_USES_STORED = """uses_stored AS (
-            INSERT INTO blob_uses (conversation_id, blob_id, seq)
-            SELECT :conversation_id, used.blob_id,
-                moved.head_seq - cardinality(CAST(:ids AS text[])) + used.position
-            FROM moved, unnest(CAST(:use_ids AS text[]), CAST(:use_positions AS bigint[]))
-                AS used (blob_id, position)
-            ON CONFLICT DO NOTHING
-        )"""
-
-BLOB_CTES = f"{_blobs_stored('moved', 'true')}, {_CHUNKS_STORED}, {_USES_STORED}"
-"""CTEs with which an append stores its messages' blobs, if the CTE `moved` has a row."""
-
-
+        )
+        INSERT INTO blob_uses (conversation_id, blob_id, seq)
+        SELECT :conversation_id, used.*
+        FROM unnest(CAST(:use_ids AS text[]), CAST(:use_seqs AS bigint[])) AS used
+        ON CONFLICT DO NOTHING
+        """
+)
 BEGIN_UPLOAD = Statement(
     f"""
         WITH alive AS (
@@ -124,7 +118,7 @@ END_UPLOAD = Statement(
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = :conversation_id AND u.content_id = :content_id
             RETURNING u.content_id
-        ), {_blobs_stored("ended", "false")}, dropped AS (
+        ), {_blobs_stored("ended, ", "false")}, dropped AS (
             DELETE FROM blob_chunks c USING blobs_stored
             WHERE c.conversation_id = :conversation_id AND c.content_id = :content_id
                 AND blobs_stored.content_id <> :content_id

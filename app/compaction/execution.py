@@ -13,7 +13,6 @@ from app.compaction.runs import (
     CompactRequest,
     ExecutedPlan,
     merged_summary,
-    nothing_done,
 )
 from app.compaction.sent_payloads import SentPayloads
 from app.compaction.summaries.answer import SummaryResult
@@ -25,18 +24,16 @@ from app.compaction.summaries.statements.merging import merged_unlisted, without
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import (
     Summariser,
+    SummaryTask,
     read_user_messages,
     summarise_paged,
     summarise_payload,
 )
 from app.compaction.summary_budget import (
     LABEL_TOKENS,
-    MAX_MODEL_SUMMARY_TOKENS,
-    expected_summary_tokens,
     tree_node_text_limit,
 )
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import CompactResult
 from app.conversations.plans import CompactionPlan
 from app.conversations.view import (
     ENDLESS,
@@ -47,12 +44,11 @@ from app.conversations.view import (
     spans_through,
     union,
 )
-from app.conversations.views import agent_tools_tokens, summary_message_tokens, view_summary_tokens
+from app.conversations.views import summary_message_tokens, view_summary_tokens
 from app.formats.message import Message
 from app.models.tokens import CountText
 from app.repositories import Database
 
-DRY_RUN = "dry run"
 MAX_REPLANNED = 2_000
 """Of more messages a summary is made once only: reading them takes most of the time."""
 MIN_SPARE = 0.1
@@ -137,17 +133,17 @@ class PlanExecutor:
         source = run.source
         view, state = source.view, source.state
         new_spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
-        previous = "\n\n".join(summary.text for summary in view.summaries) or None
         scope = replace(
             self._scope(run, hidden),
-            earlier_tokens=state.hidden_tokens - state.outside_tokens if previous else 0,
+            earlier_tokens=state.hidden_tokens - state.outside_tokens if view.summaries else 0,
             earlier_start=view.summarised.start if view.summarised is not None else 0,
             unlisted=await self._unlisted(run),
         )
         max_tokens = run.summary_limit(plan) - LABEL_TOKENS
-        result = await self._payload_summary(
-            run, plan, new_spans, previous, max_tokens, scope
-        ) or await self._summary_of(run, plan, new_spans, previous, max_tokens, scope, retains=True)
+        task = self._task(run, plan, new_spans, max_tokens, scope, extends=True)
+        result = await self._payload_summary(run, task)
+        if result is None:
+            result = await summarise_paged(self._database, self._summariser, task)
         sources = tuple(summary.span for summary in view.summaries)
         level = max((summary.level for summary in view.summaries), default=1)
         tokens = summary_message_tokens(result.text, source.resolved.count)
@@ -196,7 +192,8 @@ class PlanExecutor:
                     shown_after=(),
                     kept_tokens=_kept_room(nodes, room, resolved.count),
                 )
-                result = await self._summary_of(run, plan, parts, None, max_tokens, scope)
+                task = self._task(run, plan, parts, max_tokens, scope)
+                result = await summarise_paged(self._database, self._summariser, task)
             except ServiceUnavailable:
                 if not made or hidden is None:
                     raise
@@ -270,67 +267,47 @@ class PlanExecutor:
             nodes[first:end] = [made[-1]]
         return made
 
-    async def _summary_of(
+    def _task(
         self,
         run: CompactionRun,
         plan: CompactionPlan,
         spans: Sequence[Span],
-        previous: str | None,
         max_tokens: int,
         scope: SummaryScope,
         *,
-        retains: bool = False,
-    ) -> SummaryResult:
-        model = self.model(run.source, run.request)
-        return await summarise_paged(
-            self._database,
-            self._summariser,
+        extends: bool = False,
+    ) -> SummaryTask:
+        """Return the summary to make of some spans; it `extends` the current ones or is apart."""
+        view = run.source.view
+        previous = "\n\n".join(summary.text for summary in view.summaries) if extends else ""
+        return SummaryTask(
             run.conversation_id,
             spans,
-            previous,
-            summary_request(run, retains=retains),
-            model,
-            max_tokens if model is None else min(max_tokens, MAX_MODEL_SUMMARY_TOKENS),
+            previous or None,
+            summary_request(run, retains=extends),
+            self.model(run.source, run.request),
+            max_tokens,
             run.calls,
             scope,
-            verbatim_seqs=frozenset(plan.unhidden_seqs),
-            retained=run.source.view.retain if retains else None,
+            frozenset(plan.unhidden_seqs),
+            view.retain if extends else None,
         )
 
-    async def _payload_summary(
-        self,
-        run: CompactionRun,
-        plan: CompactionPlan,
-        spans: Sequence[Span],
-        previous: str | None,
-        max_tokens: int,
-        scope: SummaryScope,
-    ) -> SummaryResult | None:
+    async def _payload_summary(self, run: CompactionRun, task: SummaryTask) -> SummaryResult | None:
         """Return a summary by the agent's own model that reads its payload, None without one.
 
         Then `run.calls` has the reason, and a transcript is summarised instead. [summary.prefix]
         """
         if not run.wants_prefix:
             return None
-        found = await self._payloads.find(run.source, spans, run.request.model, self._summariser)
+        found = await self._payloads.find(
+            run.source, task.spans, run.request.model, self._summariser
+        )
         if isinstance(found, PrefixProblem):
             run.calls.prefix_problem = found
             return None
         try:
-            return await summarise_payload(
-                self._database,
-                self._summariser,
-                run.conversation_id,
-                found,
-                spans,
-                previous,
-                summary_request(run, retains=True),
-                min(max_tokens, MAX_MODEL_SUMMARY_TOKENS),
-                run.calls,
-                scope,
-                verbatim_seqs=frozenset(plan.unhidden_seqs),
-                retained=run.source.view.retain,
-            )
+            return await summarise_payload(self._database, self._summariser, task, found)
         except ServiceUnavailable as error:
             run.calls.prefix_problem = error.facts["reason"]
             return None
@@ -392,55 +369,3 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         instructions=run.request.instructions,
         template=policy.summary_template,
     )
-
-
-def estimated_result(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> CompactResult:
-    """Return the result of a plan with an expected size of the summaries by a model.
-
-    [compaction.dry-run]
-    """
-    source, resolved = run.source, run.source.resolved
-    if plan.chunks:
-        summaries, retain = _expected_tree(run, plan), source.view.retain
-    else:
-        summaries = [_expected_summary(run, plan, hidden)]
-        retain = "" if summary_request(run, retains=True).wants_retain else None
-    view = run.view_after(plan, summaries, retain)
-    shown_tokens = sum(entry.tokens for entry in source.shown_in(view))
-    summary_tokens = sum(summary.tokens for summary in view.summaries)
-    summary_tokens += resolved.count(view.note) if view.note is not None else 0
-    tools = agent_tools_tokens(
-        resolved,
-        source.state,
-        has_placeholders=view.results_cleared_through > 0,
-        hides_messages=True,
-    )
-    return replace(
-        nothing_done(run, DRY_RUN, plan.steps),
-        after_tokens=resolved.usage(shown_tokens, summary_tokens, tools).total,
-        after_msg_count=source.messages_in(view),
-        summary_range=(hidden.start, hidden.end) if view.summaries else None,
-        summary_tokens=summary_tokens,
-        estimated=True,
-    )
-
-
-def _expected_summary(run: CompactionRun, plan: CompactionPlan, hidden: Span) -> Summary:
-    source = run.source
-    limit = min(run.summary_limit(plan) - LABEL_TOKENS, MAX_MODEL_SUMMARY_TOKENS)
-    max_tokens = min(limit, plan.freed_tokens + source.state.summary_tokens)
-    return Summary(hidden, "", expected_summary_tokens(source.active, run.strategy, max_tokens))
-
-
-def _expected_tree(run: CompactionRun, plan: CompactionPlan) -> list[Summary]:
-    source, resolved = run.source, run.source.resolved
-    chunks = tree_chunks(plan, source.view, resolved.policy.tree_summary.chunk_size)
-    room = run.summary_limit(plan)
-    max_tokens = min(tree_node_text_limit(room), plan.freed_tokens // max(len(chunks), 1))
-    tokens = expected_summary_tokens(source.active, run.strategy, max_tokens)
-    levels = resolved.policy.tree_summary.levels
-    nodes = [*source.view.summaries, *(Summary(chunk, "", tokens) for chunk in chunks)]
-    while merge := run.next_merge(nodes, room):
-        first, end = merge
-        nodes[first:end] = [merged_summary(nodes[first:end], "", tokens, levels)]
-    return nodes

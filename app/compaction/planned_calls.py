@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from app.conversations.compaction_results import PlannedCall
+from app.conversations.compaction_results import PlannedCall, PromptMessage
 from app.conversations.ports import Tokenizer
 from app.formats.message import FormatName
 from app.models.model_calls import Completion, ModelCall
@@ -77,7 +78,7 @@ class CallNotes:
         if self.max_bytes >= 0:
             planned = PlannedCall(
                 call.model,
-                messages,
+                cast("tuple[PromptMessage, ...]", messages),
                 tokens,
                 call.max_tokens,
                 completion.cost(call.info),

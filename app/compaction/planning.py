@@ -31,9 +31,11 @@ from app.conversations.plans import (
     HistoryBudget,
     NoCompaction,
     SlidingCut,
+    oldest_cleared,
     placeholder_tokens_of,
     tokens_hidden_by,
     tokens_of,
+    with_cleared,
 )
 from app.conversations.turns import Entry, never_cleared
 from app.conversations.view import WHOLE, Span, View, overlap
@@ -93,10 +95,14 @@ class CompactionInput:
             shown = self._shown[view] = shown_entries(self.entries, view)
         return shown
 
-    def tokens_in(self, view: View) -> int:
-        """Return the maximum tokens of a payload that shows this view of the same log."""
+    def tokens_in(self, view: View, summary_tokens: int | None = None) -> int:
+        """Return the maximum tokens of a payload that shows this view of the same log.
+
+        `summary_tokens` are those of its summaries where their texts are not written yet.
+        """
         history_tokens = sum(entry.tokens for entry in self.shown_in(view))
-        summary_tokens = view_summary_tokens(view, self.resolved.count)
+        if summary_tokens is None:
+            summary_tokens = view_summary_tokens(view, self.resolved.count)
         tool_tokens = agent_tools_tokens(
             self.resolved,
             self.state,
@@ -194,7 +200,8 @@ class _Planner:
         if not (options.forced or self._is_within_target):
             # Just above the target, a plan down to it would free less than `min_gain`.
             lowered_target = math.floor(self._current_tokens - self._min_gain)
-            budget = replace(budget, target=min(budget.target, lowered_target))
+            lowered = min(budget.target, lowered_target)
+            budget = replace(budget, target=lowered, policy_target=budget.target)
         self._budget = budget
 
     def plan(self) -> NoCompaction | CompactionPlan:
@@ -251,17 +258,22 @@ class _Planner:
                 break
             self._reserve = needed
             gentler_plan = self._plan()
-            # The limit of preserved user messages is a share of the history's target: a larger
-            # target preserves more of them, which may exceed it.
-            shown_tokens = tokens_of(self._entries) - _freed_by(gentler_plan)
-            is_met = replace(self._budget, summary=needed).meets_target(shown_tokens)
-            if isinstance(gentler_plan, NoCompaction) or not is_met:
+            if isinstance(gentler_plan, NoCompaction) or not self._is_met_by(gentler_plan):
                 self._reserve = reserve
                 break
             if gentler_plan == plan:
                 break
             plan = gentler_plan
         return plan
+
+    def _is_met_by(self, plan: CompactionPlan) -> bool:
+        """Whether the target holds what a plan leaves and its own tree.
+
+        A larger history's target preserves more user messages, which may exceed it, and fewer
+        hidden messages may make one chunk more.
+        """
+        budget = replace(self._budget, summary=self._tree_tokens(plan))
+        return budget.meets_target(tokens_of(self._entries) - plan.freed_tokens)
 
     def _with_results_cleared(
         self, plan: NoCompaction | CompactionPlan
@@ -287,13 +299,7 @@ class _Planner:
         through = _cleared_through(plan, self._entries, goal) if can_clear else 0
         if not through:
             return plan
-        kept = never_cleared(self._entries)
-        cleared = [
-            replace(item, tokens=item.placeholder_tokens)
-            if item.seq <= through and item.seq not in kept
-            else item
-            for item in self._entries
-        ]
+        cleared = with_cleared(self._entries, through, never_cleared(self._entries))
         return _after_clearing(self._plan(cleared), self._entries, cleared, through)
 
     def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
@@ -389,15 +395,16 @@ def _cleared_through(
         hidden, through = plan.hidden, plan.results_cleared_through
     tokens = tokens_of(entries) - _freed_by(plan)
     last_said = max((item.seq for item in entries if item.role is Role.ASSISTANT), default=0)
-    kept, cleared_through = never_cleared(entries), 0
-    for item in entries:
-        if goal.meets_target(tokens) or item.seq > last_said:
-            break
-        is_hidden = hidden is not None and hidden.holds(item.seq)
-        if item.clearable and item.seq > through and not is_hidden and item.seq not in kept:
-            tokens -= item.tokens - item.placeholder_tokens
-            cleared_through = item.seq
-    return cleared_through
+    kept = never_cleared(entries)
+    clearable = (
+        item
+        for item in entries
+        if item.clearable
+        and through < item.seq <= last_said
+        and item.seq not in kept
+        and not (hidden is not None and hidden.holds(item.seq))
+    )
+    return oldest_cleared(clearable, lambda freed: goal.meets_target(tokens - freed))
 
 
 def _after_clearing(

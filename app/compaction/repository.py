@@ -6,48 +6,32 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import PROVIDER_ITEM_SUMMARY, Compaction, ViewState
+from app.conversations.compaction_receipt import (
+    FACTS,
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    ViewState,
+)
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import assigned, equal, fields_of, insert
+from app.database.tables import TABLES
 
-_RECEIPT_COLUMNS = """
-    conversation_id, compaction_id, parent_id, trigger, strategy, policy_strategy, strategies_run,
-    span_start, span_end, summary, view, made, summary_tokens, hidden_tokens, hidden_messages,
-    before_tokens, after_tokens, before_msg_count, after_msg_count, model, prompt_hash, calls,
-    input_tokens, output_tokens, cost_usd, duration_ms, degraded, summary_input, cached_tokens,
-    target_tokens
-"""
+_OWN, _THIS = equal("conversation_id"), equal("conversation_id", "compaction_id")
+_TEXTS = ("summary", "view", "made", "receipt")
 ADD_COMPACTION = Statement(
-    f"""
-        INSERT INTO compactions ({_RECEIPT_COLUMNS})
-        VALUES ({placeholders(_RECEIPT_COLUMNS)})
-        """
+    insert("compactions", *TABLES["compactions"].without("undone_at", "created_at"))
 )
-
-ADD_SUMMARY = Statement(
-    """
-        UPDATE compactions
-        SET summary = CAST(:summary AS text), view = CAST(:view AS text),
-            made = CAST(:made AS text), prompt_hash = CAST(:prompt_hash AS text),
-            calls = CAST(:calls AS integer), input_tokens = CAST(:input_tokens AS bigint),
-            output_tokens = CAST(:output_tokens AS bigint),
-            cached_tokens = CAST(:cached_tokens AS bigint),
-            cost_usd = CAST(:cost_usd AS double precision)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
-        """
-)
+ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THIS}")
 
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
-    WHERE pins.conversation_id = CAST(:conversation_id AS uuid)
-        AND (pins.seq >= CAST(:span_start AS bigint) AND pins.seq < CAST(:span_end AS bigint)
-            OR pins.seq <= CAST(:trimmed_through AS bigint))
-        AND pins.seq <> ALL (CAST(:kept AS bigint[]))
+    WHERE pins.conversation_id = :conversation_id
+        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :trimmed_through)
+        AND pins.seq <> ALL (:kept)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
                 AS part (first, past)
@@ -56,70 +40,42 @@ _NO_NEW_PIN = """NOT EXISTS (
 )"""
 
 # It runs with the head's row lock, so that it sees a pin that was set before.
+_CLEARS = "CAST(:cause AS text) = 'tool_results_cleared'"
 SHOW_VIEW = Statement(
     f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
-            compaction_id = CAST(:compaction_id AS uuid),
-            span_start = CAST(:span_start AS bigint), span_end = CAST(:span_end AS bigint),
-            kept = CAST(:kept AS bigint[]), trimmed_through = CAST(:trimmed_through AS bigint),
-            summary_tokens = CAST(:summary_tokens AS integer),
-            hidden_tokens = CAST(:hidden_tokens AS bigint),
-            hidden_messages = CAST(:hidden_messages AS bigint),
-            resume_at = CAST(:resume_at AS bigint),
-            failures = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN failures
-                ELSE 0 END,
-            last_failure = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-                THEN last_failure END,
-            failed_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared'
-                THEN failed_at END,
-            due_at = CASE WHEN CAST(:cause AS text) = 'tool_results_cleared' THEN due_at END
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND view_version = CAST(:view_version AS bigint)
-            AND {_NO_NEW_PIN}
+            compaction_id = :compaction_id, span_start = :span_start, span_end = :span_end,
+            kept = :kept, trimmed_through = :trimmed_through, summary_tokens = :summary_tokens,
+            hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages,
+            resume_at = :resume_at, failures = CASE WHEN {_CLEARS} THEN failures ELSE 0 END,
+            last_failure = CASE WHEN {_CLEARS} THEN last_failure END,
+            failed_at = CASE WHEN {_CLEARS} THEN failed_at END,
+            due_at = CASE WHEN {_CLEARS} THEN due_at END
+        WHERE {_OWN} AND view_version = :view_version AND {_NO_NEW_PIN}
         """
 )
 
 HIDE_COMPACTION = Statement(
-    """
+    f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
-            span_start = NULL, span_end = NULL, kept = '{}', trimmed_through = 0,
+            span_start = NULL, span_end = NULL, kept = '{{}}', trimmed_through = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
             hidden_messages = outside_messages, resume_at = 0, failures = 0,
             last_failure = NULL, failed_at = NULL
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND view_version = CAST(:view_version AS bigint)
+        WHERE {_OWN} AND view_version = :view_version
         """
 )
 
-SUSPEND_COMPACTION = Statement(
-    """
-        UPDATE heads SET resume_at = CAST(:resume_at AS bigint)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
-)
-
-MARK_UNDONE = Statement(
-    """
-        UPDATE compactions SET undone_at = now()
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
-        """
-)
-
-FIND_COMPACTION = Statement(
-    """
-        SELECT * FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND compaction_id = CAST(:compaction_id AS uuid)
-        """
-)
+SUSPEND_COMPACTION = Statement(f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}")
+MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
+FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 
 NEWEST_SUMMARIES = Statement(
     """
         SELECT made FROM compactions
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
             AND compaction_id <= CAST(:through AS uuid)
             AND undone_at IS NULL AND made <> '[]'
         ORDER BY compaction_id DESC
@@ -131,10 +87,10 @@ LIST_COMPACTIONS = Statement(
     bounded(
         """
             SELECT * FROM compactions
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
+            WHERE conversation_id = :conversation_id
                 AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
             ORDER BY compaction_id DESC
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         """,
         ("*",),
         lengths("summary", "view", "made"),
@@ -148,24 +104,25 @@ class CompactionQueries(Repository):
 
     async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
         """Store a receipt."""
-        values = fields_of(compaction) | {
-            "conversation_id": conversation_id,
-            "span_start": compaction.hidden_span.start,
-            "span_end": compaction.hidden_span.end,
+        await self._session.run(
+            ADD_COMPACTION,
+            conversation_id=conversation_id,
+            compaction_id=compaction.compaction_id,
+            parent_id=compaction.parent_id,
+            trigger=compaction.trigger,
+            policy_strategy=compaction.policy_strategy,
+            span_start=compaction.hidden_span.start,
+            span_end=compaction.hidden_span.end,
             **_texts(compaction),
-        }
-        await self._session.run(ADD_COMPACTION, **values)
+        )
 
     async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
         """Store the summaries of a receipt whose provider's item had none, and what they cost."""
-        tokens = ("input_tokens", "output_tokens", "cached_tokens")
-        costs = ("prompt_hash", "calls", *tokens, "cost_usd")
         await self._session.run(
             ADD_SUMMARY,
             conversation_id=conversation_id,
             compaction_id=receipt.compaction_id,
             **_texts(receipt),
-            **{name: getattr(receipt, name) for name in costs},
         )
 
     async def show(
@@ -247,6 +204,7 @@ def _texts(compaction: Compaction) -> dict[str, str]:
         "summary": compaction.summary or _stand_in(compaction),
         "view": compaction.view.as_json(),
         "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
+        "receipt": json_text.dumps({name: getattr(compaction, name) for name in FACTS}),
     }
 
 

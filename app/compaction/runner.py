@@ -13,9 +13,8 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.compaction.execution import DRY_RUN, PlanExecutor, estimated_result
+from app.compaction.execution import PlanExecutor
 from app.compaction.inputs import CompactionInputs
-from app.compaction.planned_calls import CallNotes
 from app.compaction.planning import NOT_SHORTER, CompactionInput
 from app.compaction.reduction.truncation import RESULTS_CLEARED
 from app.compaction.runs import (
@@ -30,13 +29,14 @@ from app.compaction.sent_payloads import ReadBuild, SentPayloads
 from app.compaction.summaries.payload_prefix import NOT_USED
 from app.compaction.summaries.usage_recording import add_usage, record_usage
 from app.compaction.summariser import Summariser
+from app.compaction.summary_budget import expected_summary_tokens
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
 from app.conversations.epochs import model_in
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.observers import UNOBSERVED
-from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
+from app.conversations.plans import NoCompaction, tokens_of
 from app.conversations.ports import Observer
 from app.conversations.provider_compaction import provider_call
 from app.conversations.provider_items import NATIVE_FORMATS, UNAVAILABLE
@@ -57,6 +57,8 @@ SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 PROVIDER_COMPACTS = (
     "the provider compacts: make `provider_call`, and append the compaction of its answer"
 )
+DRY_RUN = "dry run"
+_COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens")
 _OPEN_CALLS_FIRST = ", once the open tool calls are answered"
 _CHANGED = "The context changed while it was being compacted; try again"
 
@@ -71,7 +73,7 @@ class CompactionRunner:
     _resolver: SettingsResolver
     summariser: Summariser
     _active: ActiveWindows
-    _new_id: Callable[[], str]
+    new_id: Callable[[], str]
     _now_ms: Callable[[], float]
     _read_build: ReadBuild
     _observer: Observer = UNOBSERVED
@@ -208,24 +210,30 @@ class CompactionRunner:
         summariser, notes = self.summariser.noting(max_bytes)
         run.calls.min_chars = sys.maxsize
         executor = PlanExecutor(self.database, summariser, self._payloads)
-        executed = await executor.carry_out(run, plan)
-        if plan.hidden is not None and notes.count:
-            return _planned_calls(run, plan, plan.hidden, notes)
-        receipt = self.receipt(run, executed)
-        if receipt.after_tokens >= receipt.before_tokens:
+        receipt = self.receipt(run, await executor.carry_out(run, plan))
+        if notes.count:
+            receipt = _with_expected_summaries(run, receipt)
+            shown: dict[str, Any] = {
+                "estimated": True,
+                "calls": tuple(notes.calls),
+                "planned_calls": notes.count,
+                "input_tokens": run.calls.input_tokens,
+                "output_tokens": run.calls.output_tokens,
+                "truncated": len(notes.calls) < notes.count,
+            }
+        elif receipt.after_tokens >= receipt.before_tokens:
             return dry_run_of(nothing_done(run, NOT_SHORTER, plan.steps))
-        view = receipt.view
-        summaries = tuple(_first_within(view.summaries, max_bytes))
-        return dry_run_of(
-            result_of(receipt),
-            compacted=False,
-            reason=DRY_RUN,
-            compaction_id=None,
-            summaries=summaries,
-            retain=view.retain,
-            note=view.note,
-            truncated=len(summaries) < len(view.summaries),
-        )
+        else:
+            view = receipt.view
+            summaries = tuple(_first_within(view.summaries, max_bytes))
+            shown = {
+                "summaries": summaries,
+                "retain": view.retain,
+                "note": view.note,
+                "truncated": len(summaries) < len(view.summaries),
+            }
+        result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
+        return dry_run_of(result, **shown)
 
     async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
         """Add a summary to the receipt of a view with a provider's item. [compaction.provider-item]
@@ -247,11 +255,8 @@ class CompactionRunner:
                 view=view,
                 made=(*receipt.made, *executed.made),
                 prompt_hash=calls.prompt_hash,
-                calls=receipt.calls + calls.calls,
-                input_tokens=receipt.input_tokens + calls.input_tokens,
-                output_tokens=receipt.output_tokens + calls.output_tokens,
-                cached_tokens=receipt.cached_tokens + calls.cached_tokens,
                 cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
+                **{name: getattr(receipt, name) + getattr(calls, name) for name in _COUNTED},
             )
             async with self.database.transaction() as session:
                 locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
@@ -271,7 +276,7 @@ class CompactionRunner:
         shown = source.shown_in(view)
         lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
         return Compaction(
-            compaction_id=self._new_id(),
+            compaction_id=self.new_id(),
             parent_id=state.compaction_id,
             trigger=run.trigger,
             strategy=run.strategy,
@@ -293,12 +298,9 @@ class CompactionRunner:
             after_msg_count=source.messages_in(view),
             model=calls.model if executed.made else None,
             prompt_hash=calls.prompt_hash if executed.made else None,
-            calls=calls.calls,
-            input_tokens=calls.input_tokens,
-            output_tokens=calls.output_tokens,
-            cost_usd=calls.cost_usd,
             summary_input=calls.summary_input if executed.made else None,
-            cached_tokens=calls.cached_tokens,
+            cost_usd=calls.cost_usd,
+            **{name: getattr(calls, name) for name in _COUNTED},
             target_tokens=run.request.target_tokens,
             duration_ms=round(self._now_ms() - run.started_ms),
             degraded=(
@@ -390,21 +392,18 @@ class CompactionRunner:
         _log.warning("compaction_failed", extra={"data": logged})
 
 
-def _planned_calls(
-    run: CompactionRun, plan: CompactionPlan, hidden: Span, notes: CallNotes
-) -> DryRunResult:
-    """Return the calls of a plan whose summaries a model writes, with an estimated result."""
-    return dry_run_of(
-        estimated_result(run, plan, hidden),
-        model=run.calls.model,
-        cost_usd=run.calls.cost_usd,
-        degraded=tuple(_prefix_not_used(run)),
-        calls=tuple(notes.calls),
-        planned_calls=notes.count,
-        input_tokens=run.calls.input_tokens,
-        output_tokens=run.calls.output_tokens,
-        truncated=len(notes.calls) < notes.count,
-    )
+def _with_expected_summaries(run: CompactionRun, receipt: Compaction) -> Compaction:
+    """Return the receipt of placeholders with the size that a model's summaries had before.
+
+    Without earlier ones the placeholders have the expected size.
+    """
+    tokens = expected_summary_tokens(run.source.active, run.strategy)
+    if tokens is None:
+        return receipt
+    old, summary_tokens = run.source.view.summaries, receipt.summary_tokens
+    summary_tokens += sum(tokens - new.tokens for new in receipt.view.summaries if new not in old)
+    after_tokens = run.source.tokens_in(receipt.view, summary_tokens)
+    return replace(receipt, summary_tokens=summary_tokens, after_tokens=after_tokens)
 
 
 def _prefix_not_used(run: CompactionRun) -> Iterator[str]:

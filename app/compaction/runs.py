@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
-from app.common import json_text
 from app.compaction.planning import (
     CompactionInput,
     CompactionOptions,
@@ -43,17 +42,6 @@ class CompactRequest:
     strategy: StrategyName | None = None
     target_tokens: int | None = None
     dry_run: bool = False
-
-    def as_json(self) -> str:
-        """Return the text that is stored with a job."""
-        return json_text.dumps(asdict(self))
-
-
-def request_from(text: str) -> CompactRequest:
-    """Read back the request of a job."""
-    raw = json_text.loads(text)
-    strategy = StrategyName(raw["strategy"]) if raw["strategy"] else None
-    return CompactRequest(**{**raw, "strategy": strategy})
 
 
 @dataclass(frozen=True, slots=True)

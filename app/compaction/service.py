@@ -1,7 +1,8 @@
-"""Compactions that a caller requests, or that a build needs.
+"""Compactions that a caller requests, that a build needs, or that are due in the background.
 
 1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
-   one waits for another to end; a build does not.
+   one waits for another to end; a build does not. A worker holds the lease of what it claimed: its
+   work runs at least once and is applied at most once. [compaction.at-most-once]
 2. A failure leaves the view as it was.
 3. Clearing tool results is no compaction but changes the view, which would discard the result of a
    running compaction: it is skipped then. It changes neither `due_at` nor the failures.
@@ -10,23 +11,29 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from cachetools import LRUCache
 
-from app.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.common import json_text
+from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES
 from app.compaction.planning import CompactionInput
 from app.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
 from app.compaction.runs import CompactRequest, ExecutedPlan
+from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.compaction_results import CompactionPending, CompactResult
 from app.conversations.conversation import ConversationState
+from app.conversations.lookup import get_conversation
 from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.thresholds import compaction_threshold, resume_at_tokens
 from app.conversations.view import Span, View
 from app.conversations.views import lacks_summary, with_item_sent
 from app.models.model_calls import EXTRACTIVE
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings
+from app.work.job import Job, JobStatus
 from app.work.leases import Leases
 
 MAX_WAIT_SECONDS = 300.0
@@ -39,6 +46,7 @@ class CompactionService:
 
     def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
         self.runner = runner
+        self._database = runner.database
         self._leases = leases
         self._fruitless_plans: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS_PLANS)
 
@@ -50,25 +58,24 @@ class CompactionService:
         conversation_id: str,
         request: CompactRequest,
         max_bytes: int = PAGE_BYTES,
+        job_id: str | None = None,
     ) -> CompactResult:
         """Compact now, however full the window is. [compaction.forced]
 
-        A dry run returns a DryRunResult, whose texts take at most `max_bytes`.
+        A dry run returns a DryRunResult, whose texts take at most `max_bytes`. A job has its lease.
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         source = await self.runner.checked_input(tenant_id, conversation_id, request)
         if (result := await self.runner.ask_provider(source, request)) is not None:
             return result
+        if job_id is not None:
+            return await self.runner.compact(source, Trigger.FORCED, request, job_id)
         if request.dry_run:
             return await self.runner.dry_run(source, request, max_bytes)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self.runner.inputs.read(tenant_id, conversation_id)
             return await self.runner.compact(source, Trigger.FORCED, request)
-
-    def check_model(self, request: CompactRequest) -> None:
-        """Raise ValidationError for a model that may not summarise."""
-        self.runner.summariser.choose_model(request.model, None, None)
 
     async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
         """Return why the policy's model may not summarise, None where it may."""
@@ -79,6 +86,96 @@ class CompactionService:
         except ValidationError as error:
             return error.detail
         return None
+
+    # --- in the background --------------------------------------------------------------------
+
+    async def start_job(self, tenant_id: str, conversation_id: str, request: CompactRequest) -> Job:
+        """Store a compaction for the workers and return its job.
+
+        Raises NotFound, and ValidationError for a model that may not summarise.
+        """
+        self.runner.summariser.choose_model(request.model, None, None)
+        job_id, text = self.runner.new_id(), json_text.dumps(asdict(request))
+        async with self._database.transaction() as session:
+            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.jobs.add(tenant_id, conversation_id, job_id, "compact", text)
+            job = await session.jobs.find(tenant_id, job_id)
+        if job is None:  # the conversation was deleted meanwhile
+            raise NotFound.conversation(conversation_id)
+        return job
+
+    async def job(self, tenant_id: str, job_id: str) -> Job:
+        """Return a job; raises NotFound for what this tenant does not have."""
+        async with self._database.session() as session:
+            job = await session.jobs.find(tenant_id, job_id)
+        if job is None:
+            raise NotFound(f"No job {job_id}", {"job_id": job_id})
+        return job
+
+    async def work(self, tenant_id: str, conversation_id: str, job_id: str | None) -> None:
+        """Run a job that a worker claimed, or without one the compaction that is due.
+
+        Raises only what should be retried, such as a database that does not answer.
+        """
+        if job_id is not None:
+            await self._run_job(tenant_id, conversation_id, job_id)
+            return
+        try:
+            await self._compact_if_due(tenant_id, conversation_id)
+        except Conflict:  # the view was changed meanwhile: a worker checks again whether it is due
+            async with self._database.session() as session:
+                await session.jobs.set_due(conversation_id)
+
+    async def _run_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
+        async with self._database.session() as session:
+            job = await session.jobs.find(tenant_id, job_id)
+        if job is None or JobStatus(job.status).is_final:
+            return
+        asked = json_text.loads(job.request)
+        strategy = StrategyName(asked["strategy"]) if asked["strategy"] else None
+        request = CompactRequest(**{**asked, "strategy": strategy})
+        try:
+            result = await self.compact(tenant_id, conversation_id, request, job_id=job_id)
+            status, ended = JobStatus.DONE, {"result": json_text.dumps(asdict(result))}
+        except ContextError as error:
+            problem = {"code": error.code, "detail": error.detail, **error.facts}
+            status, ended = JobStatus.FAILED, {"error": json_text.dumps(problem)}
+        async with self._database.session() as session:
+            await session.jobs.change(conversation_id, job_id, status, **ended)
+
+    async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
+        try:
+            source = await self.runner.inputs.read(tenant_id, conversation_id)
+        except NotFound:
+            return
+        state, resolved = source.state, source.resolved
+        if state.is_resting:
+            return
+        if await self._is_due(source):
+            try:
+                result = await self.runner.compact(source, Trigger.BACKGROUND, CompactRequest())
+            except NotFound:
+                return  # deleted meanwhile
+            except (ServiceUnavailable, ValidationError):
+                await self.runner.postpone(source)
+                return
+            if result.compacted:
+                return
+            # Nothing can be compacted until the log has grown.
+            resume_at = resume_at_tokens(
+                state, resolved.compaction_limits(), resolved.policy.compaction
+            )
+            async with self._database.session() as session:
+                await session.contexts.suspend_compaction(conversation_id, resume_at)
+        async with self._database.session() as session:
+            await session.jobs.clear_due(conversation_id, state.head_seq)
+
+    async def _is_due(self, source: CompactionInput) -> bool:
+        """Whether the counted or the reported usage is over the threshold."""
+        if compaction_threshold(source.resolved).reached(source.state):
+            return True
+        async with self._database.session() as session:
+            return await is_due_as_reported(session, source.resolved, source.conversation)
 
     # --- for builds -----------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from app.compaction.summaries.transcript_text import (
     transcript_groups,
     without_trailing_calls,
 )
+from app.compaction.summary_budget import MAX_MODEL_SUMMARY_TOKENS
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
@@ -200,113 +201,108 @@ class Summariser:
         return await summary.make()
 
 
-async def summarise_payload(
-    database: Database,
-    summariser: Summariser,
-    conversation_id: str,
-    payload: SentPayload,
-    spans: Sequence[Span],
-    previous: str | None,
-    request: SummaryRequest,
-    max_tokens: int,
-    run: SummariserRun,
-    scope: SummaryScope,
-    *,
-    verbatim_seqs: frozenset[int] = frozenset(),
-    retained: str | None = None,
-) -> SummaryResult:
-    """Return one summary of `previous` and the messages in `spans`, which a payload shows.
+@dataclass(frozen=True, slots=True)
+class SummaryTask:
+    """One summary to make, of `previous` and the messages in `spans` together.
 
-    The other arguments are those of `summarise_paged`. Raises ServiceUnavailable with
-    `facts["reason"]` when the model gives no usable answer. [summary.prefix]
+    Without a `model` the built-in summariser makes it. The messages at `verbatim_seqs` stay
+    verbatim beside it. `retained` is the retain section of `previous`.
     """
-    earlier = [text for text in (retained, previous) if text]
-    read = await _read_ledger(
-        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
-    )
+
+    conversation_id: str
+    spans: Sequence[Span]
+    previous: str | None
+    request: SummaryRequest
+    model: str | None
+    max_tokens: int
+    run: SummariserRun
+    scope: SummaryScope
+    verbatim_seqs: frozenset[int] = frozenset()
+    retained: str | None = None
+
+    @property
+    def earlier(self) -> list[str]:
+        """The texts that the summary extends."""
+        return [text for text in (self.retained, self.previous) if text]
+
+    def verbatim_indices(self, rows: Sequence[LogRow]) -> frozenset[int]:
+        """Return the indices of the rows that stay verbatim."""
+        return frozenset(i for i, row in enumerate(rows) if row.seq in self.verbatim_seqs)
+
+
+async def summarise_payload(
+    database: Database, summariser: Summariser, task: SummaryTask, payload: SentPayload
+) -> SummaryResult:
+    """Return a summary by the model that was sent a payload which shows the messages.
+
+    Raises ServiceUnavailable with `facts["reason"]` when it gives no usable answer.
+    [summary.prefix]
+    """
+    read = await _read_ledger(database, task, task.earlier, read_kept)
     rows: list[LogRow] = []
-    for page in _pages(spans):
-        rows += await _rows(database, conversation_id, page)
-    verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
-    messages = [_message_of(row, scope.view) for row in rows]
+    for page in _pages(task.spans):
+        rows += await _rows(database, task.conversation_id, page)
+    messages = [_message_of(row, task.scope.view) for row in rows]
     summary = PayloadSummary(
         summariser.access,
-        await asyncio.to_thread(_groups_of, messages, verbatim, True),
-        request,
+        await asyncio.to_thread(_groups_of, messages, task.verbatim_indices(rows), True),
+        task.request,
         payload.model,
-        max_tokens,
-        run,
-        previous,
-        retained,
+        min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS),
+        task.run,
+        task.previous,
+        task.retained,
         ledger=read.ledger,
-        closing=scope.closing,
+        closing=task.scope.closing,
         payload=payload,
     )
     return await summary.make()
 
 
 async def summarise_paged(
-    database: Database,
-    summariser: Summariser,
-    conversation_id: str,
-    spans: Sequence[Span],
-    previous: str | None,
-    request: SummaryRequest,
-    model: str | None,
-    max_tokens: int,
-    run: SummariserRun,
-    scope: SummaryScope,
-    *,
-    verbatim_seqs: frozenset[int] = frozenset(),
-    retained: str | None = None,
+    database: Database, summariser: Summariser, task: SummaryTask
 ) -> SummaryResult:
-    """Return one summary of `previous` and the messages in `spans`.
+    """Return a summary of messages that are read page by page.
 
-    `verbatim_seqs` are those of messages that stay verbatim beside it, `retained` is the retain
-    section of `previous`. No session is open during a model call. Raises as `summarise` does.
+    No session is open during a model call. Raises as `summarise` does.
     """
-    earlier = [text for text in (retained, previous) if text]
-    if model is None:
+    scope, earlier, run = task.scope, task.earlier, task.run
+    if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        read = await _read_ledger(
-            database, conversation_id, spans, listed, read_summary, scope, verbatim_seqs
-        )
+        read = await _read_ledger(database, task, listed, read_summary)
         if not read.has_messages and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary,
             read.ledger,
-            request.wants_retain,
-            max_tokens,
+            task.request.wants_retain,
+            task.max_tokens,
             read.tokens + scope.earlier_tokens,
             scope,
         )
-    read = await _read_ledger(
-        database, conversation_id, spans, earlier, read_kept, scope, verbatim_seqs
-    )
+    read = await _read_ledger(database, task, earlier, read_kept)
     summarise = partial(
         summariser.summarise,
-        request=request,
-        model=model,
-        max_tokens=max_tokens,
+        request=task.request,
+        model=task.model,
+        max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS),
         run=run,
         ledger=read.ledger,
         closing=scope.closing,
         kept_tokens=scope.kept_tokens,
     )
-    text, retain, result = previous, retained, None
-    pages = _pages(spans)
+    text, retain, result = task.previous, task.retained, None
+    pages = _pages(task.spans)
     last_group: list[LogRow] = []
     for page in pages:
         is_end = page is pages[-1]
-        rows = await _rows(database, conversation_id, page)
-        rows = [*last_group, *rows]
+        rows = [*last_group, *await _rows(database, task.conversation_id, page)]
         last_start = 0 if is_end or not rows else call_groups(rows)[-1][0]
         # A group that the next page may continue is summarised with that page.
         last_group = rows[last_start:] if last_start else []
         rows = rows[:last_start] if last_start else rows
-        verbatim = frozenset(index for index, row in enumerate(rows) if row.seq in verbatim_seqs)
+        verbatim = task.verbatim_indices(rows)
         if len(verbatim) == len(rows):
             continue
         messages = [_message_of(row, scope.view) for row in rows]
@@ -314,7 +310,7 @@ async def summarise_paged(
             messages, text, is_end=is_end, verbatim_indices=verbatim, retained=retain
         )
         text, retain = result.text, result.retain or retain
-    return result or await summarise((), previous, retained=retained)
+    return result or await summarise((), task.previous, retained=task.retained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,31 +324,28 @@ class _Read:
 
 async def _read_ledger(
     database: Database,
-    conversation_id: str,
-    spans: Sequence[Span],
+    task: SummaryTask,
     earlier: Sequence[str],
     read: Callable[[StatementLedger, str], None],
-    scope: SummaryScope,
-    verbatim_seqs: frozenset[int],
 ) -> _Read:
     """Return what messages state and what `read` takes up of earlier summaries.
 
     Messages are read page by page, in threads. Those from before what the earlier summary stands
     for are read before it, so that what they state counts as older.
     """
-    ledger = StatementLedger()
+    ledger, scope = StatementLedger(), task.scope
     tokens, has_messages, was_read = 0, False, False
 
     def add_earlier() -> None:
         for text in earlier:
             read(ledger, text)
 
-    for page in _pages(spans):
+    for page in _pages(task.spans):
         if not was_read and page.start >= scope.earlier_start:
             await asyncio.to_thread(add_earlier)
             was_read = True
-        rows = await _rows(database, conversation_id, page)
-        rows = [row for row in rows if row.seq not in verbatim_seqs]
+        rows = await _rows(database, task.conversation_id, page)
+        rows = [row for row in rows if row.seq not in task.verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
         has_messages = has_messages or bool(rows)
         if page.start <= scope.first_seq:
@@ -360,7 +353,7 @@ async def _read_ledger(
         await asyncio.to_thread(_read_rows, ledger, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
-    shown = await read_user_messages(database, conversation_id, scope.shown_after)
+    shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
     await asyncio.to_thread(_replace_by, ledger, shown)
     return _Read(ledger, tokens, has_messages)
 

@@ -98,18 +98,12 @@ def _tree_reserve(limits: Limits) -> int:
     return max(2 * MIN_SUMMARY_TOKENS, min(share, MAX_TREE_TOKENS))
 
 
-def expected_summary_tokens(
-    active: Compaction | None, strategy: StrategyName, max_tokens: int
-) -> int:
-    """Return what one summary by a model will probably cost, label included.
-
-    That is the mean of the summaries that a model wrote for the active compaction, else half of
-    the limit.
-    """
+def expected_summary_tokens(active: Compaction | None, strategy: StrategyName) -> int | None:
+    """Return the mean of the summaries that a model wrote for the active compaction, if any."""
     made = active.made if active is not None and active.strategy == strategy else ()
-    if active is not None and made and active.model != EXTRACTIVE:
-        return sum(summary.tokens for summary in made) // len(made)
-    return max_tokens // 2 + LABEL_TOKENS
+    if active is None or not made or active.model == EXTRACTIVE:
+        return None
+    return sum(summary.tokens for summary in made) // len(made)
 
 
 def history_budget(

@@ -22,7 +22,7 @@ from app.compaction.strategies import STRATEGIES
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summariser import summarise_paged
+from app.compaction.summariser import SummaryTask, summarise_paged
 from app.compaction.summary_budget import (
     NOTE_TOKENS,
     history_budget,
@@ -266,9 +266,7 @@ async def _summary(
     if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
         text = f"[A build would summarise messages {span.start} to {span.end - 1} here.]"
         return Summary(span, text, summary_message_tokens(text, count))
-    result = await summarise_paged(
-        deps.database,
-        deps.summariser,
+    task = SummaryTask(
         state.attempt.conversation_id,
         spans,
         "\n\n".join(summary.text for summary in view.summaries) or None,
@@ -277,8 +275,9 @@ async def _summary(
         summary_text_limit(state.limits),
         deps.summariser.start_run(state.attempt.tenant_id),
         _scope(state, span),
-        verbatim_seqs=verbatim_seqs,
+        verbatim_seqs,
     )
+    result = await summarise_paged(deps.database, deps.summariser, task)
     tokens = summary_message_tokens(result.text, count)
     return Summary(span, result.text, tokens, sections=result.sections)
 

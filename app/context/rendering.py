@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import orjson
 
 from app.common import json_text
+from app.common.answers import answer
 from app.conversations.provider_compaction import provider_fields
 from app.conversations.provider_items import asks_provider
 from app.conversations.view import WHOLE_VIEW, View
@@ -41,12 +42,15 @@ _ANTHROPIC_BREAKPOINT = {"type": "ephemeral"}
 _OPENAI_BREAKPOINT = {"mode": "explicit"}
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """Where a cached prefix may end: after a section or after a payload item."""
 
-    after: str
+    after: Literal["section", "message"]
+    """What it follows: a section or a payload item."""
     index: int
+    """Index of that section, or of that payload item."""
 
 
 @dataclass(frozen=True, slots=True)

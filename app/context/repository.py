@@ -18,12 +18,13 @@ from app.conversations.rows import (
     STATE_COLUMNS,
     epoch_from,
     log_rows_from,
+    versions_of,
 )
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span, view_from
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
-from app.database.inserts import fields_of, placeholders
+from app.database.sql import fields_of, placeholders
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 
@@ -275,7 +276,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             trimmed_through=0,
             untrimmed=(),
             as_chat=settings.format is FormatName.OPENAI_CHAT,
-            **cached.parameters,
+            **versions_of(cached),
         )
         if row is None:
             return None

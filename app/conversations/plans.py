@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from app.conversations.turns import Entry
@@ -15,7 +15,8 @@ class HistoryBudget:
 
     `capacity` is the maximum of a payload, `target` is the size that a compaction aims for. `fixed`
     is used by sections and tools. `summary` is reserved for new summaries; `current_summary` is the
-    size of the present ones, by default the same.
+    size of the present ones, by default the same. `policy_target` is the target before it was
+    lowered so that a plan frees a minimum, by default the same.
     """
 
     capacity: int
@@ -23,11 +24,22 @@ class HistoryBudget:
     fixed: int
     summary: int
     current_summary: int | None = None
+    policy_target: int | None = None
 
     @property
     def history_target(self) -> int:
         """Tokens that the target leaves for history."""
         return min(self.target, self.capacity) - self.fixed - self.summary
+
+    @property
+    def user_tokens(self) -> int:
+        """Tokens that preserved user messages take at most, whether or not the target is lowered.
+
+        With a lowered one, the next plan would hide what this one preserves.
+        """
+        if self.policy_target is None:
+            return self.history_target // 2
+        return replace(self, target=self.policy_target).history_target // 2
 
     def fits(self, history_tokens: int) -> bool:
         """Whether a history of this size fits beside the fixed tokens and a summary."""
@@ -111,3 +123,27 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
 def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     """Return the tokens of a history whose tool results are all placeholders."""
     return sum(entry.placeholder_tokens for entry in history)
+
+
+def oldest_cleared(clearable: Iterable[Entry], is_enough: Callable[[int], bool]) -> int:
+    """Return the seq through which these results are cleared, the oldest first; 0 for none.
+
+    Clearing ends once the tokens that it frees are enough.
+    """
+    freed = through = 0
+    for item in clearable:
+        if is_enough(freed):
+            break
+        freed += item.tokens - item.placeholder_tokens
+        through = item.seq
+    return through
+
+
+def with_cleared(history: Iterable[Entry], through: int, kept: Collection[int]) -> list[Entry]:
+    """Return a history with its results up to a seq at the cost of placeholders, except `kept`."""
+    return [
+        replace(item, tokens=item.placeholder_tokens)
+        if item.seq <= through and item.seq not in kept
+        else item
+        for item in history
+    ]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from app.common.ids import ConversationId
 from app.conversations.agents.agent import Agent
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (
     CONVERSATION_COLUMNS,
-    NO_CACHED_SETTINGS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
-    conversation_from,
     newest_message_at,
+    versions_of,
 )
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.settings_statements import (
@@ -31,28 +28,24 @@ from app.conversations.snapshot_removal import remove_from_snapshots
 from app.conversations.windows.rolling_window import INHERIT, OwnWindow, conversation_window
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
+from app.database.sql import assigned, equal, fields_of, insert
 
+_OWN = (
+    *("conversation_id", "tenant_id", "agent_id", "model", "policy", "metadata"),
+    *("rolling_window_seconds", "expires_at", "own_id"),
+)
 ADD_CONVERSATION = Statement(f"""
-    INSERT INTO conversations (
-        conversation_id, tenant_id, agent_id, model, policy, sections, tools,
-        metadata, rolling_window_seconds, expires_at, sections_version, tools_version, own_id
-    ) VALUES (
-        :conversation_id, :tenant_id, :agent_id, :model, :policy, :sections, :tools, :metadata,
-        CAST(:own_window_seconds AS bigint), :expires_at, {FIRST_VERSIONS}, :own_id
-    ) ON CONFLICT (conversation_id) DO NOTHING
+    {insert("conversations", *_OWN, "sections", "tools", **FIRST_VERSIONS)}
+    ON CONFLICT (conversation_id) DO NOTHING
 """)
-_HEAD_COLUMNS = "conversation_id, counter, window_seconds, cleared_at, newest_at"
-ADD_HEAD = Statement(f"""
-    INSERT INTO heads ({_HEAD_COLUMNS})
-    VALUES (:conversation_id, :counter, :window_seconds, NULL, NULL)
-""")
-ADD_HEAD_OF_AGENT = Statement(f"""
-    INSERT INTO heads ({_HEAD_COLUMNS})
+
+ADD_HEAD = Statement(insert("heads", "conversation_id", "counter", "window_seconds"))
+ADD_HEAD_OF_AGENT = Statement("""
+    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
     SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
     FROM (SELECT 1) AS added
-    LEFT JOIN agents a ON a.tenant_id = :tenant_id
-        AND a.agent_id = :agent_id
+    LEFT JOIN agents a ON a.tenant_id = :tenant_id AND a.agent_id = :agent_id
 """)
 _FIND = f"""
     FROM conversations c
@@ -88,19 +81,16 @@ CHANGE_CONVERSATION = Statement(f"""
         WHERE conversation_id = :conversation_id AND counter <> :counter
     )
     UPDATE conversations
-    SET {SET_SETTINGS}, agent_id = :agent_id,
-        rolling_window_seconds = CAST(:own_window_seconds AS bigint), expires_at = :expires_at
-    WHERE conversation_id = :conversation_id AND tenant_id = :tenant_id
+    SET {SET_SETTINGS}, {assigned("agent_id", "rolling_window_seconds", "expires_at")}
+    WHERE {equal("conversation_id", "tenant_id")}
 """)
-VERSIONS = VersionStatements("conversation_versions", conversation_id="uuid")
-IDS_OF_AGENT = Statement("""
-    SELECT conversation_id FROM conversations
-    WHERE tenant_id = :tenant_id AND agent_id = :agent_id
-""")
-FIND_OWNER = Statement("""
-    SELECT tenant_id, own_id FROM conversations
-    WHERE conversation_id = :conversation_id
-""")
+VERSIONS = VersionStatements("conversation_versions")
+IDS_OF_AGENT = Statement(
+    f"SELECT conversation_id FROM conversations WHERE {equal('tenant_id', 'agent_id')}"
+)
+FIND_OWNER = Statement(
+    f"SELECT tenant_id, own_id FROM conversations WHERE {equal('conversation_id')}"
+)
 DELETE_STATEMENTS = {
     table: Statement(f"DELETE FROM {table} WHERE conversation_id = :conversation_id", is_long=True)
     for table in CONVERSATION_TABLES
@@ -141,9 +131,9 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             agent_id=agent_id,
             metadata=metadata,
             own_id=own_id,
-            own_window_seconds=window.stored,
+            rolling_window_seconds=window.stored,
             expires_at=expires_at,
-            **asdict(settings),
+            **fields_of(settings),
         )
         if not added:
             return False
@@ -191,22 +181,17 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             conversation_id=conversation_id,
             model=model,
             default_model=default_model,
-            **NO_CACHED_SETTINGS,
+            **versions_of(None),
         )
-        return conversation_from(row, self._settings_cache.defaults) if row is not None else None
+        if row is None:
+            return None
+        return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""
-        await self._session.run(
-            CHANGE_CONVERSATION,
-            tenant_id=tenant_id,
-            conversation_id=UUID(resource.conversation_id),
-            agent_id=resource.agent_id,
-            counter=resource.counter,
-            own_window_seconds=resource.rolling_window.stored,
-            expires_at=resource.expires_at,
-            **change_parameters(resource),
-        )
+        values = change_parameters(resource)
+        values["rolling_window_seconds"] = resource.rolling_window.stored
+        await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from cachetools import LRUCache
 
 from app.common import json_text
-from app.common.ids import AgentId, ConversationId, MessageId
+from app.common.ids import MessageId
 from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
@@ -24,12 +23,14 @@ from app.conversations.view import Span, Summary, View, spans_beside, summary_fr
 from app.conversations.windows.active_window import window_from
 from app.conversations.windows.rolling_window import (
     INHERIT,
+    OwnWindow,
     RollingWindow,
     WindowDefaults,
     agent_window,
     conversation_window,
     own_from,
 )
+from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.calibration import Calibration
 
@@ -44,13 +45,16 @@ def _unless_cached(column: str, name: str) -> str:
     return f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {column} END AS {name}"
 
 
+CALIBRATION_COLUMNS = """
+    cal.factor AS calibrated_factor, cal.margin AS calibrated_margin,
+    cal.reports AS calibrated_reports,
+    cal.sealed_reported / cal.sealed_counted AS calibrated_sealed
+"""
 _SMALL_COLUMNS = (
     "c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at",
     "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
     "c.sections_version, c.tools_version",
-    "cal.factor AS calibrated_factor, cal.margin AS calibrated_margin",
-    "cal.reports AS calibrated_reports",
-    "cal.sealed_reported / cal.sealed_counted AS calibrated_sealed",
+    CALIBRATION_COLUMNS,
     "c.rolling_window_seconds AS own_window_seconds",
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
@@ -118,63 +122,37 @@ SETTINGS_JOINS = f"""
 
 def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
     """Return an agent from its row."""
-    return Agent(
-        agent_id=AgentId(row["agent_id"]),
-        name=row["name"],
-        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
+    own_window: OwnWindow = INHERIT if row["inherits_window"] else row["rolling_window_seconds"]
+    return read(
+        Agent,
+        row,
+        settings=read(StoredSettings, row),
         versions=_versions_from(row),
-        rolling_window=agent_window(
-            INHERIT if row["inherits_window"] else row["rolling_window_seconds"], defaults
-        ),
+        rolling_window=agent_window(own_window, defaults),
         cleared_at=row["last_cleared_at"],
     )
 
 
 def state_from(row: Any) -> ConversationState:
     """Return a conversation's state from its row."""
-    compaction_id = row["compaction_id"]
-    return ConversationState(
-        head_seq=row["head_seq"],
-        turns=row["turns"],
-        tokens=row["tokens"],
+    span = Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None
+    is_of_this_view = row["unstored_version"] == row["view_version"]
+    return read(
+        ConversationState,
+        row,
         calls=Calls(
             dict(zip(row["open_calls"], row["open_seqs"], strict=True)),
             row["group_seq"],
             tuple(row["provider_calls"]),
             row["is_answering"],
         ),
-        view_version=row["view_version"],
-        compaction_id=str(compaction_id) if compaction_id else None,
-        hidden_span=Span(row["span_start"], row["span_end"])
-        if row["span_start"] is not None
-        else None,
-        summary_tokens=row["summary_tokens"],
-        hidden_tokens=row["hidden_tokens"],
-        hidden_messages=row["hidden_messages"],
+        hidden_span=span,
         kept_seqs=tuple(row["kept"]),
-        view_cause=row["view_cause"],
         results_cleared_through=row["trimmed_through"],
-        mentions=tuple(row["mentions"]),
-        promoted=tuple(row["promoted"]),
-        promoted_turn=row["promoted_turn"],
         resume_at_tokens=row["resume_at"],
-        is_due=row["is_due"],
-        is_resting=row["is_resting"],
-        failures=row["failures"],
+        became_due=False,
         window=window_from(row["since"], row["parts"]),
-        outside_tokens=row["outside_tokens"],
-        outside_messages=row["outside_messages"],
-        window_seconds=row["window_seconds"],
-        cleared_at=row["cleared_at"],
-        cleared_seq=row["cleared_seq"],
-        oldest_at=row["oldest_at"],
-        redacted_version=row["redacted_version"],
-        unstored_tokens=row["unstored_tokens"]
-        if row["unstored_version"] == row["view_version"]
-        else 0,
+        unstored_tokens=row["unstored_tokens"] if is_of_this_view else 0,
     )
 
 
@@ -182,23 +160,19 @@ def state_from(row: Any) -> ConversationState:
 class CachedSettings:
     """The cached settings of a conversation, with the times of their last changes."""
 
-    updated_at: datetime | None = None
-    agent_updated_at: datetime | None = None
-    model_updated_at: datetime | None = None
-    conversation: Conversation | None = None
-
-    @property
-    def parameters(self) -> dict[str, datetime | None]:
-        """The statement parameters that name the cached versions."""
-        return {
-            "cached_at": self.updated_at,
-            "cached_agent_at": self.agent_updated_at,
-            "cached_model_at": self.model_updated_at,
-        }
+    updated_at: datetime
+    agent_updated_at: datetime | None
+    model_updated_at: datetime | None
+    conversation: Conversation
 
 
-NO_CACHED_SETTINGS = CachedSettings().parameters
-"""The parameters of a read that always returns the settings."""
+def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
+    """Return the statement parameters that name cached settings; without any all are read."""
+    return {
+        "cached_at": cached.updated_at if cached else None,
+        "cached_agent_at": cached.agent_updated_at if cached else None,
+        "cached_model_at": cached.model_updated_at if cached else None,
+    }
 
 
 class SettingsCache:
@@ -208,15 +182,17 @@ class SettingsCache:
         self.defaults = defaults
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
-    def get(self, tenant_id: str, conversation_id: str, model: str | None = None) -> CachedSettings:
+    def get(
+        self, tenant_id: str, conversation_id: str, model: str | None = None
+    ) -> CachedSettings | None:
         """Return the cached settings of a tenant's conversation for a request with this model."""
-        return self._cache.get((tenant_id, conversation_id, model)) or CachedSettings()
+        return self._cache.get((tenant_id, conversation_id, model))
 
     def conversation_from(
-        self, row: Any, tenant_id: str, cached: CachedSettings, model: str | None = None
+        self, row: Any, tenant_id: str, cached: CachedSettings | None, model: str | None = None
     ) -> Conversation:
-        """Return a conversation from a row of a statement with the parameters of `cached`."""
-        if row["is_cached"] and cached.conversation is not None:
+        """Return a conversation from a row of a statement with the versions of `cached`."""
+        if row["is_cached"] and cached is not None:
             conversation = replace(
                 cached.conversation,
                 counter=row["counter"],
@@ -240,23 +216,16 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         agent = StoredSettings(
             row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
         )
-    return Conversation(
-        conversation_id=ConversationId(str(row["conversation_id"])),
-        agent_id=row["agent_id"],
-        counter=row["counter"],
-        settings=StoredSettings(row["model"], row["policy"], row["sections"], row["tools"]),
+    return read(
+        Conversation,
+        row,
+        settings=read(StoredSettings, row),
         agent=agent,
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
         state=state_from(row),
-        model_entry=row["model_entry"],
         versions=_versions_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
         rolling_window=_window_from(row, defaults),
-        own_id=row["own_id"],
-        expires_at=row["expires_at"],
     )
 
 
@@ -282,15 +251,11 @@ def calibration_from(row: Any) -> Calibration | None:
 
 def stored_message_from(row: Any) -> StoredMessage:
     """Return a message of a transcript from its row."""
-    return StoredMessage(
+    return read(
+        StoredMessage,
+        row,
         id=MessageId(row["message_id"]),
-        seq=row["seq"],
-        turn=row["turn"],
-        role=row["role"],
-        format=row["format"],
         token_count=row["tokens"] + row["reasoning_tokens"],
-        body=row["body"],
-        created_at=row["created_at"],
         stored_output=row["output"],
     )
 
@@ -358,25 +323,10 @@ def summaries_from(made: str) -> tuple[Summary, ...]:
 
 def compaction_from(row: Any) -> Compaction:
     """Return a receipt; one that a redaction has emptied has no view."""
-    parent = row["parent_id"]
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
         view = view_from(json_text.loads(row["view"]))
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
-    read: dict[str, Any] = {
-        "compaction_id": str(row["compaction_id"]),
-        "parent_id": str(parent) if parent else None,
-        "strategies_run": tuple(row["strategies_run"]),
-        "hidden_span": span,
-        "view": view,
-        "made": summaries_from(row["made"]),
-        "degraded": tuple(row["degraded"]),
-    }
-    names = {field.name for field in fields(Compaction)} - read.keys()
-    return Compaction(**read, **{name: row[name] for name in names})
-
-
-def plain(value: Any) -> Any:
-    """Return a value of a row as JSON has it: ids as text."""
-    return str(value) if isinstance(value, UUID) else value
+    facts = {**row, **json_text.loads(row["receipt"])}
+    return read(Compaction, facts, hidden_span=span, view=view, made=summaries_from(row["made"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict
 from typing import Any, ClassVar, Generic, TypeVar
 
 from app.conversations.agents.agent import Agent
@@ -11,6 +10,8 @@ from app.conversations.conversation import Conversation
 from app.conversations.settings import SettingsList
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import assigned, equal, fields_of, insert
+from app.database.tables import TABLES
 
 KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""
@@ -19,35 +20,24 @@ FIRST_LISTS = """
         AS list (kind, body)
 """
 """The lists of a new resource, as rows."""
-FIRST_VERSIONS = """
-    CASE WHEN :sections = '[]' THEN 0 ELSE 1 END, CASE WHEN :tools = '[]' THEN 0 ELSE 1 END
-"""
+FIRST_VERSIONS = {
+    f"{kind}_version": f"CASE WHEN :{kind} = '[]' THEN 0 ELSE 1 END" for kind in SettingsList
+}
 """The versions of these lists: an empty list has none."""
-SET_SETTINGS = """
-    model = :model, policy = :policy, sections = :sections, tools = :tools, metadata = :metadata,
-    sections_version = :sections_version,
-    tools_version = :tools_version, updated_at = statement_timestamp()
-"""
+_SETTINGS = ("model", "policy", "sections", "tools", "metadata")
+_VERSIONS = ("sections_version", "tools_version")
+SET_SETTINGS = f"{assigned(*_SETTINGS, *_VERSIONS)}, updated_at = statement_timestamp()"
 
 
 class VersionStatements:
-    """Adds and finds the versions of lists in a table; `key` are the types of its key columns."""
+    """Adds and finds the versions of lists in a table, whose key ends with `kind` and `version`."""
 
-    def __init__(self, table: str, **key: str) -> None:
-        values = ", ".join(f"CAST(:{name} AS {type_})" for name, type_ in key.items())
-        where = " AND ".join(f"{name} = CAST(:{name} AS {type_})" for name, type_ in key.items())
-        self.add = Statement(f"""
-            INSERT INTO {table} ({", ".join(key)}, kind, version, body)
-            VALUES ({values}, :kind, :version, :body)
-        """)
-        self.find = Statement(f"""
-            SELECT body FROM {table}
-            WHERE {where} AND kind = :kind AND version = :version
-        """)
-        self.drop = Statement(f"""
-            DELETE FROM {table}
-            WHERE {where} AND kind = :kind AND version <= CAST(:through AS bigint)
-        """)
+    def __init__(self, table: str) -> None:
+        key = TABLES[table].key
+        self.add = Statement(insert(table, *key, "body"))
+        self.find = Statement(f"SELECT body FROM {table} WHERE {equal(*key)}")
+        of_kind = f"{equal(*key[:-1])} AND version <= CAST(:through AS bigint)"
+        self.drop = Statement(f"DELETE FROM {table} WHERE {of_kind}")
 
 
 Resource = TypeVar("Resource", bound=Agent | Conversation)
@@ -79,14 +69,13 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     ) -> str | None:
         """Return a version of a list as it was given, None for an unknown version."""
         key = self._key(tenant_id, resource_id)
-        row = await self._session.first(self.versions.find, kind=kind, version=version, **key)
-        return row["body"] if row is not None else None
+        found: str | None = await self._session.value(
+            self.versions.find, kind=kind, version=version, **key
+        )
+        return found
 
 
 def change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the parameters of `SET_SETTINGS`."""
-    return asdict(resource.settings) | {
-        "metadata": resource.metadata,
-        "sections_version": resource.versions.sections,
-        "tools_version": resource.versions.tools,
-    }
+    """Return the fields of a resource and the parameters of `SET_SETTINGS`."""
+    versions = {f"{kind}_version": getattr(resource.versions, kind) for kind in SettingsList}
+    return fields_of(resource) | fields_of(resource.settings) | versions

@@ -155,6 +155,11 @@ class Session:
         """Return the first row, or None."""
         return await self._execute(self._connection.fetchrow, statement, values)
 
+    async def value(self, statement: Statement, **values: Any) -> Any:
+        """Return the first value of the first row, None without a row."""
+        row = await self.first(statement, **values)
+        return row[0] if row is not None else None
+
     async def run(self, statement: Statement, **values: Any) -> int:
         """Run it and return the number of affected rows."""
         status: str = await self._execute(self._connection.execute, statement, values)

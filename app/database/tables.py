@@ -14,6 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+
+APPEND = files(__package__).joinpath("append.sql").read_text(encoding="utf-8")
+"""The function that appends a batch [log.one-statement]."""
 
 SCHEMA = r"""
 -- The top-level values of metadata as texts, by tenant, such as `{"acme": {"customer": "42"}}`.
@@ -152,16 +156,13 @@ CREATE TABLE heads (
     parts text NOT NULL DEFAULT '',
     outside_tokens bigint NOT NULL DEFAULT 0,
     outside_messages bigint NOT NULL DEFAULT 0,
-    -- Whether the last call group is outside the window; what joins it will be too.
-    open_outside boolean NOT NULL DEFAULT false,
     -- The rolling window of the last move.
     window_seconds bigint,
     cleared_at timestamptz,
     cleared_seq bigint NOT NULL DEFAULT 0,
-    -- The times of the messages in the window, and of the log before the last batch.
+    -- The times of the messages in the window.
     oldest_at timestamptz,
     newest_at timestamptz,
-    newest_before timestamptz,
     -- The view version of the last redaction: no payload of an earlier one is rendered again.
     redacted_version bigint NOT NULL DEFAULT 0,
     -- The tokens that the newest payload of this view version has beyond what is stored here.
@@ -227,15 +228,15 @@ CREATE INDEX message_words_by_word
 CREATE TABLE blobs (
     conversation_id uuid,
     blob_id text,
-    content_id uuid NOT NULL,
     byte_size bigint NOT NULL,
     line_count bigint NOT NULL,
     sha256 text NOT NULL,
     media_type text NOT NULL,
     tool_name text,
     tool_call_id text,
-    object_key text,
     attached boolean NOT NULL DEFAULT false,
+    content_id uuid NOT NULL,
+    object_key text,
     collected_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, blob_id)
@@ -301,33 +302,14 @@ CREATE TABLE compactions (
     compaction_id uuid,
     parent_id uuid,
     trigger text NOT NULL,
-    strategy text NOT NULL,
+    policy_strategy text NOT NULL,
     span_start bigint NOT NULL,
     span_end bigint NOT NULL,
     summary text NOT NULL,
-    summary_tokens integer NOT NULL,
-    before_tokens bigint NOT NULL,
-    after_tokens bigint NOT NULL,
-    before_msg_count bigint NOT NULL,
-    after_msg_count bigint NOT NULL,
-    model text,
-    prompt_hash text,
-    cost_usd double precision,
-    duration_ms integer NOT NULL,
-    policy_strategy text NOT NULL DEFAULT '',
-    strategies_run text[] NOT NULL DEFAULT '{}',
-    view text NOT NULL DEFAULT '',
-    made text NOT NULL DEFAULT '[]',
-    hidden_tokens bigint NOT NULL DEFAULT 0,
-    hidden_messages bigint NOT NULL DEFAULT 0,
-    calls integer NOT NULL DEFAULT 0,
-    input_tokens bigint NOT NULL DEFAULT 0,
-    output_tokens bigint NOT NULL DEFAULT 0,
-    degraded text[] NOT NULL DEFAULT '{}',
+    view text NOT NULL,
+    made text NOT NULL,
+    receipt text NOT NULL,
     undone_at timestamptz,
-    summary_input text,
-    cached_tokens bigint NOT NULL DEFAULT 0,
-    target_tokens bigint,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, compaction_id)
 );
@@ -554,22 +536,32 @@ _TABLE = re.compile(
 )
 _COLUMN = re.compile(
     r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
-    r"|double precision)(?:\[\])?)",
+    r"|double precision)(?:\[\])?)( NOT NULL)?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table with their types, and those of its primary key."""
+    """The columns of a table with their types, and those of its key and those that may be null."""
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
+    nullable: frozenset[str]
+
+    def without(self, *names: str) -> dict[str, str]:
+        """Return the other columns with their types."""
+        return {name: kind for name, kind in self.columns.items() if name not in names}
+
+
+def _table(text: str, key: tuple[str, ...]) -> Table:
+    columns = _COLUMN.findall(text)
+    nullable = {name for name, _, required in columns if not required} - {*key}
+    return Table({name: kind for name, kind, _ in columns}, key, frozenset(nullable))
 
 
 TABLES: Mapping[str, Table] = {
-    name: Table(dict(_COLUMN.findall(columns)), tuple(key.split(", ")))
-    for name, columns, key in _TABLE.findall(SCHEMA)
+    name: _table(columns, tuple(key.split(", "))) for name, columns, key in _TABLE.findall(SCHEMA)
 }
 
 _KINDS: dict[str, set[str]] = {}
@@ -587,5 +579,5 @@ TYPES: Mapping[str, str] = {
     "ends": "bigint[]",
 }
 """The types of parameters: those of the columns of their names, and of some that many statements
-have. Three names are of columns of several types and have none: `calls`, `data` and `tokens`.
+have. Two names are of columns of several types and have none: `data` and `tokens`.
 """

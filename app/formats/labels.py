@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from app.formats.json_fields import object_in, text_in
-from app.formats.message import File, Image, Opaque, Text
+from app.formats.message import File, Image, Message, Opaque, Part, Text
+from app.formats.tool_calls import sendable_id
 
 MAX_DETAIL: Final = 200
 """The maximum characters of a query, a title or an argument in a label."""
@@ -47,6 +48,12 @@ _GEMINI_PARTS: Final = {
     "inlineData": "inline_data",
     "fileData": "file_data",
 }
+
+
+def labelled_result(message: Message) -> tuple[Part, ...]:
+    """Return a result as the user's text, where its call is not."""
+    label = Text(f"[result of tool call {sendable_id(message.tool_call_id or '')}]")
+    return label, *message.parts
 
 
 def image_label(image: Image) -> str:

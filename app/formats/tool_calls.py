@@ -27,6 +27,7 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NUMBER = re.compile(r"#\d+$")
 _INVALID: Final = object()
 _MAX_BYTES: Final = 4 * 2**20
 """The longest text of a message."""
@@ -55,6 +56,11 @@ def short_id(call_id: str) -> str:
 def sent_id(call_id: str, ids: Mapping[str, str]) -> str:
     """Return the id to send: the replacement in `ids`, else a sendable form of the id itself."""
     return ids.get(call_id) or sendable_id(call_id)
+
+
+def unnumbered(call_id: str) -> str:
+    """Return a call id as the caller gave it: of several equal ones, later ones have a number."""
+    return _NUMBER.sub("", call_id)
 
 
 def own_id(call_id: str, taken: Container[str]) -> str:

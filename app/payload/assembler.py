@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from app.blobs.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
+from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
@@ -41,7 +41,7 @@ from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, witho
 from app.conversations.text_shortening import shortened_preview
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ProviderItem, ShortenedMessage, View
-from app.formats import PROVIDERS, compactions
+from app.formats import PROVIDERS, compactions, labels
 from app.formats.base import Provider
 from app.formats.message import (
     EMPTY_MESSAGE,
@@ -69,6 +69,7 @@ from app.models.tokens import (
     signed_parts,
 )
 from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)
@@ -433,12 +434,12 @@ class Assembler(ABC):
 
     def _put_late_text(self, row: LogRow) -> None:
         """Put a result as text of the user, where it came."""
-        label = Text(f"[result of tool call {sendable_id(row.call_ids[0])}]")
         if self._is_cleared(row):
-            parts: tuple[Part, ...] = (Text(self._placeholder(row)),)
+            shown = Message(Role.TOOL, (Text(self._placeholder(row)),))
         else:
-            parts = tuple(self._message_with_media(row).parts)
-        message = openai_chat.adapt(Message(Role.USER, (label, *parts)))
+            shown = self._message_with_media(row)
+        shown = replace(shown, tool_call_id=row.call_ids[0])
+        message = openai_chat.adapt(Message(Role.USER, labels.labelled_result(shown)))
         tokens = count_visible(message, self.count)
         text = json_text.dump_payload(openai_chat.render(message))
         user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)

@@ -22,10 +22,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.blobs.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
+from app.blobs.preview import TOOL_SEARCH
 from app.common.sendable import sendable, sendable_json
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
+from app.policy.policy import AGENT_TOOL_NAMES
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""

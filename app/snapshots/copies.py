@@ -4,19 +4,23 @@
    `restored_from` and has no timestamp of its own, so that it is new to the active window.
 2. A call gets another id only if the target's window uses its id, and its results get the same.
    Gemini's calls without an id are identified by their position and stay without one.
+3. A result whose call is not among the messages is copied as text of the user.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
-from app.formats import PROVIDERS
-from app.formats.message import FormatName
+from app.formats import PROVIDERS, labels
+from app.formats.message import LOG_FORMAT, FormatName, Message, Role
+from app.formats.registry import openai_chat
+from app.formats.tool_calls import unnumbered
 
 NAMESPACE = UUID("5f0b1f0e-6a52-5b3e-9d0c-3c1f4b7f2a10")
 
@@ -51,6 +55,29 @@ class SourceMessage:
     def own_calls(self) -> tuple[str, ...]:
         """The ids of its calls, without those that have no id in it (rule 2)."""
         return PROVIDERS[self.format].named_calls(self.message)
+
+
+async def with_results_as_text(
+    sources: AsyncIterator[SourceMessage],
+) -> AsyncIterator[SourceMessage]:
+    """Yield messages, with those of results replaced whose calls are not among them (rule 3)."""
+    called: set[str] = set()
+    async for source in sources:
+        parsed = PROVIDERS[source.format].parse(source.message, "")
+        called |= {unnumbered(call.id) for message in parsed for call in message.calls}
+        is_paired = called.issuperset(map(unnumbered, source.answers))
+        yield source if is_paired else _as_text(source, parsed)
+
+
+def _as_text(source: SourceMessage, parsed: Sequence[Message]) -> SourceMessage:
+    parts = (
+        labels.labelled_result(each) if each.role is Role.TOOL else each.parts for each in parsed
+    )
+    user = Message(Role.USER, tuple(chain.from_iterable(parts)))
+    message = openai_chat.render(openai_chat.adapt(user))
+    if "timestamp" in source.message:
+        message["timestamp"] = source.message["timestamp"]
+    return replace(source, format=LOG_FORMAT, message=message)
 
 
 def copy_id(target_id: str, source: SourceMessage) -> str:

@@ -18,12 +18,23 @@ from app.common import json_text
 from app.common.json_structure import StructureLimits
 from app.common.sendable import is_sendable
 from app.common.times import time_from
+from app.conversations.compaction_receipt import FACTS
 from app.conversations.settings import SettingsList
 from app.conversations.view import ENDLESS, ShortenedMessage, Span, summary_from, view_from
 from app.conversations.windows.active_window import window_from
+from app.database.tables import TABLES
 from app.formats.message import FormatName, Role
 from app.policy.policy import CounterName
-from app.snapshots.export_format import Line, RecordKind
+from app.snapshots.export_format import (
+    BLOB_FIELDS,
+    COLUMNS,
+    COMPUTED,
+    RECORD_TABLES,
+    SETTINGS,
+    STATE,
+    Line,
+    RecordKind,
+)
 
 Check = Callable[[Any], bool]
 
@@ -170,15 +181,65 @@ _texts = partial(_list_of, _text)
 _small = partial(_integer, most=_MAX_INT)
 _seq = partial(_integer, least=1)
 _uuid = partial(_matching, _UUID)
-_null_or_name = partial(_or_null, _name)
-_null_or_time = partial(_or_null, _time)
-_null_or_text = partial(_or_null, _text)
-_null_or_uuid = partial(_or_null, _uuid)
 _object, _array = partial(_json, dict), partial(_json, list)
 
 
-def _is_texts_json(value: Any) -> bool:
-    return value is None or _reads(_texts, value)
+_OF_FACT: Mapping[str, Check] = {
+    "str": _name,
+    "str | None": partial(_or_null, _name),
+    "int": _small,
+    "int | None": partial(_or_null, _small),
+    "float | None": partial(_or_null, _number),
+    "tuple[str, ...]": _names,
+}
+
+
+def _is_receipt(raw: Any) -> bool:
+    return {*raw} == {*FACTS} and all(_OF_FACT[FACTS[name]](raw[name]) for name in FACTS)
+
+
+_OF_TYPE: Mapping[str, Check] = {
+    "text": _text,
+    "bigint": _integer,
+    "integer": _small,
+    "boolean": _is_boolean,
+    "timestamptz": _time,
+    "uuid": _uuid,
+    "double precision": _number,
+    "text[]": _names,
+    "bigint[]": partial(_list_of, _seq),
+}
+_OF_COLUMN: Mapping[str, Check] = {
+    **dict.fromkeys(("agent_id", "blob_id", "media_type", "message_id", "model"), _name),
+    **dict.fromkeys(("policy_strategy", "tool_name", "trigger"), _name),
+    **dict.fromkeys(("metadata", "policy"), _object),
+    **dict.fromkeys(("sections", "tools"), _array),
+    **dict.fromkeys(("seq", "since"), _seq),
+    "call_ids": partial(_reads, _texts),
+    "counter": partial(_one_of, CounterName),
+    "format": partial(_one_of, FormatName),
+    "kind": partial(_one_of, SettingsList),
+    "made": partial(_reads, _are_summaries),
+    "open_calls": _texts,
+    "output": _is_output,
+    "parts": _are_parts,
+    "receipt": partial(_reads, _is_receipt),
+    "role": partial(_one_of, Role),
+    "sha256": partial(_matching, _SHA256),
+    "view": _is_view_text,
+    "window_seconds": partial(_integer, least=-1),
+}
+"""The checks of columns of which not every value of the type is allowed."""
+
+
+def _checks(table: str, *names: str, **others: Check) -> dict[str, Check]:
+    """Return the checks of columns, and those of other fields or other checks of columns."""
+    columns, nullable = TABLES[table].columns, TABLES[table].nullable
+    found = {name: _OF_COLUMN.get(name, _OF_TYPE[columns[name]]) for name in names}
+    return {
+        name: partial(_or_null, check) if name in nullable else check
+        for name, check in found.items()
+    } | others
 
 
 FIELDS: Mapping[str, Mapping[str, Check]] = {
@@ -189,109 +250,16 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         "created_at": _time,
         "exported_at": _time,
     },
-    RecordKind.SETTINGS: {
-        "agent_id": _null_or_name,
-        "model": _null_or_name,
-        "policy": _object,
-        "sections": _array,
-        "tools": _array,
-        "metadata": _object,
-        "sections_version": _integer,
-        "tools_version": _integer,
-        "rolling_window_seconds": partial(_or_null, _integer),
-        "expires_at": _null_or_time,
-        "counter": partial(_one_of, CounterName),
+    RecordKind.SETTINGS: _checks("conversations", *SETTINGS) | _checks("heads", "counter"),
+    RecordKind.STATE: _checks("heads", *STATE),
+    **{
+        kind: _checks(table, *COLUMNS[kind])
+        for kind, table in RECORD_TABLES.items()
+        if kind not in (RecordKind.VERSION, RecordKind.BLOB)
     },
-    RecordKind.STATE: {
-        "head_seq": _integer,
-        "open_calls": _texts,
-        "resume_at": _integer,
-        "promoted": _names,
-        "promoted_turn": _integer,
-        "since": _seq,
-        "parts": _are_parts,
-        "window_seconds": partial(_or_null, partial(_integer, least=-1)),
-        "cleared_at": _null_or_time,
-        "cleared_seq": _integer,
-        "oldest_at": _null_or_time,
-        "newest_at": _null_or_time,
-        "mentions": _names,
-        "compaction_id": _null_or_uuid,
-        "kept": partial(_list_of, _seq),
-    },
-    RecordKind.VERSION: {
-        "kind": partial(_one_of, SettingsList),
-        "version": _integer,
-        "body": _array,
-        "created_at": _time,
-    },
-    RecordKind.BLOB: {
-        "blob_id": _name,
-        "byte_size": _integer,
-        "line_count": _integer,
-        "sha256": partial(_matching, _SHA256),
-        "media_type": _name,
-        "tool_name": _null_or_name,
-        "tool_call_id": _null_or_text,
-        "attached": _is_boolean,
-        "is_collected": _is_boolean,
-    },
+    RecordKind.VERSION: _checks("conversation_versions", *COLUMNS[RecordKind.VERSION], body=_array),
+    RecordKind.BLOB: _checks("blobs", *BLOB_FIELDS, is_collected=_is_boolean),
     "blob_piece": {"data": _text},
-    RecordKind.MESSAGE: {
-        "seq": _seq,
-        "message_id": _name,
-        "role": partial(_one_of, Role),
-        "format": partial(_one_of, FormatName),
-        "call_ids": _is_texts_json,
-        "joins": _is_boolean,
-        "body": _text,
-        "timestamp": _null_or_text,
-        "created_at": _time,
-        "output": partial(_or_null, _is_output),
-        "at": _null_or_time,
-        "late_at": _null_or_time,
-    },
-    RecordKind.BLOB_USE: {"blob_id": _name, "seq": _seq},
-    RecordKind.PIN: {"seq": _seq, "created_at": _time},
-    RecordKind.REDACTION: {
-        "seq": _seq,
-        "message_id": _name,
-        "reason": _null_or_text,
-        "key_id": _null_or_text,
-        "created_at": _time,
-    },
-    RecordKind.COMPACTION: {
-        "compaction_id": _uuid,
-        "parent_id": _null_or_uuid,
-        "trigger": _name,
-        "strategy": _name,
-        "span_start": _integer,
-        "span_end": _integer,
-        "summary": _text,
-        "summary_tokens": _small,
-        "before_tokens": _integer,
-        "after_tokens": _integer,
-        "before_msg_count": _integer,
-        "after_msg_count": _integer,
-        "model": _null_or_name,
-        "prompt_hash": _null_or_name,
-        "cost_usd": partial(_or_null, _number),
-        "duration_ms": _small,
-        "policy_strategy": _name,
-        "strategies_run": _names,
-        "view": _is_view_text,
-        "made": partial(_reads, _are_summaries),
-        "hidden_tokens": _integer,
-        "hidden_messages": _integer,
-        "calls": _small,
-        "input_tokens": _integer,
-        "output_tokens": _integer,
-        "degraded": _names,
-        "summary_input": _null_or_name,
-        "cached_tokens": _integer,
-        "undone_at": _null_or_time,
-        "created_at": _time,
-    },
     "end": {
         "messages": _integer,
         "blobs": _integer,
@@ -300,10 +268,6 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
     },
 }
 """The fields of every type of line; none may be missing, and there are no others."""
-_COMPUTED = frozenset(
-    ("tokens", "reasoning_tokens", "call_names", "has_media", "fragment", "turn", "total_tokens")
-)
-"""What an import computes of a message; a record may have it."""
 
 
 def checked(line: Line) -> dict[str, Any]:
@@ -313,7 +277,7 @@ def checked(line: Line) -> dict[str, Any]:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
     fields = dict(line.fields)
     if line.type == RecordKind.MESSAGE:
-        fields = {name: value for name, value in fields.items() if name not in _COMPUTED}
+        fields = {name: value for name, value in fields.items() if name not in COMPUTED}
     for name in fields:
         if name not in known:
             raise line.error("is not a field of this record", name[:80])

@@ -24,6 +24,7 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.json_structure import StructureLimits
+from app.database.tables import TABLES
 
 FORMAT = "context-service.conversation"
 VERSION = 1
@@ -52,16 +53,49 @@ class RecordKind(StrEnum):
     COMPACTION = "compaction"
 
 
+RECORD_TABLES: Mapping[RecordKind, str] = {
+    RecordKind.VERSION: "conversation_versions",
+    RecordKind.BLOB: "blobs",
+    RecordKind.MESSAGE: "messages",
+    RecordKind.BLOB_USE: "blob_uses",
+    RecordKind.PIN: "pins",
+    RecordKind.REDACTION: "redactions",
+    RecordKind.COMPACTION: "compactions",
+}
+COMPUTED = (
+    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
+)
+"""The columns of a message that an import computes; a record may have them."""
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "blobs": ("created_at",),
+    "messages": COMPUTED,
+}
+COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
+    kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
+    for kind, table in RECORD_TABLES.items()
+}
+"""The columns of a record with their types, by kind."""
+SETTINGS = (
+    *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
+    *("tools_version", "rolling_window_seconds", "expires_at"),
+)
+"""The columns of the conversation in the record of its settings, which has its counter as well."""
+STATE = (
+    *("head_seq", "open_calls", "resume_at", "promoted", "promoted_turn", "since", "parts"),
+    *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "mentions"),
+    *("compaction_id", "kept"),
+)
+"""The columns of the head in the record of the state."""
+BLOB_FIELDS = (
+    *TABLES["blobs"].without(
+        "conversation_id", "content_id", "object_key", "collected_at", "created_at"
+    ),
+)
+"""The columns of a blob that its record has as they are."""
 KEYS: Mapping[RecordKind, tuple[str, ...]] = {
     RecordKind.SETTINGS: (),
     RecordKind.STATE: (),
-    RecordKind.VERSION: ("kind", "version"),
-    RecordKind.BLOB: ("blob_id",),
-    RecordKind.MESSAGE: ("seq",),
-    RecordKind.BLOB_USE: ("blob_id", "seq"),
-    RecordKind.PIN: ("seq",),
-    RecordKind.REDACTION: ("seq",),
-    RecordKind.COMPACTION: ("compaction_id",),
+    **{kind: TABLES[table].key[1:] for kind, table in RECORD_TABLES.items()},
 }
 """The fields by which the records of a kind ascend; a kind without keys has one record."""
 ORDER = {kind: position for position, kind in enumerate(RecordKind)}

@@ -17,112 +17,23 @@ from asyncpg import UniqueViolationError
 
 from app.common import json_text
 from app.common.pages import Bound, Page
-from app.conversations.rows import plain
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
-from app.snapshots.export_format import IMPORTING_TENANT, KEYS, RecordKind
+from app.database.sql import assigned, equal, plain
+from app.database.tables import TABLES
+from app.snapshots.export_format import (
+    COLUMNS,
+    COMPUTED,
+    IMPORTING_TENANT,
+    KEYS,
+    RECORD_TABLES,
+    SETTINGS,
+    STATE,
+    RecordKind,
+)
 
-_TABLES = {
-    RecordKind.VERSION: "conversation_versions",
-    RecordKind.BLOB: "blobs",
-    RecordKind.MESSAGE: "messages",
-    RecordKind.BLOB_USE: "blob_uses",
-    RecordKind.PIN: "pins",
-    RecordKind.REDACTION: "redactions",
-    RecordKind.COMPACTION: "compactions",
-}
-_BLOB_COLUMNS = {
-    "blob_id": "text",
-    "byte_size": "bigint",
-    "line_count": "bigint",
-    "sha256": "text",
-    "media_type": "text",
-    "tool_name": "text",
-    "tool_call_id": "text",
-    "attached": "boolean",
-    "content_id": "uuid",
-    "object_key": "text",
-    "collected_at": "timestamptz",
-}
-COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
-    RecordKind.VERSION: {
-        "kind": "text",
-        "version": "bigint",
-        "body": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.BLOB: _BLOB_COLUMNS,
-    RecordKind.MESSAGE: {
-        "seq": "bigint",
-        "message_id": "text",
-        "role": "text",
-        "format": "text",
-        "call_ids": "text",
-        "joins": "boolean",
-        "body": "text",
-        "timestamp": "text",
-        "created_at": "timestamptz",
-        "output": "text",
-        "at": "timestamptz",
-        "late_at": "timestamptz",
-    },
-    RecordKind.BLOB_USE: {"blob_id": "text", "seq": "bigint"},
-    RecordKind.PIN: {"seq": "bigint", "created_at": "timestamptz"},
-    RecordKind.REDACTION: {
-        "seq": "bigint",
-        "message_id": "text",
-        "reason": "text",
-        "key_id": "text",
-        "created_at": "timestamptz",
-    },
-    RecordKind.COMPACTION: {
-        "compaction_id": "uuid",
-        "parent_id": "uuid",
-        "trigger": "text",
-        "strategy": "text",
-        "span_start": "bigint",
-        "span_end": "bigint",
-        "summary": "text",
-        "summary_tokens": "integer",
-        "before_tokens": "bigint",
-        "after_tokens": "bigint",
-        "before_msg_count": "bigint",
-        "after_msg_count": "bigint",
-        "model": "text",
-        "prompt_hash": "text",
-        "cost_usd": "double precision",
-        "duration_ms": "integer",
-        "policy_strategy": "text",
-        "strategies_run": "text[]",
-        "view": "text",
-        "made": "text",
-        "hidden_tokens": "bigint",
-        "hidden_messages": "bigint",
-        "calls": "integer",
-        "input_tokens": "bigint",
-        "output_tokens": "bigint",
-        "degraded": "text[]",
-        "summary_input": "text",
-        "cached_tokens": "bigint",
-        "undone_at": "timestamptz",
-        "created_at": "timestamptz",
-    },
-}
-"""The columns of a record with their types, by kind."""
-COMPUTED = {
-    RecordKind.MESSAGE: {
-        "tokens": "integer",
-        "reasoning_tokens": "integer",
-        "call_names": "text",
-        "has_media": "boolean",
-        "turn": "bigint",
-        "total_tokens": "bigint",
-        "fragment": "text",
-    }
-}
-"""Columns that an import computes."""
 _WRITTEN = ("body", "fragment")
 """The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
@@ -134,7 +45,7 @@ _LARGE = {
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 PAGE_ROWS = 500
 
-_OWN = "conversation_id = :conversation_id"
+_OWN = equal("conversation_id")
 
 
 def _page(kind: RecordKind) -> Statement:
@@ -142,7 +53,7 @@ def _page(kind: RecordKind) -> Statement:
     after = ", ".join(f"CAST(:after_{name} AS {columns[name]})" for name in KEYS[kind])
     ends = "AND seq <= :head_seq" if "seq" in columns else ""
     rows = f"""
-        SELECT {", ".join(columns)} FROM {_TABLES[kind]}
+        SELECT {", ".join(columns)} FROM {RECORD_TABLES[kind]}
         WHERE {_OWN} AND ({keys}) > ({after}) {ends}
         ORDER BY {keys} LIMIT :limit"""
     if kind not in _LARGE:
@@ -150,21 +61,16 @@ def _page(kind: RecordKind) -> Statement:
     return Statement(bounded(rows, tuple(columns), lengths(*_LARGE[kind]), keys))
 
 
-PAGES = {kind: _page(kind) for kind in _TABLES}
+PAGES = {kind: _page(kind) for kind in RECORD_TABLES}
 
-SETTINGS = Statement(
+READ_SETTINGS = Statement(
     f"""
-        SELECT c.created_at AS conversation_created_at, c.own_id, c.agent_id, c.model, c.policy,
-            c.sections, c.tools, c.metadata, c.sections_version, c.tools_version,
-            c.rolling_window_seconds, c.expires_at, h.counter, h.head_seq,
-            h.open_calls, h.resume_at, h.promoted, h.promoted_turn, h.since, h.parts,
-            h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.newest_at, h.mentions,
-            h.compaction_id, h.kept
+        SELECT c.created_at AS conversation_created_at, c.own_id, h.counter,
+            {", ".join((*(f"c.{name}" for name in SETTINGS), *(f"h.{name}" for name in STATE)))}
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
-
 BEGIN = Statement(
     f"""
         WITH added AS (
@@ -187,7 +93,9 @@ RENEW = Statement(
 
 
 def _add(kind: RecordKind) -> Statement:
-    columns = {**COLUMNS[kind], **COMPUTED.get(kind, {})}
+    columns = dict(COLUMNS[kind])
+    if kind is RecordKind.MESSAGE:
+        columns |= {name: TABLES["messages"].columns[name] for name in COMPUTED}
     written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
     plain = {name: type for name, type in columns.items() if name not in written}
     typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
@@ -196,7 +104,7 @@ def _add(kind: RecordKind) -> Statement:
     values = [f"convert_from(item.{name}, 'UTF8')" for name in written]
     return Statement(
         f"""
-        INSERT INTO {_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
+        INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
         SELECT :conversation_id, {", ".join((*(f"item.{name}" for name in plain), *values))}
         FROM ROWS FROM ({", ".join((rows, *arrays))})
             AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
@@ -205,31 +113,24 @@ def _add(kind: RecordKind) -> Statement:
     )
 
 
-ADDITIONS = {kind: _add(kind) for kind in _TABLES}
+ADDITIONS = {kind: _add(kind) for kind in RECORD_TABLES}
+
 
 PUBLISH = Statement(
     f"""
         UPDATE conversations
-        SET tenant_id = :tenant_id, own_id = :own_id, agent_id = :agent_id,
-            rolling_window_seconds = :rolling_window_seconds, expires_at = :expires_at,
-            model = :model, policy = :policy, sections = :sections, tools = :tools,
-            metadata = :metadata, sections_version = :sections_version,
-            tools_version = :tools_version,
+        SET {assigned("tenant_id", "own_id", *SETTINGS)},
             created_at = statement_timestamp(), updated_at = statement_timestamp()
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
+_STATE = (
+    *("counter", "head_seq", "turns", "open_calls", "open_seqs", "group_seq", "provider_calls"),
+    *("is_answering", "resume_at", "promoted", "promoted_turn", "window_seconds", "cleared_at"),
+    *("cleared_seq", "newest_at"),
+)
 SET_HEAD = Statement(
-    f"""
-        UPDATE heads
-        SET counter = :counter, head_seq = :head_seq,
-            turns = :turns, tokens = CAST(:tokens AS bigint),
-            open_calls = :open_calls, open_seqs = :open_seqs, group_seq = :group_seq,
-            provider_calls = :provider_calls, is_answering = :is_answering, resume_at = :resume_at,
-            promoted = :promoted, promoted_turn = :promoted_turn, window_seconds = :window_seconds,
-            cleared_at = :cleared_at, cleared_seq = :cleared_seq, newest_at = :newest_at
-        WHERE {_OWN}
-        """
+    f"UPDATE heads SET {assigned(*_STATE)}, tokens = CAST(:tokens AS bigint) WHERE {_OWN}"
 )
 STALE = Statement(
     f"""
@@ -254,7 +155,7 @@ class ExportRepository(Repository):
     async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
         """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
         row = await self._session.first(
-            SETTINGS, tenant_id=tenant_id, conversation_id=UUID(conversation_id)
+            READ_SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
         )
         return {name: plain(value) for name, value in row.items()} if row is not None else None
 
@@ -272,7 +173,7 @@ class ExportRepository(Repository):
         is_bounded = kind in _LARGE
         rows = await self._session.all(
             PAGES[kind],
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             head_seq=head_seq,
             **{f"after_{name}": start[name] for name in KEYS[kind]},
             **(limits(PAGE_ROWS, bound) if is_bounded else {"limit": PAGE_ROWS + 1}),
@@ -287,11 +188,11 @@ class ExportRepository(Repository):
 
     async def begin(self, conversation_id: str) -> bool:
         """Create a conversation that is imported, which no tenant sees; False for a used id."""
-        return await self._session.run(BEGIN, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(BEGIN, conversation_id=conversation_id) == 1
 
     async def renew(self, conversation_id: str) -> bool:
         """Note that an import continues, and lock it; False if it was removed."""
-        return await self._session.run(RENEW, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(RENEW, conversation_id=conversation_id) == 1
 
     async def add(
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
@@ -306,7 +207,7 @@ class ExportRepository(Repository):
         try:
             await self._session.run(
                 ADDITIONS[kind],
-                conversation_id=UUID(conversation_id),
+                conversation_id=conversation_id,
                 rows=json_text.dumps(rows),
                 **written,
             )
@@ -328,11 +229,11 @@ class ExportRepository(Repository):
             PUBLISH,
             **parameters,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
+            conversation_id=conversation_id,
             own_id=own_id,
         )
         parameters = {name: state[name] for name in SET_HEAD.names if name in state}
-        await self._session.run(SET_HEAD, **parameters, conversation_id=UUID(conversation_id))
+        await self._session.run(SET_HEAD, **parameters, conversation_id=conversation_id)
         return is_published == 1
 
     async def stale(self, before: datetime, limit: int) -> list[str]:
@@ -342,5 +243,5 @@ class ExportRepository(Repository):
 
     async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
         """Lock an import against continuing; False if it has continued since a time."""
-        row = await self._session.first(LOCK, conversation_id=UUID(conversation_id), before=before)
+        row = await self._session.first(LOCK, conversation_id=conversation_id, before=before)
         return row is not None

@@ -17,6 +17,7 @@ from datetime import datetime
 from app.blobs.blobs import Blob
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import ConversationState
+from app.conversations.messages.batch import NO_CALLS
 from app.conversations.turns import Entry
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
@@ -41,6 +42,7 @@ def state_at(state: ConversationState, at_seq: int) -> ConversationState:
     return replace(
         state,
         head_seq=at_seq,
+        calls=NO_CALLS,
         cleared_seq=min(state.cleared_seq, at_seq),
         resume_at_tokens=state.resume_at_tokens if at_seq == state.head_seq else 0,
     )

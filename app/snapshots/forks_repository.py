@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from app.blobs.blobs import Blob
 from app.common.errors import NotFound
@@ -17,27 +16,23 @@ from app.conversations.conversation import ConversationState
 from app.conversations.messages.redactions_repository import REDACTION_LOCK
 from app.database.connections import Statement
 from app.database.repository import Repository
-from app.snapshots.export_format import RecordKind
-from app.snapshots.exports_repository import COLUMNS, COMPUTED
+from app.database.tables import TABLES
 
 COPIED = {
-    "conversations": (
-        *("tenant_id", "agent_id", "model", "policy", "sections", "tools"),
-        *("sections_version", "tools_version", "rolling_window_seconds", "expires_at"),
-    ),
-    "conversation_versions": (*COLUMNS[RecordKind.VERSION],),
-    "messages": (*COLUMNS[RecordKind.MESSAGE], *COMPUTED[RecordKind.MESSAGE]),
-    "pins": (*COLUMNS[RecordKind.PIN],),
-    "redactions": (*COLUMNS[RecordKind.REDACTION],),
-    "compactions": (*(COLUMNS[RecordKind.COMPACTION].keys() - {"undone_at"}), "target_tokens"),
-    "blobs": (*(COLUMNS[RecordKind.BLOB].keys() - {"object_key"}), "created_at"),
-    "blob_uses": (*COLUMNS[RecordKind.BLOB_USE],),
-    "blob_chunks": (
-        *("content_id", "number", "start", "newlines", "size", "data"),
-        *("object_start", "object_size"),
-    ),
+    table: tuple(TABLES[table].without("conversation_id", *own))
+    for table, own in {
+        "conversations": ("metadata", "own_id", "origin_id", "created_at", "updated_at"),
+        "conversation_versions": (),
+        "messages": (),
+        "pins": (),
+        "redactions": (),
+        "compactions": ("undone_at",),
+        "blobs": ("object_key",),
+        "blob_uses": (),
+        "blob_chunks": (),
+    }.items()
 }
-"""The columns that are copied to a fork, by table."""
+"""The columns that are copied to a fork, by table: all but those that a fork has of its own."""
 
 
 def _copied(table: str, alias: str = "", *others: tuple[str, str]) -> str:
@@ -207,8 +202,8 @@ class ForkRepository(Repository):
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             metadata=metadata,
             own_id=own_id,
         )
@@ -218,7 +213,7 @@ class ForkRepository(Repository):
 
     async def refs(self, source_id: str, through_seq: int) -> list[str]:
         """Return the ids of the blobs that messages up to a seq refer to."""
-        rows = await self._session.all(REFS, source_id=UUID(source_id), through_seq=through_seq)
+        rows = await self._session.all(REFS, source_id=source_id, through_seq=through_seq)
         return [row["blob_id"] for row in rows]
 
     async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
@@ -228,10 +223,10 @@ class ForkRepository(Repository):
         """
         row = await self._session.first(
             COPY_BLOBS,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             refs=[blob.id for blob in blobs],
-            contents=[UUID(blob.content_id) for blob in blobs],
+            contents=[blob.content_id for blob in blobs],
             keys=[blob.object_key for blob in blobs],
             collected=[blob.collected_at is not None for blob in blobs],
         )
@@ -241,14 +236,12 @@ class ForkRepository(Repository):
         self, source_id: str, fork_id: str, through_seq: int, compaction_id: str | None
     ) -> None:
         """Copy pins and uses of blobs up to a seq, and a compaction with those before it."""
-        keys = {"source_id": UUID(source_id), "fork_id": UUID(fork_id)}
+        keys = {"source_id": source_id, "fork_id": fork_id}
         for statement in COPY_MARKS.values():
             await self._session.run(statement, **keys, through_seq=through_seq)
         if compaction_id is None:
             return
-        chain = await self._session.all(
-            CHAIN, source_id=UUID(source_id), compaction_id=UUID(compaction_id)
-        )
+        chain = await self._session.all(CHAIN, source_id=source_id, compaction_id=compaction_id)
         ids = [row["compaction_id"] for row in chain]
         await self._session.run(COPY_COMPACTIONS, **keys, compaction_ids=ids)
 
@@ -258,8 +251,8 @@ class ForkRepository(Repository):
         """Copy the messages after one seq and up to another; return their number."""
         return await self._session.run(
             COPY_MESSAGES,
-            source_id=UUID(source_id),
-            fork_id=UUID(fork_id),
+            source_id=source_id,
+            fork_id=fork_id,
             after_seq=after_seq,
             through_seq=through_seq,
         )
@@ -269,7 +262,7 @@ class ForkRepository(Repository):
 
         Returns the view version of the last one, None for a deleted source.
         """
-        key = {"conversation_id": UUID(source_id)}
+        key = {"conversation_id": source_id}
         await self._session.first(LOCK_REDACTIONS, **key)
         row = await self._session.first(REDACTED_VERSION, **key)
         return row["redacted_version"] if row is not None else None
@@ -282,7 +275,7 @@ class ForkRepository(Repository):
         """
         await self._session.run(
             SET_HEAD,
-            fork_id=UUID(fork_id),
+            fork_id=fork_id,
             head_seq=state.head_seq,
             resume_at=state.resume_at_tokens,
             promoted=list(state.promoted),

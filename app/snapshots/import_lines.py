@@ -176,9 +176,9 @@ class ImportChecker:
         self, line: Line, fields: Mapping[str, Any], message: Message, derived: Derived
     ) -> Derived:
         """Check the place of a message among calls, and return the ids of its own in the log."""
-        calls, is_result = self._calls, message.role is Role.TOOL
-        if not (is_result or fields["joins"]):
-            calls = replace(calls, provider=(), is_answering=False)  # as in a fork
+        calls = self._calls
+        if not fields["joins"]:
+            calls = calls.ended(self.head_seq - 1)  # as by a clear, or in a fork
         waiting, resolves = waiting_calls(message)
         draft = Draft(None, message.role, b"", None, 0, 0, derived.call_ids, False, None)
         draft = replace(draft, provider_calls=waiting, resolves=resolves)

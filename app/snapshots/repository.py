@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
@@ -19,6 +18,7 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import edges
 from app.snapshots.entries import ImportedMessage
 from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 
@@ -215,7 +215,7 @@ class SnapshotRepository(Repository):
         versions = {}
         for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
             row = await self._session.first(
-                LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=UUID(each)
+                LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=each
             )
             if row is not None:
                 versions[each] = row["redacted_version"]
@@ -223,7 +223,7 @@ class SnapshotRepository(Repository):
 
     async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
         """Return the time of a message in the active window, None if there is no such message."""
-        row = await self._session.first(FIRST_AT, conversation_id=UUID(conversation_id), seq=seq)
+        row = await self._session.first(FIRST_AT, conversation_id=conversation_id, seq=seq)
         return row["first_at"] if row is not None else None
 
     async def add(
@@ -239,7 +239,7 @@ class SnapshotRepository(Repository):
             tenant_id=tenant_id,
             **{name: getattr(snapshot, name) for name in _STORED},
             models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
-            part_ids=[UUID(part.conversation_id) for part in parts],
+            part_ids=[part.conversation_id for part in parts],
             part_spans=[_array_text(part.spans) for part in parts],
             part_counts=[part.message_count for part in parts],
             source_ids=[message.source_id for message in messages],
@@ -274,7 +274,7 @@ class SnapshotRepository(Repository):
             statement,
             tenant_id=tenant_id,
             agent_id=agent_id,
-            conversation_id=UUID(conversation_id) if conversation_id is not None else None,
+            conversation_id=conversation_id,
             public_id=public_id,
             before=before_time,
             before_id=before_id,
@@ -320,19 +320,12 @@ class SnapshotRepository(Repository):
 
     async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
         """Return the seqs of those messages that the log has, by id."""
-        rows = await self._session.all(
-            SEQS_OF, conversation_id=UUID(conversation_id), ids=list(ids)
-        )
+        rows = await self._session.all(SEQS_OF, conversation_id=conversation_id, ids=list(ids))
         return {row["message_id"]: row["seq"] for row in rows}
 
     async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the ids of all calls in spans of a log."""
-        rows = await self._session.all(
-            CALLS_IN,
-            conversation_id=UUID(conversation_id),
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
-        )
+        rows = await self._session.all(CALLS_IN, conversation_id=conversation_id, **edges(spans))
         return frozenset(row["call_id"] for row in rows)
 
 

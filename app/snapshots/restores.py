@@ -23,13 +23,14 @@ from operator import itemgetter
 from typing import Any
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, StoredResults
 from app.conversations.own_settings import OwnSettings
@@ -45,6 +46,7 @@ from app.snapshots.copies import (
     pending_calls,
     renamed_calls,
     split_ids,
+    with_results_as_text,
 )
 from app.snapshots.entries import source_of
 from app.snapshots.reading import imported_entries, originals_of
@@ -55,17 +57,19 @@ MAX_BATCH_BYTES = 16 * 2**20
 _MAX_ATTEMPTS = 3
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class RestoredConversation:
-    """The number of restored messages of a conversation, and of those active before.
-
-    Both ids are public ids.
-    """
+    """The result for one conversation; both ids are public ids."""
 
     conversation_id: str
+    """The conversation that the messages were restored into."""
     source_conversation_id: str
+    """The conversation that the messages were saved from."""
     restored: int
+    """Number of messages restored into the active window."""
     skipped: int
+    """Number of messages that were active before."""
 
 
 @dataclass(slots=True)
@@ -255,7 +259,8 @@ class RestoreService:
     ) -> _Target:
         """Copy messages into a conversation, except those that it has."""
         target = await self._target(tenant_id, target_id)
-        async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
+        whole = with_results_as_text(sources)
+        async for batch in in_batches(whole, self._max_messages, MAX_BATCH_BYTES):
             copies = [_copy_of(target.public_id, source) for source in batch]
             existing: Mapping[str, Sequence[int]] = {}
             for remaining_attempts in range(_MAX_ATTEMPTS)[::-1]:

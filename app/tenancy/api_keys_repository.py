@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import insert, read
 from app.tenancy.api_keys import ApiKey
 
 ADD = Statement(
-    """
-        INSERT INTO api_keys (
-            key_id, tenant_id, name, secret_hash, created_at, expires_at, read_only
-        )
-        VALUES (:key_id, :tenant_id, :name, :secret_hash, :created_at, :expires_at, :read_only)
-        """
+    insert(
+        "api_keys",
+        *("key_id", "tenant_id", "name", "secret_hash", "created_at", "expires_at", "read_only"),
+    )
 )
-FIND = Statement(
-    """
-        SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
-        FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
-        WHERE k.key_id = :key_id
-        """
-)
+_KEYS = """
+    SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
+    FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
+"""
+FIND = Statement(f"{_KEYS} WHERE k.key_id = :key_id")
 LIST = Statement(
-    """
-        SELECT k.*, t.disabled_at IS NOT NULL AS is_disabled
-        FROM api_keys k LEFT JOIN tenants t ON t.tenant_id = k.tenant_id
-        WHERE :tenant_id IS NULL OR k.tenant_id = :tenant_id
+    f"""
+        {_KEYS} WHERE :tenant_id IS NULL OR k.tenant_id = :tenant_id
         ORDER BY k.tenant_id, k.created_at, k.key_id
         """
 )
@@ -42,12 +36,7 @@ REVOKE = Statement(
         RETURNING *, false AS is_disabled
         """
 )
-EXPIRE = Statement(
-    """
-        UPDATE api_keys SET expires_at = :at
-        WHERE key_id = :key_id
-        """
-)
+EXPIRE = Statement("UPDATE api_keys SET expires_at = :at WHERE key_id = :key_id")
 SET_LAST_USED = Statement(
     """
         UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at)
@@ -67,11 +56,11 @@ class ApiKeyRepository(Repository):
     async def find(self, key_id: str) -> ApiKey | None:
         """Return a key, revoked or not."""
         row = await self._session.first(FIND, key_id=key_id)
-        return _key_from(row) if row is not None else None
+        return read(ApiKey, row) if row is not None else None
 
     async def list_keys(self, tenant_id: str | None) -> list[ApiKey]:
         """Return the keys of a tenant, or all."""
-        return [_key_from(row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
+        return [read(ApiKey, row) for row in await self._session.all(LIST, tenant_id=tenant_id)]
 
     async def any(self) -> bool:
         """Return whether any key exists, revoked or not."""
@@ -80,7 +69,7 @@ class ApiKeyRepository(Repository):
     async def revoke(self, key_id: str, at: datetime) -> ApiKey | None:
         """Set the time of revocation unless it is set; returns the key, None if unknown."""
         row = await self._session.first(REVOKE, key_id=key_id, at=at)
-        return _key_from(row) if row is not None else None
+        return read(ApiKey, row) if row is not None else None
 
     async def expire(self, key_id: str, at: datetime | None) -> None:
         """Let a key expire at this time, unless it expires before."""
@@ -89,7 +78,3 @@ class ApiKeyRepository(Repository):
     async def set_last_used(self, used: Mapping[str, datetime]) -> None:
         """Set the times of the last uses by key, unless a later one is stored."""
         await self._session.run(SET_LAST_USED, key_ids=list(used), times=list(used.values()))
-
-
-def _key_from(row: Any) -> ApiKey:
-    return ApiKey(**{field.name: row[field.name] for field in fields(ApiKey)})

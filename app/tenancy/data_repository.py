@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import delete_some, equal
 
-_TENANT = "tenant_id = :tenant_id"
+_TENANT = equal("tenant_id")
 SOME_CONVERSATIONS = Statement(
     f"SELECT conversation_id FROM conversations WHERE {_TENANT} LIMIT :limit"
 )
 REVOKE_KEYS = Statement(
-    f"""
-        UPDATE api_keys SET revoked_at = least(revoked_at, statement_timestamp())
-        WHERE {_TENANT}
-        """
+    f"UPDATE api_keys SET revoked_at = least(revoked_at, statement_timestamp()) WHERE {_TENANT}"
 )
-_DELETED: Mapping[str, str] = {
-    "snapshot_messages": "tenant_id, session_id, position",
-    "snapshots": "tenant_id, session_id",
-    "agent_versions": "tenant_id, agent_id, kind, version",
-    "agents": "tenant_id, agent_id",
-    "models": "tenant_id, model",
-    "calibrations": "tenant_id, model, counter",
-    "creations": "tenant_id, key",
-    "tenant_usage": "tenant_id, agent_id, day, model, purpose",
-    "tenants": "tenant_id",
-}
 DELETE = {
-    table: Statement(
-        f"""
-        DELETE FROM {table} WHERE ({key}) IN (
-            SELECT {key} FROM {table} WHERE {_TENANT} LIMIT :limit
-        )
-        """,
-        is_long=True,
+    table: Statement(delete_some(table, _TENANT), is_long=True)
+    for table in (
+        *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
+        *("creations", "tenant_usage", "tenants"),
     )
-    for table, key in _DELETED.items()
 }
 
 

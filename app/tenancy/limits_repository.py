@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import insert, read
 from app.tenancy.tenant_limits import TenantLimits
 
 SET = Statement(
-    """
-        INSERT INTO tenants (tenant_id, requests_per_minute, summarizer_calls_per_hour)
-        VALUES (:tenant_id, :requests_per_minute, :summarizer_calls_per_hour)
+    f"""
+        {insert("tenants", "tenant_id", "requests_per_minute", "summarizer_calls_per_hour")}
         ON CONFLICT (tenant_id) DO UPDATE
         SET requests_per_minute = excluded.requests_per_minute,
             summarizer_calls_per_hour = excluded.summarizer_calls_per_hour
@@ -46,18 +45,13 @@ class LimitRepository(Repository):
     async def find(self, tenant_id: str) -> TenantLimits | None:
         """Return the stored limits of a tenant, None for an unknown tenant."""
         row = await self._session.first(FIND, tenant_id=tenant_id)
-        return _limits_from(row) if row is not None else None
+        return read(TenantLimits, row) if row is not None else None
 
     async def all(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
-        return {row["tenant_id"]: _limits_from(row) for row in await self._session.all(LIST)}
+        rows = await self._session.all(LIST)
+        return {row["tenant_id"]: read(TenantLimits, row) for row in rows}
 
     async def add_summarizer_call(self, tenant_id: str, hour: datetime) -> int:
         """Count a call of the summariser; returns the calls of this hour."""
-        row = await self._session.first(ADD_SUMMARIZER_CALL, tenant_id=tenant_id, hour=hour)
-        assert row is not None
-        return int(row["summarizer_calls"])
-
-
-def _limits_from(row: Any) -> TenantLimits:
-    return TenantLimits(**{field.name: row[field.name] for field in fields(TenantLimits)})
+        return int(await self._session.value(ADD_SUMMARIZER_CALL, tenant_id=tenant_id, hour=hour))

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from uuid import UUID
 
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import delete_some
 from app.tenancy.retention_periods import RetainedKind
 
-_AGES = {
-    RetainedKind.IDEMPOTENCY_KEYS: ("conversation_id, key", "created_at"),
-    RetainedKind.CREATIONS: ("tenant_id, key", "created_at"),
-    RetainedKind.EVENTS: ("conversation_id, event_seq", "created_at"),
-    RetainedKind.JOBS: ("conversation_id, job_id", "created_at"),
-}
-"""The primary key and the column of the age; the name of the kind is that of its table."""
+_OLD = "created_at < CAST(:before AS timestamptz)"
 _ENDED = "AND status NOT IN ('queued', 'running') AND updated_at < CAST(:before AS timestamptz)"
 
 DELETE = {
+    # The name of the kind is that of its table.
     kind: Statement(
-        f"""
-        DELETE FROM {kind} WHERE ({key}) IN (
-            SELECT {key} FROM {kind}
-            WHERE {age} < CAST(:before AS timestamptz)
-                {_ENDED if kind is RetainedKind.JOBS else ""}
-            LIMIT :limit
-        )
-        """,
-        is_long=True,
+        delete_some(kind, f"{_OLD} {_ENDED if kind is RetainedKind.JOBS else ''}"), is_long=True
     )
-    for kind, (key, age) in _AGES.items()
+    for kind in RetainedKind
 }
 # Two workers that delete the same rows at once would wait for each other.
 TRY_LOCK = Statement(
@@ -124,9 +111,7 @@ class RetentionRepository(Repository):
         A conversation is idle without appends, changes, compactions and other work, and outside
         every snapshot.
         """
-        rows = await self._session.all(
-            LIST_CONVERSATIONS, after=UUID(after), before=before, limit=limit
-        )
+        rows = await self._session.all(LIST_CONVERSATIONS, after=after, before=before, limit=limit)
         return [(row["tenant_id"], str(row["conversation_id"]), row["is_idle"]) for row in rows]
 
     async def list_expired(self, limit: int) -> list[tuple[str, str]]:
@@ -136,12 +121,10 @@ class RetentionRepository(Repository):
 
     async def lock_expired(self, conversation_id: str) -> bool:
         """Lock a conversation until the transaction ends; False unless its expiry has passed."""
-        row = await self._session.first(LOCK_EXPIRED, conversation_id=UUID(conversation_id))
+        row = await self._session.first(LOCK_EXPIRED, conversation_id=conversation_id)
         return row is not None
 
     async def is_idle(self, conversation_id: str, before: datetime) -> bool:
         """Return whether a conversation is idle since a time; call it with a lock on it."""
-        row = await self._session.first(
-            IS_IDLE, conversation_id=UUID(conversation_id), before=before
-        )
+        row = await self._session.first(IS_IDLE, conversation_id=conversation_id, before=before)
         return row is not None and row["is_idle"]

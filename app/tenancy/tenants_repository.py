@@ -9,19 +9,10 @@ from datetime import datetime
 
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import equal, insert
 
-ADD = Statement(
-    """
-        INSERT INTO tenants (tenant_id) VALUES (:tenant_id)
-        ON CONFLICT (tenant_id) DO NOTHING
-        """
-)
-DISABLE = Statement(
-    """
-        UPDATE tenants SET disabled_at = :at
-        WHERE tenant_id = :tenant_id RETURNING tenant_id
-        """
-)
+ADD = Statement(f"{insert('tenants', 'tenant_id')} ON CONFLICT (tenant_id) DO NOTHING")
+DISABLE = Statement("UPDATE tenants SET disabled_at = :at WHERE tenant_id = :tenant_id")
 LIST_DISABLED = Statement("SELECT tenant_id FROM tenants WHERE disabled_at IS NOT NULL")
 FIND_CREATION = Statement(
     """
@@ -32,9 +23,8 @@ FIND_CREATION = Statement(
 # The key's row is inserted before the resource, so that of two equal concurrent requests the second
 # waits for the first and then finds its resource.
 ADD_CREATION = Statement(
-    """
-        INSERT INTO creations (tenant_id, key, request_hash, resource_id, created_at)
-        VALUES (:tenant_id, :key, :request_hash, :resource_id, now())
+    f"""
+        {insert("creations", "tenant_id", "key", "request_hash", "resource_id", created_at="now()")}
         ON CONFLICT (tenant_id, key) DO UPDATE
         SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
             created_at = excluded.created_at
@@ -42,30 +32,18 @@ ADD_CREATION = Statement(
         """
 )
 ADD_MODEL = Statement(
-    """
-        INSERT INTO models (tenant_id, model, entry, updated_at)
-        VALUES (:tenant_id, :model, :entry, statement_timestamp())
+    f"""
+        {insert("models", "tenant_id", "model", "entry", updated_at="statement_timestamp()")}
         ON CONFLICT (tenant_id, model) DO UPDATE
         SET entry = excluded.entry, updated_at = excluded.updated_at
         """
 )
 LIST_MODELS = Statement(
-    """
-        SELECT model, entry FROM models
-        WHERE tenant_id = :tenant_id ORDER BY model
-        """
+    "SELECT model, entry FROM models WHERE tenant_id = :tenant_id ORDER BY model"
 )
-FIND_MODEL = Statement(
-    """
-        SELECT entry FROM models
-        WHERE tenant_id = :tenant_id AND model = :model
-        """
-)
-REMOVE_MODEL = Statement(
-    """
-        DELETE FROM models WHERE tenant_id = :tenant_id AND model = :model
-        """
-)
+_IS_MODEL = equal("tenant_id", "model")
+FIND_MODEL = Statement(f"SELECT entry FROM models WHERE {_IS_MODEL}")
+REMOVE_MODEL = Statement(f"DELETE FROM models WHERE {_IS_MODEL}")
 
 
 class TenantRepository(Repository):
@@ -77,7 +55,7 @@ class TenantRepository(Repository):
 
     async def set_disabled(self, tenant_id: str, at: datetime | None) -> bool:
         """Set since when the keys of a tenant are refused, None for no more; False if unknown."""
-        return await self._session.first(DISABLE, tenant_id=tenant_id, at=at) is not None
+        return await self._session.run(DISABLE, tenant_id=tenant_id, at=at) == 1
 
     async def list_disabled(self) -> frozenset[str]:
         """Return the disabled tenants."""
@@ -87,20 +65,14 @@ class TenantRepository(Repository):
     async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the resource id stored for an idempotency key."""
         row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
-        return (row["request_hash"], row["resource_id"]) if row is not None else None
+        return tuple(row) if row is not None else None
 
     async def add_creation(
         self, tenant_id: str, key: str, request_hash: str, resource_id: str
     ) -> bool:
         """Store a key for 24 hours; False when an equal request stored it first."""
-        stored = await self._session.run(
-            ADD_CREATION,
-            tenant_id=tenant_id,
-            key=key,
-            request_hash=request_hash,
-            resource_id=resource_id,
-        )
-        return stored == 1
+        values = {"request_hash": request_hash, "resource_id": resource_id}
+        return await self._session.run(ADD_CREATION, tenant_id=tenant_id, key=key, **values) == 1
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
         """Add or replace the tenant's entry for a model."""
@@ -108,13 +80,13 @@ class TenantRepository(Repository):
 
     async def find_model(self, tenant_id: str, model: str) -> str | None:
         """Return the tenant's own entry for a model, or None."""
-        row = await self._session.first(FIND_MODEL, tenant_id=tenant_id, model=model)
-        return row["entry"] if row is not None else None
+        entry: str | None = await self._session.value(FIND_MODEL, tenant_id=tenant_id, model=model)
+        return entry
 
     async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
         """Return the tenant's own entries, by model name."""
         rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
-        return [(row["model"], row["entry"]) for row in rows]
+        return list(map(tuple, rows))
 
     async def remove_model(self, tenant_id: str, model: str) -> bool:
         """Delete the tenant's own entry; False when there was none."""

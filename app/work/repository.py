@@ -24,7 +24,8 @@ from app.common import json_text
 from app.conversations.compaction_receipt import Failure
 from app.database.connections import Statement
 from app.database.repository import Repository
-from app.work.job import Claim, Job
+from app.database.sql import equal, read
+from app.work.job import Claim, Job, JobStatus
 
 CHANNEL = "context_work"
 _CONNECT_SECONDS = 5
@@ -33,6 +34,8 @@ _CANDIDATES = 10
 _MAX_READS = 3
 _FAILURE_COLUMNS = ("failed_at", "failures", "retry_at")
 
+_OWN = equal("conversation_id")
+_IN_SECONDS = "now() + make_interval(secs => CAST(:seconds AS double precision))"
 _FREE = """NOT EXISTS (
                 SELECT FROM compaction_leases busy
                 WHERE busy.conversation_id = {of}.conversation_id
@@ -47,13 +50,13 @@ WAITING = Statement(
             FROM jobs j
             WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
             ORDER BY j.created_at
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         ), due AS (
             SELECT h.conversation_id, h.due_at AS since
             FROM heads h
             WHERE h.due_at <= now() AND {_FREE.format(of="h")}
             ORDER BY h.due_at
-            LIMIT CAST(:limit AS bigint)
+            LIMIT :limit
         ), waiting AS (
             SELECT conversation_id, job_id, since FROM open_jobs
             UNION ALL
@@ -63,7 +66,7 @@ WAITING = Statement(
         FROM waiting
         JOIN conversations c ON c.conversation_id = waiting.conversation_id
         ORDER BY waiting.job_id IS NULL, waiting.since
-        LIMIT CAST(:limit AS bigint)
+        LIMIT :limit
         """
 )
 # The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
@@ -71,8 +74,7 @@ WAITING = Statement(
 # `excluded.expires_at` is `:seconds` from now.
 _CLAIM = """
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
-        SELECT h.conversation_id, CAST(:holder AS uuid),
-            now() + make_interval(secs => CAST(:seconds AS double precision)), 1
+        SELECT h.conversation_id, :holder, {until}, 1
         {found} SKIP LOCKED
         ON CONFLICT (conversation_id) DO UPDATE
         SET holder = excluded.holder, expires_at = excluded.expires_at,
@@ -83,87 +85,61 @@ _CLAIM = """
         """
 CLAIM_DUE = Statement(
     _CLAIM.format(
+        until=_IN_SECONDS,
         found="""FROM heads h
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid) AND h.due_at <= now()
-        FOR NO KEY UPDATE OF h"""
+        WHERE h.conversation_id = :conversation_id AND h.due_at <= now()
+        FOR NO KEY UPDATE OF h""",
     )
 )
 CLAIM_JOB = Statement(
     _CLAIM.format(
+        until=_IN_SECONDS,
         found="""FROM heads h
         JOIN jobs j ON j.conversation_id = h.conversation_id
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-            AND j.conversation_id = CAST(:conversation_id AS uuid)
-            AND j.job_id = CAST(:job_id AS uuid) AND j.status IN ('queued', 'running')
-        FOR KEY SHARE OF h"""
+        WHERE h.conversation_id = :conversation_id
+            AND j.conversation_id = :conversation_id
+            AND j.job_id = :job_id AND j.status IN ('queued', 'running')
+        FOR KEY SHARE OF h""",
     )
 )
-BEGIN_JOB = Statement(
-    """
-        UPDATE jobs SET status = 'running', updated_at = statement_timestamp()
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
-        """
-)
 RETRY_LATER = Statement(
-    """
-        UPDATE compaction_leases
-        SET expires_at = now(),
-            retry_at = now() + make_interval(secs => CAST(:seconds AS double precision))
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND holder = CAST(:holder AS uuid)
+    f"""
+        UPDATE compaction_leases SET expires_at = now(), retry_at = {_IN_SECONDS}
+        WHERE {_OWN} AND holder = :holder
         """
 )
 NOTIFY = Statement(f"SELECT pg_notify('{CHANNEL}', '')")
 
-SET_DUE = Statement(
-    """
-        UPDATE heads SET due_at = now()
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at IS NULL
-        """
-)
+SET_DUE = Statement(f"UPDATE heads SET due_at = now() WHERE {_OWN} AND due_at IS NULL")
 CLEAR_DUE = Statement(
-    """
+    f"""
         UPDATE heads SET due_at = NULL
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND due_at <= now()
-            AND head_seq = CAST(:head_seq AS bigint)
+        WHERE {_OWN} AND due_at <= now() AND head_seq = :head_seq
         """
 )
 POSTPONE = Statement(
-    """
-        UPDATE heads
-        SET failures = failures + 1,
-            due_at = now() + make_interval(secs => CAST(:seconds AS double precision))
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
+    f"UPDATE heads SET failures = failures + 1, due_at = {_IN_SECONDS} WHERE {_OWN}"
 )
 RECORD_FAILURE = Statement(
-    """
-        UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now()
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-        """
+    f"UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now() WHERE {_OWN}"
 )
 FIND_FAILURE = Statement(
-    """
+    f"""
         SELECT last_failure, failed_at, failures,
             CASE WHEN failures > 0 THEN due_at END AS retry_at
-        FROM heads
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND last_failure IS NOT NULL
+        FROM heads WHERE {_OWN} AND last_failure IS NOT NULL
         """
 )
 
 # The lock orders this statement and a deletion; appends do not wait for it. The lease of a
 # conversation that does not exist is granted without a row: the next statement raises NotFound.
 TAKE_LEASE = Statement(
-    """
+    f"""
         WITH conversation AS (
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
         ), lease_taken AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
-            SELECT conversation_id, CAST(:holder AS uuid),
-                now() + make_interval(secs => CAST(:seconds AS double precision))
-            FROM conversation
+            SELECT conversation_id, :holder, {_IN_SECONDS} FROM conversation
             ON CONFLICT (conversation_id) DO UPDATE
             SET holder = excluded.holder, expires_at = excluded.expires_at
             WHERE lease.holder = excluded.holder OR excluded.expires_at - lease.expires_at
@@ -173,42 +149,35 @@ TAKE_LEASE = Statement(
         SELECT EXISTS (SELECT FROM lease_taken) OR NOT EXISTS (SELECT FROM conversation) AS is_held
         """
 )
-RELEASE_LEASE = Statement(
-    """
-        DELETE FROM compaction_leases
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND holder = CAST(:holder AS uuid)
-        """
-)
+RELEASE_LEASE = Statement(f"DELETE FROM compaction_leases WHERE {_OWN} AND holder = :holder")
 
 ADD_JOB = Statement(
-    """
+    f"""
         WITH conversation AS (
-            SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+            SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
         )
         INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
-        SELECT conversation_id, CAST(:job_id AS uuid), CAST(:tenant_id AS text),
-            CAST(:kind AS text), CAST(:ask AS text)
+        SELECT conversation_id, :job_id, :tenant_id,
+            :kind, :ask
         FROM conversation
         """
 )
 FIND_JOB = Statement(
     """
-        SELECT j.*, c.own_id
+        SELECT j.job_id, j.conversation_id, j.kind, j.ask AS request, j.status, j.result, j.error,
+            j.created_at, j.updated_at, c.own_id
         FROM jobs j
         JOIN conversations c ON c.conversation_id = j.conversation_id
-        WHERE j.job_id = CAST(:job_id AS uuid) AND j.tenant_id = CAST(:tenant_id AS text)
+        WHERE j.job_id = :job_id AND j.tenant_id = :tenant_id
             AND (c.expires_at IS NULL OR c.expires_at > now())
         """
 )
 CHANGE_JOB = Statement(
-    """
+    f"""
         UPDATE jobs
-        SET status = CAST(:status AS text), result = CAST(:result AS text),
-            error = CAST(:error AS text), updated_at = statement_timestamp()
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND job_id = CAST(:job_id AS uuid) AND status IN ('queued', 'running')
+        SET status = :status, result = :result,
+            error = :error, updated_at = statement_timestamp()
+        WHERE {_OWN} AND job_id = :job_id AND status IN ('queued', 'running')
         """
 )
 
@@ -236,20 +205,16 @@ class JobRepository(Repository):
             return None
         job_id = None
         if work["job_id"] is not None:
-            await self._session.run(BEGIN_JOB, **key)
             job_id = str(work["job_id"])
+            await self.change(str(work["conversation_id"]), job_id, JobStatus.RUNNING)
         return Claim(
             work["tenant_id"], str(work["conversation_id"]), job_id, holder, row["attempts"]
         )
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
         """Release a lease; workers can claim the conversation again after `seconds`."""
-        await self._session.run(
-            RETRY_LATER,
-            conversation_id=UUID(conversation_id),
-            holder=UUID(holder),
-            seconds=seconds,
-        )
+        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
+        await self._session.run(RETRY_LATER, **key, seconds=seconds)
 
     async def notify(self) -> None:
         """Notify workers of new work."""
@@ -283,19 +248,14 @@ class JobRepository(Repository):
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take the lease, or renew it as its holder; False while another process holds it."""
-        row = await self._session.first(
-            TAKE_LEASE,
-            conversation_id=UUID(conversation_id),
-            holder=UUID(holder),
-            seconds=seconds,
-        )
+        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
+        row = await self._session.first(TAKE_LEASE, **key, seconds=seconds)
         return row is not None and row["is_held"]
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
         """Release the lease, unless another process took it over."""
-        await self._session.run(
-            RELEASE_LEASE, conversation_id=UUID(conversation_id), holder=UUID(holder)
-        )
+        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
+        await self._session.run(RELEASE_LEASE, **key)
 
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
@@ -315,7 +275,7 @@ class JobRepository(Repository):
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
         row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
-        return _job(row) if row is not None else None
+        return read(Job, row) if row is not None else None
 
     async def change(
         self,
@@ -327,30 +287,9 @@ class JobRepository(Repository):
         error: str | None = None,
     ) -> bool:
         """Store the state of a job; False when it has ended (rule 5)."""
-        changed = await self._session.run(
-            CHANGE_JOB,
-            conversation_id=UUID(conversation_id),
-            job_id=UUID(job_id),
-            status=status,
-            result=result,
-            error=error,
-        )
-        return changed == 1
-
-
-def _job(row: Any) -> Job:
-    return Job(
-        str(row["job_id"]),
-        str(row["conversation_id"]),
-        row["kind"],
-        row["ask"],
-        row["status"],
-        row["result"],
-        row["error"],
-        row["created_at"],
-        row["updated_at"],
-        row["own_id"],
-    )
+        key = {"conversation_id": UUID(conversation_id), "job_id": UUID(job_id)}
+        ended = {"status": status, "result": result, "error": error}
+        return await self._session.run(CHANGE_JOB, **key, **ended) == 1
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from uuid_utils import uuid7
 from app.blobs.chunks import RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
-from app.compaction.background import BackgroundCompactions
 from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
 from app.compaction.runs import CompactRequest
@@ -38,7 +37,7 @@ from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
 from app.conversations.messages.appended_messages import AppendAnswer
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.pins import PinService
 from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.service import LogService
@@ -317,7 +316,6 @@ class Harness:
             BuildReplayService(self.database, self.resolver).get,
         )
         self.compaction = CompactionService(runner, self.leases)
-        self.background = BackgroundCompactions(runner)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
         self.payload_cache = PayloadCache(self.window_bytes)
@@ -406,7 +404,7 @@ class Harness:
         """Do what a worker does that looks at the conversation, unless another compacts it."""
         async with self.leases.held(conversation_id) as is_mine:
             if is_mine:
-                await self.background.work(TENANT, conversation_id, job_id)
+                await self.compaction.work(TENANT, conversation_id, job_id)
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""

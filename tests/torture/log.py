@@ -43,9 +43,9 @@ class Entry:
 
     @property
     def text(self) -> str | None:
-        """Its text, if it has one."""
+        """Its text, if it has one; of a result that was copied without its call, the result."""
         content = self.body.get("content")
-        return content if isinstance(content, str) else None
+        return content[1]["text"] if isinstance(content, list) else content
 
     @property
     def calls(self) -> list[Message]:
@@ -104,6 +104,16 @@ class Conversation:
     active: set[int] = field(default_factory=set)
     pinned: set[int] = field(default_factory=set)
     open_calls: dict[str, int] = field(default_factory=dict)
+    group: int = 1
+    """The seq at which the last call group begins."""
+    answering: int = 0
+    """The seq at which the answer begins that the next message of the assistant goes on with."""
+    answers: dict[int, int] = field(default_factory=dict)
+    """By the seq of a message of the assistant, the seq at which its answer begins."""
+    joined: set[int] = field(default_factory=set)
+    """The messages that joined the call group before them."""
+    asked: dict[int, int] = field(default_factory=dict)
+    """By the seq of a result, the seq of its call."""
     usage: Counter[str] = field(default_factory=Counter)
     held: dict[str, Held] = field(default_factory=dict)
     promised: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
@@ -122,16 +132,37 @@ class Conversation:
         return self.entries[seq - 1]
 
     def add(self, entry: Entry) -> None:
-        """Append a message; a result is in the window, and pinned, as its call is."""
+        """Append a message; one that joins a call group is in the window, and pinned, as that is.
+
+        Results join while calls of the group wait. Until the first one comes, so do messages of
+        the assistant, which are of the same answer.
+        """
+        before, joins = self.head, self._waits
         self.entries.append(entry)
-        call = entry.body.get("tool_call_id")
-        if call is not None and call in self.open_calls:
-            asked = self.open_calls.pop(call)
-            self.active |= {self.head} if asked in self.active else set()
-            self.pinned |= {self.head} if asked in self.pinned else set()
-            return
-        self.open_calls = {str(made["id"]): self.head for made in entry.calls}
-        self.active.add(self.head)
+        if entry.role == "tool":
+            asked = self.open_calls.pop(str(entry.body["tool_call_id"]))
+            self.asked[self.head] = asked
+            self.answering = self.answering if asked < self.group else 0
+        else:
+            joins = entry.role == "assistant" and self.answering > 0
+            self.group = self.group if joins else self.head
+            if entry.role == "assistant":
+                self.answers[self.head] = self.answering or self.head
+                self.open_calls |= {str(made["id"]): self.head for made in entry.calls}
+            self.answering = self.answers.get(self.head, 0) if self._waits else 0
+        self.joined |= {self.head} if joins else set()
+        self.active |= {self.head} if not joins or before in self.active else set()
+        self.pinned |= {self.head} if joins and before in self.pinned else set()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether calls of the last group have no result."""
+        return any(seq >= self.group for seq in self.open_calls.values())
+
+    def clear(self) -> None:
+        """Empty the window; nothing joins the last call group any more."""
+        self.active.clear()
+        self.is_moved, self.group, self.answering = True, self.head + 1, 0
 
     def fork(self, id: str, at: int) -> Conversation:
         """Return a copy up to a seq; at an earlier seq an empty window becomes the whole log."""
@@ -139,32 +170,64 @@ class Conversation:
         if not active and at < self.head:
             active = set(range(1, at + 1))
         pinned = {seq for seq in self.pinned if seq <= at}
-        return self._copy(id, entries=self.entries[:at], active=active, pinned=pinned)
+        return self._copy(id, at, active=active, pinned=pinned)
 
     def imported(self, id: str) -> Conversation:
         """Return a copy that shares nothing."""
-        return self._copy(
-            id,
-            entries=[replace(entry) for entry in self.entries],
-            active=set(self.active),
-            pinned=set(self.pinned),
-            open_calls=dict(self.open_calls),
-        )
+        made = self._copy(id, self.head, active=set(self.active), pinned=set(self.pinned))
+        made.entries = [replace(entry) for entry in self.entries]
+        made.open_calls, made.group = dict(self.open_calls), self.group
+        made.answering = self.answering
+        return made
 
-    def _copy(self, id: str, **log: Any) -> Conversation:
+    def _copy(self, id: str, at: int, **log: Any) -> Conversation:
         made = Conversation(id, self.window, self.sections, self.kept_last, self.agent, **log)
-        made.is_moved = self.is_moved
+        made.entries, made.is_moved = self.entries[:at], self.is_moved
+        made.answers, made.asked = (
+            {seq: start for seq, start in each.items() if seq <= at}
+            for each in (self.answers, self.asked)
+        )
+        made.joined = {seq for seq in self.joined if seq <= at}
         return made
 
     def with_results(self, seqs: Collection[int]) -> set[int]:
-        """Return seqs with those of the results that their calls have by now."""
-        found, asked = set(seqs), 0
-        for seq, entry in enumerate(self.entries, 1):
-            if entry.role != "tool":
-                asked = seq
-            elif asked in found:
-                found.add(seq)
+        """Return seqs with what has joined their call groups by now."""
+        found = set(seqs)
+        for seq in sorted(self.joined):
+            found |= {seq} if seq - 1 in found else set()
         return found
+
+    def place(self, seq: int, format: str, *, is_call: bool, is_labelled: bool) -> tuple[int, ...]:
+        """Return what orders the texts and calls of messages in a payload.
+
+        The texts of an answer are before its calls, where its messages are one. Gemini has results
+        in the order of their calls. One that came late is next to its call, behind the other
+        results, or it is labelled and where it came, but in no other call group.
+        """
+        if seq in self.answers:
+            start = seq if format == "openai_responses" else self.answers[seq]
+            return start, int(is_call), seq
+        asked = self.asked.get(seq)
+        if asked is None:
+            return (seq,)
+        if is_labelled:
+            return self._end(seq), 4, seq
+        call = self.entry(seq).body["tool_call_id"]
+        order = next(at for at, made in enumerate(self.entry(asked).calls) if made["id"] == call)
+        if format == "gemini" or self.is_late(seq, call):
+            return self._end(asked), 3, asked, order
+        return seq, 2
+
+    def is_late(self, seq: int, call: str) -> bool:
+        """Whether a message is the result of a call, and not in its call group."""
+        is_result = seq in self.asked and self.entry(seq).body["tool_call_id"] == call
+        return is_result and seq > self._end(self.asked[seq])
+
+    def _end(self, seq: int) -> int:
+        """Return the last seq of a call group."""
+        while seq + 1 in self.joined:
+            seq += 1
+        return seq
 
     def slides(self, seq: int) -> bool:
         """Return whether a sliding window leaves out a message that is not pinned."""
@@ -207,6 +270,7 @@ _NOTES = re.compile(
     rf"|\[tool output trimmed; [^\]]*\]|{_CHANGING}"
 )
 _LABELLED = ("[Earlier summary, lossy: ", "[Kept from earlier in the conversation: ")
+_LABEL = re.compile(r"\[result of tool call ([^\]]*)\](?:\n|$)")
 _CUT = re.compile(r"\[[^\[\]]*cut: [\d,]+ of [\d,]+ bytes shown[^\]]*\]")
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff\ufffd]")
 
@@ -216,6 +280,7 @@ class Shown:
     """What a payload shows of a log: the seqs of its texts, in order, and what is wrong with it."""
 
     seqs: list[int] = field(default_factory=list)
+    items: set[tuple[int, str]] = field(default_factory=set)
     placeholders: int = 0
     is_summarised: bool = False
     wrong: list[str] = field(default_factory=list)
@@ -229,29 +294,71 @@ def read_payload(
     texts, calls = _expected(conversation)
     allowed = {entry.mark for _, entry in conversation.living()}
     has_tombstone = any(conversation.entry(seq).is_redacted for seq in conversation.active)
+    places: list[tuple[int, ...]] = []
+    label = ""
     for kind, value in _leaves(payload[ITEMS[format]], ""):
-        text = sendable(value)
-        if kind == "arguments":
-            found = calls.get(text)
-            if found is None and not has_tombstone:
-                shown.wrong.append(f"arguments from nowhere: {text:.200}")
-        else:
-            found = texts.get(text) or _cut_from(text, texts)
-        if found is not None:
-            shown.seqs.append(found)
-        elif kind == "arguments":
-            continue
-        elif text.startswith(_LABELLED):
-            shown.is_summarised = True
-        elif _NOTES.fullmatch(text):
-            shown.placeholders += text.startswith("[tool output trimmed")
-        elif not (text == REDACTED and has_tombstone) and not _is_system(conversation, text):
-            shown.wrong.append(f"a text from nowhere: {text:.300}")
+        text, found, is_call = sendable(value), list[int](), kind == "arguments"
+        if is_call and text in calls:
+            found = [calls[text]]
+        elif is_call and not has_tombstone:
+            shown.wrong.append(f"arguments from nowhere: {text:.200}")
+        elif not is_call:
+            if (labelled := _LABEL.match(text)) is not None:
+                label, text = labelled[1], text[labelled.end() :]
+                if not text:
+                    continue  # what it stands for is next
+            found = _seqs_of(conversation, text, texts)
+            if not found:
+                _tell_other(conversation, text, shown, has_tombstone)
+        for seq in found:
+            is_copied = isinstance(conversation.entry(seq).body.get("content"), list)
+            if label and not (is_copied or conversation.is_late(seq, label)):
+                shown.wrong.append(f"seq {seq} is labelled as the late result of {label}")
+                continue
+            place = conversation.place(seq, format, is_call=is_call, is_labelled=bool(label))
+            places.append(place)
+            item = (seq, text if is_call else "")
+            if item in shown.items:
+                shown.wrong.append(f"seq {seq} is shown twice")
+            shown.items.add(item)
+        label = ""
+        shown.seqs += found
         if foreign := set(marks.findall(text)) - allowed:
             shown.wrong.append(f"marks that are not of the window: {sorted(foreign)[:5]}")
-    if shown.seqs != sorted(shown.seqs):
+    if places != sorted(places):
         shown.wrong.append(f"not in the order of the log: {shown.seqs}")
     return shown
+
+
+def _tell_other(conversation: Conversation, text: str, shown: Shown, has_tombstone: bool) -> None:
+    """Tell a text that is of no message: it is a summary, a note or a section."""
+    if text.startswith(_LABELLED):
+        shown.is_summarised = True
+    elif _NOTES.fullmatch(text):
+        shown.placeholders += text.startswith("[tool output trimmed")
+    elif has_tombstone and set(text.split("\n")) == {REDACTED}:
+        pass
+    elif not _is_system(conversation, text):
+        shown.wrong.append(f"a text from nowhere: {text:.300}")
+
+
+def _seqs_of(conversation: Conversation, text: str, texts: Mapping[str, int]) -> list[int]:
+    """Return the seq of the message whose text it is, or those of the messages of one answer."""
+    found = texts.get(text) or _cut_from(text, texts)
+    if found is not None:
+        return [found]
+    for line_end in re.finditer("\n", text):
+        first, rest = text[: line_end.start()], text[line_end.end() :]
+        seq = texts.get(first) or _cut_from(first, texts)
+        if seq is None and first != REDACTED:
+            continue
+        seqs = [] if rest == REDACTED else _seqs_of(conversation, rest, texts)
+        whole = [seq, *seqs] if seq is not None else seqs
+        if seqs or rest == REDACTED:
+            starts = {conversation.answers.get(each) for each in whole}
+            if len(starts) == 1 and None not in starts:
+                return whole
+    return []
 
 
 def without_notes(value: Any) -> Any:

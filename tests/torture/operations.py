@@ -344,10 +344,13 @@ def restore_elsewhere(life: Life, conversation: Conversation) -> None:
     read = life.pages(f"{path(target)}/messages?content=full")
     life.equal(len(read), len(saved.seqs), "the copies of a snapshot")
     for seq, shown in zip(saved.seqs, read, strict=True):
-        source = saved.source.entry(seq)
+        source, content = saved.source.entry(seq), saved.source.entry(seq).body.get("content")
         life.equal(shown["restored_from"]["message_id"], source.id, "where a copy is from")
+        if saved.source.asked.get(seq, seq) not in saved.seqs:  # its call is not copied
+            texts = (f"[result of tool call {source.body['tool_call_id']}]", content)
+            content = [{"type": "text", "text": text} for text in texts]
+            life.equal(shown["role"], "user", f"the role of the copy of {seq}")
         if not source.is_redacted:
-            content = source.body.get("content")
             life.equal(shown.get("content"), content, f"the content of the copy of {seq}")
         kept = ("id", "role", "content", "tool_calls", "tool_call_id")
         fields = {name: shown[name] for name in kept if name in shown}
@@ -361,8 +364,7 @@ def clear(life: Life, conversation: Conversation) -> None:
     answer = life.send("POST", f"{path(conversation)}/clear")
     life.check(answer.ok, "a clear", answer)
     life.equal(answer.body["head_seq"], conversation.head, "the seq of a clear")
-    conversation.active.clear()
-    conversation.is_moved = True
+    conversation.clear()
 
 
 @act(2)
@@ -401,8 +403,7 @@ def clear_agent(life: Life, conversation: Conversation) -> None:
     own = _of_agent(life)
     life.equal(answer.body["conversations"], len(own), "the conversations that a clear reaches")
     for one in own:
-        one.active.clear()
-        one.is_moved = True
+        one.clear()
 
 
 @act(1)

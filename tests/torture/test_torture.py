@@ -24,7 +24,7 @@ from tests.torture.faults import KINDS, Outages, Progress, plan
 from tests.torture.life import Life, Surroundings
 from tests.torture.operations import ACTS, live
 from tests.torture.run import run
-from tests.torture.wire import Tamper
+from tests.torture.wire import MARK, Tamper
 
 SEED = 643
 LIVES = 3
@@ -142,6 +142,28 @@ def add_a_foreign_text(built: Any) -> None:
         return
 
 
+def texts_of_messages(built: Any) -> list[tuple[Any, Any]]:
+    """Return the places of the texts of messages that are shown whole, by their marks."""
+    places = texts_of(built["payload"])
+    return [(holder, key) for holder, key in places if MARK.match(holder[key])]
+
+
+def swap_two_texts(built: Any) -> None:
+    """Show two messages in the place of each other."""
+    places = texts_of_messages(built)
+    if len(places) > 1:
+        (first, a), (last, b) = places[0], places[-1]
+        first[a], last[b] = last[b], first[a]
+
+
+def double_a_text(built: Any) -> None:
+    """Show a message in the place of the next one."""
+    places = texts_of_messages(built)
+    if len(places) > 1:
+        (first, a), (second, b) = places[:2]
+        second[b] = first[a]
+
+
 def drop_the_last(body: Any) -> None:
     """Lose the last item of a page."""
     body["data"] = body["data"][:-1]
@@ -217,6 +239,8 @@ PLANTED: list[tuple[str, Callable[[], Tamper], str]] = [
     ("append", lambda: in_answers("POST", "/messages$", at("head_seq", add=1)), "the head"),
     ("build", lambda: in_answers("POST", "/context$", change_a_byte), "text from nowhere"),
     ("build", lambda: in_answers("POST", "/context$", add_a_foreign_text), "text from nowhere"),
+    ("build", lambda: in_answers("POST", "/context$", swap_two_texts), "the order of the log"),
+    ("build", lambda: in_answers("POST", "/context$", double_a_text), "is shown twice"),
     ("build", lambda: in_answers("POST", "/context$", repeat_a_text), "tokens by our count"),
     ("build", lambda: in_answers("POST", "/context$", drop_an_item), "not shown|'error|section"),
     ("build", lambda: in_answers("POST", "/context$", at("through_seq", add=1)), "through_seq"),

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from app.conversations.plans import HistoryBudget
+from app.conversations.plans import HistoryBudget, oldest_cleared
 from app.conversations.turns import (
     Entry,
     group_boundary_after,
@@ -179,16 +179,14 @@ def _clear_results(
     """Return the seq up to which results are cleared, oldest first, none of the last group."""
     last_group = group_boundary_before(visible.history, len(visible.history) - 1)
     cost = visible.cost(0, results_cleared_through)
-    through = results_cleared_through
-    for entry in visible.history[:last_group]:
-        if budget.meets_target(cost):
-            break
-        if entry.seq <= results_cleared_through or entry.seq in visible.never_cleared_seqs:
-            continue
-        if entry.clearable:
-            cost -= entry.tokens - entry.placeholder_tokens
-            through = entry.seq
-    return through
+    clearable = (
+        item
+        for item in visible.history[:last_group]
+        if item.clearable
+        and item.seq > results_cleared_through
+        and item.seq not in visible.never_cleared_seqs
+    )
+    return oldest_cleared(clearable, lambda freed: budget.meets_target(cost - freed))
 
 
 def _drop_halves(

@@ -21,7 +21,15 @@ from dataclasses import dataclass, replace
 
 from app.compaction.strategies.base import NO_MESSAGES, WITHIN_TARGET, Strategy
 from app.compaction.strategies.cuts import CutSearch, enclosing_range
-from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction, Plan, tokens_of
+from app.conversations.plans import (
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    Plan,
+    oldest_cleared,
+    tokens_of,
+    with_cleared,
+)
 from app.conversations.turns import Entry, call_groups, parse_turn_boundaries
 from app.formats.message import Role
 from app.policy.policy import ChainStep, StrategyName
@@ -203,16 +211,14 @@ def _clear_results(step: PlannedStep, progress: _Progress, deep: bool) -> _Progr
     groups = [start for start, end in call_groups(search.history) if end - start > 1]
     groups_kept = MIN_GROUPS_KEPT if deep else step.groups_kept
     end = groups[-groups_kept] if len(groups) > groups_kept else 0
-    shown, tokens, through = list(search.history), tokens_of(search.history), 0
-    for index, entry in enumerate(search.history[:end]):
-        if not deep and search.budget.meets_target(tokens):
-            break
-        if entry.clearable and entry.seq not in search.pinned:
-            tokens -= entry.tokens - entry.placeholder_tokens
-            shown[index] = replace(entry, tokens=entry.placeholder_tokens)
-            through = entry.seq
+    tokens = tokens_of(search.history)
+    through = oldest_cleared(
+        (item for item in search.history[:end] if item.clearable and item.seq not in search.pinned),
+        lambda freed: not deep and search.budget.meets_target(tokens - freed),
+    )
     if not through:
         return progress
+    shown = with_cleared(search.history, through, search.pinned)
     through = max(progress.results_cleared_through, through)
     return replace(progress.after(step, shown), results_cleared_through=through)
 

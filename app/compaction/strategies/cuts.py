@@ -165,7 +165,7 @@ class CutSearch:
         staying = {item.seq for item in between if item.seq in self.never_hidden}
         if not (self.policy.preserve_user_messages and keeps_users):
             return staying
-        remaining_tokens = self.budget.history_target // 2
+        remaining_tokens = self.budget.user_tokens
         for item in reversed(between) if remaining_tokens > 0 else ():
             if not starts_turn(item) or item.seq in staying:
                 continue

@@ -11,8 +11,9 @@ from app.conversations.reported_usage import UsageReport
 from app.conversations.rows import epoch_from
 from app.conversations.view import Span
 from app.database.connections import Statement
-from app.database.inserts import fields_of, placeholders
 from app.database.repository import Repository
+from app.database.sql import fields_of, placeholders, read
+from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.models.budget import Usage
 from app.models.calibration import (
@@ -27,10 +28,7 @@ from app.models.limits import INEXACT_MARGIN
 from app.models.usage_objects import TokenUsage
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
-_REPORT_COLUMNS = """
-    conversation_id, report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-    cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, usage
-"""
+_REPORT_COLUMNS = ", ".join(TABLES["usage_reports"].without("created_at"))
 ADD_REPORT = Statement(
     f"""
         WITH alive AS (
@@ -50,10 +48,8 @@ NEWEST_REPORT = Statement(
         """
 )
 LIST_REPORTS = Statement(
-    """
-        SELECT report_id, model, format, epoch, through_seq, input_tokens, output_tokens,
-            cache_creation_tokens, cache_read_tokens, estimated_tokens, regions, '' AS usage,
-            created_at
+    f"""
+        SELECT {", ".join(TABLES["usage_reports"].without("conversation_id", "usage"))}, '' AS usage
         FROM usage_reports
         WHERE conversation_id = :conversation_id
             AND (CAST(:before AS uuid) IS NULL OR report_id < CAST(:before AS uuid))
@@ -165,12 +161,10 @@ class UsageRepository(Repository):
 
     async def add(self, conversation_id: str, report: UsageReport) -> bool:
         """Store a report; False for a deleted conversation."""
-        values = fields_of(report) | fields_of(report.usage)
         regions = [*fields_of(report.regions).values()] if report.regions is not None else None
-        values |= {"conversation_id": conversation_id, "usage": report.usage_json}
-        values |= {"regions": regions}
-        added = await self._session.run(ADD_REPORT, **values)
-        return added == 1
+        values = fields_of(report) | fields_of(report.usage)
+        values |= {"usage": report.usage_json, "regions": regions}
+        return await self._session.run(ADD_REPORT, conversation_id=conversation_id, **values) == 1
 
     async def newest(self, conversation_id: str) -> UsageReport | None:
         """Return the newest report, or None."""
@@ -209,14 +203,14 @@ class UsageRepository(Repository):
         self, conversation_id: str, spans: Sequence[Span], after_seq: int, through_seq: int
     ) -> bool:
         """Whether a message of these spans, after one seq and up to another, has reasoning."""
-        row = await self._session.first(
+        has_reasoning: bool = await self._session.value(
             HAS_REASONING,
             conversation_id=conversation_id,
             starts=[max(span.start, after_seq + 1) for span in spans],
             ends=[span.end for span in spans],
             through_seq=through_seq,
         )
-        return row is not None and row["found"]
+        return has_reasoning
 
     async def calibrate(
         self, tenant_id: str, model: str, counter: str, lesson: Lesson
@@ -237,7 +231,7 @@ class UsageRepository(Repository):
             bounds = {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
             row = await self._session.first(CALIBRATE, **values, **bounds)
         assert row is not None, "an upsert returns its row"
-        return _calibration_from(row)
+        return read(Calibration, row)
 
     async def find_calibration(
         self, tenant_id: str, model: str, counter: str
@@ -246,37 +240,19 @@ class UsageRepository(Repository):
         row = await self._session.first(
             FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
         )
-        return _calibration_from(row) if row is not None else None
-
-
-def _calibration_from(row: Any) -> Calibration:
-    return Calibration(row["factor"], row["margin"], row["reports"], row["sealed"])
+        return read(Calibration, row) if row is not None else None
 
 
 def _past_epoch_from(row: Any) -> PastEpoch:
-    return PastEpoch(
-        row["epoch"],
-        str(row["epoch_id"]),
-        row["lane"],
-        row["format"],
-        row["window"],
-        row["reason"],
-        row["start_seq"],
-        row["created_at"],
-    )
+    return read(PastEpoch, row, payload_stream=row["lane"])
 
 
 def _report_from(row: Any) -> UsageReport:
-    usage = TokenUsage(*(row[name] for name in TokenUsage.__slots__))
-    return UsageReport(
-        str(row["report_id"]),
-        row["model"],
-        FormatName(row["format"]),
-        row["epoch"],
-        row["through_seq"],
-        usage,
-        row["usage"],
-        row["estimated_tokens"],
-        Usage(*row["regions"]) if row["regions"] is not None else None,
-        row["created_at"],
+    return read(
+        UsageReport,
+        row,
+        format=FormatName(row["format"]),
+        usage=read(TokenUsage, row),
+        usage_json=row["usage"],
+        regions=Usage(*row["regions"]) if row["regions"] is not None else None,
     )

@@ -7,35 +7,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.common.pages import Page
 from app.database.connections import Statement
-from app.database.inserts import fields_of
 from app.database.repository import Repository
+from app.database.sql import arrays, equal, fields_of
+from app.database.tables import TABLES
 from app.models.usage_totals import CallTotals, GroupBy, UsageEntry, UsageQuery, UsageRow
 
-_SUMS: Mapping[str, str] = {
-    "calls": "bigint",
-    "input_tokens": "bigint",
-    "output_tokens": "bigint",
-    "cache_creation_tokens": "bigint",
-    "cache_read_tokens": "bigint",
-    "cost_usd": "double precision",
-    "unpriced_calls": "bigint",
-    "saved_tokens": "bigint",
-    "saved_usd": "double precision",
-}
-_COLUMNS = ", ".join(("model", "purpose", *_SUMS))
-_ARRAYS = ", ".join(
-    f"CAST(:{name} AS {kind}[])"
-    for name, kind in {"model": "text", "purpose": "text", **_SUMS}.items()
-)
-_ENTRIES = f"unnest({_ARRAYS}) AS entry ({_COLUMNS})"
+_TABLE = TABLES["conversation_usage"]
+_SUMS = (*_TABLE.without(*_TABLE.key),)
+_NAMES = ("model", "purpose", *_SUMS)
+_COLUMNS = ", ".join(_NAMES)
+_ENTRIES = f"unnest({arrays('conversation_usage', *_NAMES)}) AS entry ({_COLUMNS})"
 _TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
 _ADDED = ", ".join(f"{name} = old.{name} + excluded.{name}" for name in _SUMS)
-_VALUES = ", ".join(f"entry.{name}" for name in ("model", "purpose", *_SUMS))
+_VALUES = ", ".join(f"entry.{name}" for name in _NAMES)
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
 ADD_TO_CONVERSATION = Statement(f"""
@@ -60,8 +49,7 @@ WHOLE_TENANT = ""
 """Stands for an agent id in the rows of the whole tenant."""
 
 _PURPOSES = ("reported", "summaries")
-_CALL_SUMS = tuple(_SUMS)[:7]
-_SAVED_SUMS = tuple(_SUMS)[7:]
+_CALL_SUMS, _SAVED_SUMS = _SUMS[:7], _SUMS[7:]
 _READ_SUMS = ", ".join(
     (
         *(
@@ -87,8 +75,8 @@ _GROUPS = {
     ),
 }
 _OWNERS = {
-    "conversation_usage": "conversation_id = :conversation_id",
-    "tenant_usage": "tenant_id = :tenant_id AND agent_id = :agent_id",
+    "conversation_usage": equal("conversation_id"),
+    "tenant_usage": equal("tenant_id", "agent_id"),
 }
 
 
@@ -170,7 +158,7 @@ def _arrays(entries: Sequence[UsageEntry]) -> dict[str, Any]:
         }
         for entry in entries
     ]
-    return {name: [row[name] for row in rows] for name in ("model", "purpose", *_SUMS)}
+    return {name: [row[name] for row in rows] for name in _NAMES}
 
 
 def _parameters(query: UsageQuery) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -22,16 +21,17 @@ from app.conversations.snapshot_removal import delete_snapshots_of_agent
 from app.conversations.windows.rolling_window import WindowSource
 from app.database.connections import Statement
 from app.database.paging import bounded, lengths, limits, page_of
+from app.database.sql import assigned, equal, fields_of, insert
+from app.database.tables import TABLES
 
+_OWN = (
+    *("tenant_id", "agent_id", "name", "model", "policy", "metadata", "rolling_window_seconds"),
+    "inherits_window",
+)
 ADD_AGENT = Statement(f"""
     WITH added AS (
-        INSERT INTO agents (
-            tenant_id, agent_id, name, model, policy, sections, tools, metadata,
-            rolling_window_seconds, inherits_window, sections_version, tools_version
-        ) VALUES (
-            :tenant_id, :agent_id, :name, :model, :policy, :sections, :tools, :metadata,
-            :rolling_window_seconds, :inherits_window, {FIRST_VERSIONS}
-        ) ON CONFLICT (tenant_id, agent_id) DO NOTHING
+        {insert("agents", *_OWN, "sections", "tools", **FIRST_VERSIONS)}
+        ON CONFLICT (tenant_id, agent_id) DO NOTHING
         RETURNING tenant_id, agent_id
     ), versions AS (
         INSERT INTO agent_versions (tenant_id, agent_id, kind, version, body)
@@ -41,20 +41,16 @@ ADD_AGENT = Statement(f"""
     )
     SELECT agent_id FROM added
 """)
-_AGENT_COLUMNS = """agent_id, name, model, policy, sections, tools, metadata, sections_version,
-    tools_version, rolling_window_seconds, inherits_window, last_cleared_at, created_at,
-    updated_at"""
-_IS_AGENT = "tenant_id = :tenant_id AND agent_id = :agent_id"
-_FIND_AGENT = f"SELECT {_AGENT_COLUMNS} FROM agents WHERE {_IS_AGENT}"
+_IS_AGENT = equal("tenant_id", "agent_id")
+_FIND_AGENT = f"SELECT * FROM agents WHERE {_IS_AGENT}"
 FIND_AGENT = Statement(_FIND_AGENT)
 LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
 # The list omits policies, sections and tools, which may be large.
 LIST_AGENTS = Statement(
     bounded(
-        """
-            SELECT agent_id, name, model, metadata, sections_version, tools_version,
-                rolling_window_seconds, inherits_window, last_cleared_at, created_at, updated_at,
-                '{}' AS policy, '[]' AS sections, '[]' AS tools
+        f"""
+            SELECT {", ".join(TABLES["agents"].without("policy", "sections", "tools"))},
+                '{{}}' AS policy, '[]' AS sections, '[]' AS tools
             FROM agents
             WHERE tenant_id = :tenant_id
                 AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
@@ -68,14 +64,11 @@ LIST_AGENTS = Statement(
 )
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
-    SET {SET_SETTINGS}, name = :name, rolling_window_seconds = :rolling_window_seconds,
-        inherits_window = :inherits_window
+    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds", "inherits_window")}
     WHERE {_IS_AGENT}
 """)
-VERSIONS = VersionStatements("agent_versions", tenant_id="text", agent_id="text")
-SET_CLEARED = Statement(f"""
-    UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}
-""")
+VERSIONS = VersionStatements("agent_versions")
+SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}")
 AGENT_DELETE_STATEMENTS = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
     for table in ("agents", "agent_versions")
@@ -93,16 +86,8 @@ class AgentRepository(ConfigurableRepository[Agent]):
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
         """Create one; False when the id is taken."""
-        added = await self._session.first(
-            ADD_AGENT,
-            tenant_id=tenant_id,
-            agent_id=agent.agent_id,
-            name=agent.name,
-            metadata=agent.metadata,
-            **_window_parameters(agent),
-            **asdict(agent.settings),
-        )
-        return added is not None
+        values = fields_of(agent) | fields_of(agent.settings) | _window_parameters(agent)
+        return await self._session.first(ADD_AGENT, tenant_id=tenant_id, **values) is not None
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
         """Return one, or None; `lock` locks its row until the transaction ends."""
@@ -126,14 +111,8 @@ class AgentRepository(ConfigurableRepository[Agent]):
 
     async def change(self, tenant_id: str, resource: Agent) -> None:
         """Store the settings of an agent that exists."""
-        await self._session.run(
-            CHANGE_AGENT,
-            tenant_id=tenant_id,
-            agent_id=resource.agent_id,
-            name=resource.name,
-            **_window_parameters(resource),
-            **change_parameters(resource),
-        )
+        values = change_parameters(resource) | _window_parameters(resource)
+        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **values)
 
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""

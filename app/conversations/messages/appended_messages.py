@@ -13,8 +13,7 @@ from app.common import json_text
 from app.common.errors import Conflict
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.conversation import Conversation
-from app.conversations.messages.batch import BatchShape
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append, BatchShape
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.stored_message import StoredMessage
 from app.formats.message import FormatName

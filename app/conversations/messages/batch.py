@@ -5,27 +5,41 @@
    calls, and whatever comes while the provider runs a call of it. While no result has come, another
    message of the assistant goes on with the same answer: some callers append it block by block.
 3. Any other message of the user or the assistant begins a new group. A result that comes later is
-   late: it belongs to the group at the end of the log if that waits, or else to none.
+   late: it belongs to the group at the end of the log if that waits, or else to none. A group that
+   leaves the active window has ended.
 4. Calls with equal ids are numbered; their results answer them in order.
 5. A batch is checked as a whole before any of it is stored.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import accumulate, takewhile
+from itertools import accumulate
+from typing import Any
 
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft
-from app.formats.message import Role
-from app.formats.tool_calls import own_id
+from app.formats.message import FormatName, Role
+from app.formats.tool_calls import own_id, unnumbered
 
-_NUMBER = re.compile(r"#\d+$")
 MAX_OPEN_CALLS = 256
 """How many calls of earlier groups stay open: the oldest ones of more are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An append request; `messages` are JSON objects in `format`.
+
+    With `applies_compactions` a provider's compaction item hides what is before it.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    format: FormatName = FormatName.OPENAI_CHAT
+    expected_seq: int | None = None
+    idempotency_key: str | None = None
+    applies_compactions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,10 @@ class Calls:
     def waits(self) -> bool:
         """Whether the last group is not complete."""
         return bool(self.provider) or any(seq >= self.group_seq for seq in self.open.values())
+
+    def ended(self, head_seq: int) -> Calls:
+        """Return them with the last group ended at the head, so that nothing joins it."""
+        return replace(self, group_seq=head_seq + 1, provider=(), is_answering=False)
 
 
 NO_CALLS = Calls()
@@ -77,7 +95,22 @@ class BatchShape:
     @property
     def turns(self) -> tuple[int, ...]:
         """How many turns have begun at each message."""
-        return tuple(accumulate(draft.starts_turn for draft in self.drafts))
+        return tuple(accumulate(int(draft.starts_turn) for draft in self.drafts))
+
+    @property
+    def calls(self) -> dict[str, Any]:
+        """What an append requires of the calls in the log, and how it changes them."""
+        return {
+            "required": self.required,
+            "closed": self.closed,
+            "opened": list(self.opened),
+            "opened_at": list(self.opened.values()),
+            "start": self.start,
+            "provider": self.provider,
+            "is_answering": self.is_answering,
+            "begins_answer": self.begins_answer,
+            "is_known": self.is_known,
+        }
 
     def after(self, before: Calls, head_seq: int) -> Calls:
         """Return the waiting calls of a log that had these at `head_seq`."""
@@ -155,8 +188,7 @@ def _answered(call_id: str, waiting: Mapping[str, int]) -> str | None:
     """Return the open call that a result answers: of several with its id the first (rule 4)."""
     if call_id in waiting:
         return call_id
-    unnumbered = _NUMBER.sub("", call_id)
-    return next((id for id in waiting if _NUMBER.sub("", id) == unnumbered), None)
+    return next((id for id in waiting if unnumbered(id) == unnumbered(call_id)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,38 +196,24 @@ class Times:
     """The times of a batch's messages, as the active window uses them.
 
     `sent` are the timestamps of the messages; it is None for a message without one or with one
-    in the future, whose time is `now`. `newest` is the maximum up to each message. The first
-    `leading` messages belong to the call group before the batch.
+    in the future, whose time is `now`. `newest` is the maximum up to each message.
     """
 
     now: datetime
     sent: tuple[datetime | None, ...]
     newest: tuple[datetime, ...]
-    leading: int
 
     @property
     def oldest_sent(self) -> datetime | None:
         """The oldest timestamp."""
         return min(filter(None, self.sent), default=None)
 
-    @property
-    def oldest_sent_after(self) -> datetime | None:
-        """The oldest timestamp after the leading messages."""
-        return min(filter(None, self.sent[self.leading :]), default=None)
-
-    @property
-    def only_leading(self) -> bool:
-        """Whether the batch has only leading messages."""
-        return self.leading == len(self.sent)
-
 
 def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
     """Return the times of a batch that is received at `now`."""
     times = (draft.sent_at for draft in drafts)
     sent = tuple(at if at is not None and at < now else None for at in times)
-    newest = tuple(accumulate((at or now for at in sent), max))
-    leading = sum(1 for _ in takewhile(lambda draft: draft.joins, drafts))
-    return Times(now, sent, newest, leading)
+    return Times(now, sent, tuple(accumulate((at or now for at in sent), max)))
 
 
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:

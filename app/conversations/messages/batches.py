@@ -14,6 +14,7 @@ from app.blobs.preview import has_long_line, should_offload
 from app.common import json_text
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.sendable import is_sendable
+from app.conversations.messages.batch import Append
 from app.conversations.messages.draft import (
     DEFAULT_RULES,
     Draft,
@@ -40,20 +41,6 @@ _THREAD_CHARS = 16_000
 
 The slowest texts take half a microsecond for a character.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """An append request; `messages` are JSON objects in `format`.
-
-    With `applies_compactions` a provider's compaction item hides what is before it.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    format: FormatName = FormatName.OPENAI_CHAT
-    expected_seq: int | None = None
-    idempotency_key: str | None = None
-    applies_compactions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +103,7 @@ class Batches:
             blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
-            inline = replace(rules, policy=replace(settings.output, enabled=False))
+            inline = replace(rules, policy=settings.output.model_copy(update={"enabled": False}))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
         attached_blob_ids = tuple(

@@ -10,13 +10,16 @@ from typing import Any
 
 from asyncpg import UniqueViolationError
 
-from app.blobs.blobs import Blob, StoredChunk
-from app.blobs.repository import append_parameters
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
-from app.conversations.messages.append_statements import APPENDS
-from app.conversations.messages.batch import BatchShape, Times, batch_times
+from app.conversations.messages.batch import (
+    MAX_OPEN_CALLS,
+    Append,
+    BatchShape,
+    Times,
+    batch_times,
+)
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.statements import (
     ADD_ANSWER,
@@ -36,12 +39,29 @@ from app.conversations.messages.statements import (
 )
 from app.conversations.messages.stored_message import StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK
-from app.conversations.rows import entry_from, stored_message_from
+from app.conversations.rows import (
+    CALIBRATION_COLUMNS,
+    STATE_COLUMNS,
+    CachedSettings,
+    entry_from,
+    stored_message_from,
+    versions_of,
+)
 from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
+from app.database.connections import Statement
 from app.database.paging import limits, page_of
 from app.database.repository import Repository
-from app.formats.message import Role
+from app.formats.message import FormatName, Role
+
+APPEND = Statement(f"""
+    SELECT {STATE_COLUMNS}, {CALIBRATION_COLUMNS},
+        true AS is_cached, h.due_at = now() AS became_due
+    FROM append(:conversation_id, :tenant_id,
+        CAST(:batch AS jsonb), CAST(:rows AS json)) AS stored,
+        LATERAL (SELECT (stored.head).*) AS h, LATERAL (SELECT (stored.calibration).*) AS cal
+""")
+"""It calls the function of `database/append.sql` [log.one-statement]."""
 
 
 class LogRepository(Repository):
@@ -50,113 +70,58 @@ class LogRepository(Repository):
     async def append(
         self,
         tenant_id: str,
-        conversation_id: str,
-        format: str,
-        ids: Sequence[str],
+        known: CachedSettings,
+        request: Append,
         shape: BatchShape,
+        ids: Sequence[str],
         *,
-        counter: str,
-        now: datetime,
-        expected_seq: int | None,
-        default_model: str | None,
         due: CompactionThreshold,
-        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]] = (),
-        if_unchanged: bool = False,
+        default_model: str | None,
+        now: datetime,
     ) -> Conversation | None:
-        """Store a batch if the state still allows it, and return the conversation after it.
+        """Store a batch if log and settings still allow it, and return the conversation after it.
 
-        A compaction becomes due when the batch reaches the threshold `due`. The time of a message
-        without a timestamp is `now`. `blobs` are stored with the batch. With `if_unchanged` it is
-        stored only if the settings are still those that this process has cached.
+        The settings have to be the `known` ones. A compaction becomes due when the batch reaches
+        the threshold `due`. The time of a message without a timestamp is `now`.
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-        drafts = shape.drafts
-        totals = list(accumulate(draft.tokens for draft in drafts))
-        times = batch_times(drafts, now)
-        cached = self._settings_cache.get(tenant_id, conversation_id)
-        has_outputs = any(draft.output is not None for draft in drafts)
-        row = await self._append(
-            blobs,
-            [draft.blob_ids for draft in drafts] if has_outputs else (),
-            times,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            model=None,
-            default_model=default_model,
-            due_tokens=due.tokens,
-            due_messages=due.messages,
-            counter=counter,
-            expected_seq=expected_seq,
-            if_unchanged=if_unchanged,
-            format=format,
-            required_calls=list(shape.required),
-            closed_calls=list(shape.closed),
-            opened_calls=list(shape.opened),
-            opened_at=list(shape.opened.values()),
-            group_at=shape.start,
-            provider_calls=list(shape.provider) if shape.provider is not None else None,
-            is_answering=shape.is_answering,
-            begins_answer=shape.begins_answer,
-            is_known=shape.is_known,
-            turns=shape.turns[-1],
-            mentions=_mentions(drafts) if has_outputs else (),
-            tokens=totals[-1],
-            ids=list(ids),
-            client_ids=[draft.id for draft in drafts if draft.id is not None],
-            row_turns=list(shape.turns),
-            roles=[str(draft.role) for draft in drafts],
-            row_tokens=[draft.tokens for draft in drafts],
-            row_reasoning=[draft.reasoning_tokens for draft in drafts],
-            row_totals=totals,
-            call_ids=[
-                json_text.dumps(draft.call_ids) if draft.call_ids else None for draft in drafts
-            ],
-            call_names=[
-                json_text.dumps(draft.call_names) if draft.call_names else None for draft in drafts
-            ],
-            has_media=[draft.has_media for draft in drafts],
-            joins=[draft.joins for draft in drafts],
-            bodies=[draft.body for draft in drafts],
-            fragments=[draft.fragment for draft in drafts],
-            outputs=[_output_of(draft) for draft in drafts] if has_outputs else [None] * len(ids),
-            timestamps=[draft.timestamp for draft in drafts],
-            newest_at=times.newest[-1],
-            now=times.now,
-            oldest_sent=times.oldest_sent,
-            oldest_sent_after=times.oldest_sent_after,
-            only_leading=times.only_leading,
-            sent_times=times.sent,
-            newest_times=times.newest,
-            leading=times.leading,
-            leading_tokens=totals[times.leading - 1] if times.leading else 0,
-            **cached.parameters,
-        )
+        conversation, times = known.conversation, batch_times(shape.drafts, now)
+        rows = _rows(request.format, shape, ids, times)
+        batch = {
+            "counter": conversation.counter,
+            "model": conversation.model or default_model,
+            "expected_seq": request.expected_seq,
+            "client_ids": [draft.id for draft in shape.drafts if draft.id is not None],
+            "settings_at": known.updated_at,
+            "agent_at": known.agent_updated_at,
+            "model_at": known.model_updated_at,
+            "due_tokens": due.tokens,
+            "due_messages": due.messages,
+            "messages": len(rows),
+            "turns": rows[-1]["turn"],
+            "tokens": rows[-1]["total_tokens"],
+            "mentions": _mentions(shape.drafts),
+            **shape.calls,
+            "max_open_calls": MAX_OPEN_CALLS,
+            "now": times.now,
+            "newest_at": times.newest[-1],
+            "oldest_sent": times.oldest_sent,
+        }
+        try:
+            row = await self._session.first(
+                APPEND,
+                conversation_id=conversation.conversation_id,
+                tenant_id=tenant_id,
+                batch=json_text.dumps(batch),
+                rows=json_text.dumps(rows),
+            )
+        except UniqueViolationError:
+            return None  # an equal message was stored while this statement waited for the lock
         if row is None:
             return None
-        after = self._settings_cache.conversation_from(row, tenant_id, cached)
-        return (
-            replace(after, state=replace(after.state, became_due=True))
-            if row["became_due"]
-            else after
-        )
-
-    async def _append(
-        self,
-        blobs: Sequence[tuple[Blob, Sequence[StoredChunk]]],
-        uses: Sequence[Sequence[str]],
-        times: Times,
-        **values: Any,
-    ) -> Any | None:
-        if has_blobs := any(uses):
-            values |= append_parameters(blobs, uses)
-        is_timed = times.oldest_sent is not None
-        is_usual = not (is_timed or times.leading)
-        try:
-            return await self._session.first(APPENDS[is_usual, is_timed, has_blobs], **values)
-        except UniqueViolationError:
-            # An equal message was stored while this statement waited for the lock.
-            return None
+        after = self._settings_cache.conversation_from(row, tenant_id, known)
+        return replace(after, state=replace(after.state, became_due=row["became_due"] or False))
 
     async def lock(
         self, tenant_id: str, conversation_id: str, default_model: str | None
@@ -168,7 +133,7 @@ class LogRepository(Repository):
             "conversation_id": conversation_id,
             "model": None,
             "default_model": default_model,
-            **cached.parameters,
+            **versions_of(cached),
         }
         row = await self._session.first(LOCK, **parameters)
         if row is not None and row["agent_id"] is not None and row["agent_updated_at"] is None:
@@ -302,9 +267,35 @@ class LogRepository(Repository):
         return claimed == 1
 
 
-def _output_of(draft: Draft) -> str | None:
-    output = draft.stored_output
-    return output.as_json() if output is not None else None
+def _rows(
+    format: FormatName, shape: BatchShape, ids: Sequence[str], times: Times
+) -> list[dict[str, Any]]:
+    """Return the rows of a batch, by the columns of their table [log.one-statement]."""
+    totals = accumulate(draft.tokens for draft in shape.drafts)
+    placed = zip(shape.drafts, ids, shape.turns, totals, times.newest, times.sent, strict=True)
+    return [
+        {
+            "seq": seq,
+            "message_id": message_id,
+            "turn": turn,
+            "role": draft.role,
+            "format": format,
+            "tokens": draft.tokens,
+            "reasoning_tokens": draft.reasoning_tokens,
+            "total_tokens": total,
+            "call_ids": json_text.dumps(draft.call_ids) if draft.call_ids else None,
+            "call_names": json_text.dumps(draft.call_names) if draft.call_names else None,
+            "has_media": draft.has_media,
+            "joins": draft.joins,
+            "body": draft.body.decode(),
+            "fragment": draft.fragment.decode() if draft.fragment is not None else None,
+            "output": output.as_json() if (output := draft.stored_output) is not None else None,
+            "timestamp": draft.timestamp,
+            "at": newest_at,
+            "late_at": sent_at,
+        }
+        for seq, (draft, message_id, turn, total, newest_at, sent_at) in enumerate(placed, start=1)
+    ]
 
 
 def _mentions(drafts: Sequence[Draft]) -> list[str]:

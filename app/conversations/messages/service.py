@@ -26,9 +26,8 @@ from app.conversations.messages.appended_messages import (
     positions_of_drafts,
     stored_with_ids,
 )
-from app.conversations.messages.batch import BatchShape, batch_shape
+from app.conversations.messages.batch import Append, BatchShape, batch_shape
 from app.conversations.messages.batches import (
-    Append,
     AppendSettings,
     Batch,
     Batches,
@@ -42,6 +41,7 @@ from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED
 from app.conversations.own_settings import newest_version, sections_json, store_list
 from app.conversations.ports import Observer
+from app.conversations.rows import CachedSettings
 from app.conversations.settings import SettingsList
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import CompactionThreshold, compaction_threshold
@@ -71,9 +71,6 @@ class AppendResult:
 
 class _SettingsChanged(Exception):
     """The settings changed after the batch was prepared."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation = conversation
 
 
 @dataclass(eq=False, repr=False)
@@ -105,19 +102,21 @@ class LogService:
                 "/messages",
                 f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
             )
-        current = self._database.cached_conversation(tenant_id, conversation_id)
         with_results = any(has_results(raw, request.format) for raw in request.messages)
-        if current is None and with_results:
-            current = await self._find(tenant_id, conversation_id)
         for _ in range(_MAX_ATTEMPTS):
+            known = await self._known(tenant_id, conversation_id)
+            if known.conversation.is_outdated(self._active.now()):
+                # Nothing joins a call group that is too old by now.
+                await self._active.updated(tenant_id, known.conversation)
+                known = await self._known(tenant_id, conversation_id)
+            current = known.conversation
             settings = await self._settings(current)
             batch = await self._batches.prepare(
                 tenant_id, conversation_id, request, settings, with_results
             )
             try:
-                result = await self._stored(tenant_id, conversation_id, batch)
-            except _SettingsChanged as stale:
-                current = stale.conversation
+                result = await self._stored(tenant_id, known, batch)
+            except _SettingsChanged:
                 continue
             if isinstance(result, dict):
                 return result
@@ -152,10 +151,24 @@ class LogService:
         async with self._database.session() as session:
             return await self._resolver.find_conversation(session, tenant_id, conversation_id)
 
-    async def _settings(self, conversation: Conversation | None) -> AppendSettings:
-        """Return the settings of an append, the defaults without a conversation."""
-        if conversation is None:
-            return AppendSettings()
+    async def _known(self, tenant_id: str, conversation_id: str) -> CachedSettings:
+        """Return the settings as this process last read them, or reads them now."""
+        known = self._database.cached_settings(tenant_id, conversation_id)
+        if known is None:
+            await self._find(tenant_id, conversation_id)
+            known = self._database.cached_settings(tenant_id, conversation_id)
+        assert known is not None
+        return known
+
+    async def _lock(
+        self, session: Repositories, tenant_id: str, conversation_id: str
+    ) -> CachedSettings:
+        """Lock the state until the transaction ends, and return the settings as they are then."""
+        await lock_conversation(session, tenant_id, conversation_id, self._resolver.default_model)
+        return await self._known(tenant_id, conversation_id)
+
+    async def _settings(self, conversation: Conversation) -> AppendSettings:
+        """Return the settings of an append."""
         try:
             resolved = await self._resolver.of(conversation)
         except ContextError:
@@ -184,7 +197,7 @@ class LogService:
         return AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
 
     async def _notify(
-        self, after: Conversation, before: Conversation | None, threshold: CompactionThreshold
+        self, after: Conversation, before: Conversation, threshold: CompactionThreshold
     ) -> None:
         """Notify the workers when the batch made a compaction due.
 
@@ -193,7 +206,7 @@ class LogService:
         """
         try:
             is_overlooked = False
-            if before is None or not after.has_settings_of(before):
+            if not after.has_settings_of(before):
                 current = (await self._settings(after)).threshold
                 is_overlooked = (
                     current != threshold and not after.state.is_due and current.reached(after.state)
@@ -206,65 +219,56 @@ class LogService:
             _log.warning("workers_not_notified")
 
     async def _stored(
-        self, tenant_id: str, conversation_id: str, batch: Batch
+        self, tenant_id: str, known: CachedSettings, batch: Batch
     ) -> AppendResult | dict[str, Any]:
-        newest = _newest_compaction(batch.request, batch.drafts)
-        has_settings = any(draft.is_configuration for draft in batch.drafts)
-        is_plain = newest is None and not (batch.attached_blob_ids or has_settings)
+        """Append at once, or under the lock of the state where that decides what to store."""
         shape = batch_shape(batch.drafts)
-        if batch.request.idempotency_key is None and is_plain and shape is not None:
-            async with self._database.session() as session:
-                result = await self._append(
-                    session,
-                    tenant_id,
-                    conversation_id,
-                    batch,
-                    shape,
-                    if_unchanged=batch.has_results,
-                )
+        needs_lock = (
+            batch.request.idempotency_key is not None
+            or bool(batch.attached_blob_ids)
+            or _newest_compaction(batch.request, batch.drafts) is not None
+            or any(draft.is_configuration for draft in batch.drafts)
+        )
+        if shape is not None and not needs_lock:
+            opened = self._database.transaction if batch.blobs else self._database.session
+            async with opened() as session:
+                result = await self._append(session, tenant_id, known, batch, shape)
             if result is not None:
                 return result
-        return await self._append_locked(tenant_id, conversation_id, batch)
+        return await self._append_locked(tenant_id, known.conversation.conversation_id, batch)
 
     async def _append(
         self,
         session: Repositories,
         tenant_id: str,
-        conversation_id: str,
+        known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-        *,
-        if_unchanged: bool,
     ) -> AppendResult | None:
-        request, settings, drafts = batch.request, batch.settings, shape.drafts
-        ids = [draft.id or self._new_id() for draft in drafts]
-        if if_unchanged:
-            cached = self._database.cached_conversation(tenant_id, conversation_id)
-            if cached is None or (await self._settings(cached)).output != settings.output:
-                return None  # the settings changed while the batch was prepared
+        request = batch.request
+        ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
             tenant_id,
-            conversation_id,
-            request.format,
-            ids,
+            known,
+            request,
             shape,
-            counter=settings.counter,
-            now=self._active.now(),
-            expected_seq=request.expected_seq,
+            ids,
+            due=batch.settings.threshold,
             default_model=self._resolver.default_model,
-            due=settings.threshold,
-            blobs=batch.blobs,
-            if_unchanged=if_unchanged,
+            now=self._active.now(),
         )
         if after is None:
             return None
         positions = positions_of_drafts(after, shape, ids)
-        placed = zip(drafts, positions, strict=True)
+        placed = list(zip(shape.drafts, positions, strict=True))
+        if uses := [(ref, place.seq) for draft, place in placed for ref in draft.blob_ids]:
+            await session.blobs.add_to_messages(after.conversation_id, batch.blobs, uses)
         if kept := [place.seq for draft, place in placed if draft.is_configuration]:
             await session.contexts.pin(after.conversation_id, kept)
-        if (newest := _newest_compaction(request, drafts)) is not None:
+        if (newest := _newest_compaction(request, shape.drafts)) is not None:
+            draft, place = placed[newest]
             after = await self._provider_compactions.apply(
-                session, after, drafts[newest], positions[newest].seq, request.format
+                session, after, draft, place.seq, request.format
             )
         answer = await self._answer(within(session), after, positions, batch.warnings)
         return AppendResult(after, answer, positions)
@@ -297,25 +301,23 @@ class LogService:
         if key is not None:
             request_hash = await asyncio.to_thread(_request_hash, batch.request)
         async with self._database.transaction() as session:
-            current = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            known = await self._lock(session, tenant_id, conversation_id)
             if key is not None:
                 stored = await session.log.find_stored_answer(conversation_id, key)
                 if stored is not None:
                     return _stored_answer(stored, request_hash)
-            settings, prepared = await self._settings(current), batch.settings
+            settings, prepared = await self._settings(known.conversation), batch.settings
             if settings.counter != prepared.counter or (
                 batch.has_results and settings.output != prepared.output
             ):
-                raise _SettingsChanged(current)
-            name, leading = await self._store_system_section(session, tenant_id, current, batch)
+                raise _SettingsChanged
+            name, leading = await self._store_system_section(
+                session, tenant_id, known.conversation, batch
+            )
             if leading:
-                current = await lock_conversation(
-                    session, tenant_id, conversation_id, self._resolver.default_model
-                )
+                known = await self._lock(session, tenant_id, conversation_id)
             batch = replace(batch, settings=settings, drafts=batch.drafts[leading:])
-            result = await self._append_checked(session, tenant_id, current, batch)
+            result = await self._append_checked(session, tenant_id, known, batch)
             if leading:
                 result = replace(result, answer=replace(result.answer, system_section=name))
             if key is not None:
@@ -352,8 +354,9 @@ class LogService:
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(
-        self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
+        self, session: Repositories, tenant_id: str, known: CachedSettings, batch: Batch
     ) -> AppendResult:
+        current = known.conversation
         conversation_id = current.conversation_id
         drafts = {draft.id: draft for draft in batch.drafts if draft.id is not None}
         stored_before: dict[str, AppendedMessage] = {}
@@ -367,16 +370,14 @@ class LogService:
         if new or not stored_before:
             check_position(current, batch.request)
         if not new:
-            known = list(stored_before.values())
-            return AppendResult(current, await self._answer(within(session), current, known))
+            messages = list(stored_before.values())
+            return AppendResult(current, await self._answer(within(session), current, messages))
         shape = batch_shape(new, current.state.calls, current.state.head_seq)
         assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, new)
-        batch = replace(batch, drafts=new)
-        result = await self._append(
-            session, tenant_id, conversation_id, batch, shape, if_unchanged=False
-        )
-        assert result is not None, "the head is locked and was checked"
+        result = await self._append(session, tenant_id, known, batch, shape)
+        if result is None:  # its agent or model changed: the lock holds neither
+            raise _SettingsChanged
         messages = sorted(
             [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
         )

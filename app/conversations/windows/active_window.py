@@ -3,8 +3,8 @@
 1. A message is in the window if it is newer than the marker, `max(last_cleared_at, now - rolling
    window)`. Its time is its own timestamp unless that is in the future, or else the time at which
    it was received.
-2. A whole call group is inside or outside, so that no result is without its call. A result that
-   arrives later for a group outside stays outside.
+2. A whole call group is inside or outside. One that leaves the window has ended: a result that
+   comes then belongs to no group, and is inside.
 3. Times nearly always rise with the seqs. So the window is everything from the seq `since` on,
    except for `gaps`: later messages with a time before the marker.
 4. A restored message is shown again for the length of a rolling window, or until a clear.

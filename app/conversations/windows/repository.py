@@ -14,6 +14,7 @@ from app.conversations.windows.active_window import OUT_OF_DATE
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
+from app.database.sql import assigned, edges, equal, fields_of, read
 
 _FIRST_AFTER = seq_search(
     ":conversation_id",
@@ -119,18 +120,17 @@ COUNT_TOKENS_OF_SEVERAL = Statement("""
 """)
 
 # Run it with the lock of the state.
-MOVE = Statement("""
-    UPDATE heads
-    SET since = :since, parts = :parts, outside_tokens = :outside_tokens,
-        outside_messages = :outside_messages, window_seconds = :window_seconds,
-        open_outside = :open_outside, mentions = :mentions, oldest_at = :oldest_at,
-        view_version = :view_version, view_cause = :view_cause, compaction_id = :compaction_id,
-        span_start = :span_start, span_end = :span_end,
-        kept = :kept, trimmed_through = :trimmed_through, summary_tokens = :summary_tokens,
-        hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages
-    WHERE conversation_id = :conversation_id
-""")
-
+MOVE = Statement(
+    "UPDATE heads SET "
+    + assigned(
+        *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
+        *("group_seq", "is_answering", "provider_calls"),
+        *("mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
+        *("span_start", "span_end", "kept", "trimmed_through", "summary_tokens"),
+        *("hidden_tokens", "hidden_messages"),
+    )
+    + f" WHERE {equal('conversation_id')}"
+)
 # The newest conversations of an agent with recent messages in their windows.
 ACTIVITIES = Statement(f"""
     SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
@@ -164,7 +164,8 @@ _CLEAR = """
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
         trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
         last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}', open_outside = true,
+        promoted = '{}', mentions = '{}',
+        group_seq = h.head_seq + 1, provider_calls = '{}', is_answering = false,
         event_seq = h.event_seq + 1
 """
 _ADD_EVENTS = """
@@ -214,51 +215,35 @@ class ActiveWindowRepository(Repository):
         self, conversation_id: str, first: int, head_seq: int, marker: datetime
     ) -> int:
         """Return the seq, from `first` on, of the first call group after a marker."""
-        row = await self._session.first(
-            FIND_START,
-            conversation_id=conversation_id,
-            first=first,
-            head_seq=head_seq,
-            marker=marker,
-        )
-        return int(row["since"]) if row is not None else first
+        bounds = {"first": first, "head_seq": head_seq, "marker": marker}
+        return int(await self._session.value(FIND_START, conversation_id=conversation_id, **bounds))
 
     async def late_groups(
         self, conversation_id: str, since: int, head_seq: int, marker: datetime
     ) -> list[Span]:
         """Return the call groups from a seq on with a message from before the marker."""
-        rows = await self._session.all(
-            FIND_GAPS,
-            conversation_id=conversation_id,
-            since=since,
-            head_seq=head_seq,
-            marker=marker,
-        )
+        bounds = {"since": since, "head_seq": head_seq, "marker": marker}
+        rows = await self._session.all(FIND_GAPS, conversation_id=conversation_id, **bounds)
         return [Span(row["start"], row["past"]) for row in rows]
 
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
     ) -> datetime | None:
         """Return the time of the oldest message from a seq on that is newer than the marker."""
-        row = await self._session.first(
+        oldest: datetime | None = await self._session.value(
             FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
-        return row["oldest_at"] if row is not None else None
+        return oldest
 
     async def has_epochs(self, conversation_id: str) -> bool:
         """Whether a payload was built before."""
-        row = await self._session.first(HAS_EPOCHS, conversation_id=conversation_id)
-        return row is not None and row["has_epochs"]
+        return bool(await self._session.value(HAS_EPOCHS, conversation_id=conversation_id))
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         """Return the tokens of the messages in these spans."""
-        row = await self._session.first(
-            COUNT_TOKENS,
-            conversation_id=conversation_id,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
+        return int(
+            await self._session.value(COUNT_TOKENS, conversation_id=conversation_id, **edges(spans))
         )
-        return int(row["tokens"]) if row is not None else 0
 
     async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
         """Return the tokens of the messages in the spans of each of these conversations."""
@@ -278,22 +263,15 @@ class ActiveWindowRepository(Repository):
         self, conversation_id: str, spans: Sequence[Span], head_seq: int
     ) -> list[Span]:
         """Return these spans, each extended to the end of its last call group."""
+        ends = [span.end for span in spans]
         rows = await self._session.all(
-            FIND_ENDS,
-            conversation_id=conversation_id,
-            head_seq=head_seq,
-            ends=[span.end for span in spans],
+            FIND_ENDS, conversation_id=conversation_id, head_seq=head_seq, ends=ends
         )
         return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the agent tools that previews of results in these spans name."""
-        rows = await self._session.all(
-            OUTPUTS,
-            conversation_id=conversation_id,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
-        )
+        rows = await self._session.all(OUTPUTS, conversation_id=conversation_id, **edges(spans))
         return frozenset(
             name for row in rows for name in stored_output_from(row["output"]).mentions
         )
@@ -303,28 +281,19 @@ class ActiveWindowRepository(Repository):
 
         Call it in a transaction that holds the state's lock.
         """
-        await self._session.run(
-            MOVE,
-            conversation_id=conversation_id,
-            since=state.window.since,
-            parts=state.window.parts_as_json(),
-            outside_tokens=state.outside_tokens,
-            outside_messages=state.outside_messages,
-            window_seconds=state.window_seconds,
-            open_outside=not state.window.holds(state.head_seq),
-            mentions=list(state.mentions),
-            oldest_at=state.oldest_at,
-            view_version=state.view_version,
-            view_cause=state.view_cause,
-            compaction_id=state.compaction_id,
-            span_start=state.hidden_span.start if state.hidden_span is not None else None,
-            span_end=state.hidden_span.end if state.hidden_span is not None else None,
-            kept=list(state.kept_seqs),
-            trimmed_through=state.results_cleared_through,
-            summary_tokens=state.summary_tokens,
-            hidden_tokens=state.hidden_tokens,
-            hidden_messages=state.hidden_messages,
-        )
+        values = fields_of(state) | {
+            "conversation_id": conversation_id,
+            "since": state.window.since,
+            "parts": state.window.parts_as_json(),
+            "group_seq": state.calls.group_seq,
+            "is_answering": state.calls.is_answering,
+            "provider_calls": list(state.calls.provider),
+            "span_start": state.hidden_span.start if state.hidden_span is not None else None,
+            "span_end": state.hidden_span.end if state.hidden_span is not None else None,
+            "kept": state.kept_seqs,
+            "trimmed_through": state.results_cleared_through,
+        }
+        await self._session.run(MOVE, **values)
 
     async def activities(
         self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
@@ -342,14 +311,7 @@ class ActiveWindowRepository(Repository):
         for row in rows:
             calls = named_calls(row["call_ids"], row["call_names"])
             waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
-            item = Activity(
-                str(row["conversation_id"]),
-                row["metadata"],
-                row["newest_at"],
-                waits_for,
-                row["own_id"],
-            )
-            activities.append(item)
+            activities.append(read(Activity, row, waits_for=waits_for))
         return activities
 
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:

@@ -128,10 +128,14 @@ class ActiveWindows:
 async def with_window(
     session: Repositories, conversation_id: str, state: ConversationState, window: ActiveWindow
 ) -> ConversationState:
-    """Return the state with this window, and with the counts of messages outside it."""
+    """Return the state with this window, and with the counts of messages outside it.
+
+    A call group outside of it has ended.
+    """
     spans = spans_through(window.spans, state.head_seq)
     return replace(
         state,
+        calls=state.calls if window.holds(state.head_seq) else state.calls.ended(state.head_seq),
         window=window,
         outside_tokens=state.tokens - await session.windows.tokens_in(conversation_id, spans),
         outside_messages=state.head_seq - count_in(spans),

@@ -18,8 +18,6 @@ from uuid_utils import uuid7
 from app.blobs import statements
 from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
 from app.blobs.chunks import RowStore
-from app.blobs.repository import append_parameters
-from app.blobs.statements import BLOB_CTES
 from app.common.errors import NotFound
 from app.conversations.settings import StoredSettings
 from app.database.connections import Statement, Store
@@ -343,31 +341,26 @@ async def test_reads_use_their_indexes(
     assert "blobs_by_content" in await plan(statements.HOLDS_CONTENT)
 
 
-APPEND = Statement(
-    f"""
-        WITH moved AS (
-            UPDATE heads h SET head_seq = h.head_seq + 1
-            WHERE h.conversation_id = CAST(:conversation_id AS uuid)
-                AND h.head_seq = CAST(:expected_seq AS bigint)
-            RETURNING h.head_seq
-        ), {BLOB_CTES}
-        SELECT head_seq FROM moved
+ADVANCE = Statement(
+    """
+        UPDATE heads SET head_seq = head_seq + 1
+        WHERE conversation_id = :conversation_id AND head_seq = CAST(:expected_seq AS bigint)
+        RETURNING head_seq
         """
 )
 
 
 async def append(
-    store: Store, conversation_id: str, expected_seq: int, stored: Sequence[Stored]
+    database: Database, conversation_id: str, expected_seq: int, stored: Sequence[Stored]
 ) -> bool:
     """Advance a head and store blobs with it, as an append does."""
-    async with store.session() as session:
-        row = await session.first(
-            APPEND,
-            conversation_id=UUID(conversation_id),
-            expected_seq=expected_seq,
-            ids=["m"],
-            **append_parameters(stored, [[blob.id for blob, _ in stored]]),
+    async with database.transaction() as session:
+        row = await session.session.first(
+            ADVANCE, conversation_id=UUID(conversation_id), expected_seq=expected_seq
         )
+        if row is not None:
+            uses = [(blob.id, row["head_seq"]) for blob, _ in stored]
+            await session.blobs.add_to_messages(conversation_id, stored, uses)
     return row is not None
 
 
@@ -384,7 +377,7 @@ async def test_an_append_restores_a_blob_that_is_being_collected(
     offered = await blob_of(data)
     async with database.transaction() as session:
         await session.log.lock(TENANT, cid, None)
-        late = asyncio.create_task(append(store, cid, 0, [offered]))
+        late = asyncio.create_task(append(database, cid, 0, [offered]))
         await waited_for(database_url)
         await session.blobs.collect(cid, [blob.id])
     assert await late
@@ -403,7 +396,7 @@ async def test_appends_and_uploads_of_the_same_blobs_at_once(
     async def appended(order: Sequence[bytes]) -> None:
         offered = [await blob_of(text) for text in order]
         seq = 0
-        while not await append(store, cid, seq, offered):
+        while not await append(database, cid, seq, offered):
             seq += 1
 
     uploads = [put(database, cid, text) for text in texts]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from app.context.repository import READ
 from app.context.usage.repository import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
-from app.conversations.messages.append_statements import APPENDS
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.view import WHOLE, Span
 from app.database.connections import Statement
@@ -84,7 +83,6 @@ async def test_reports_at_once_are_all_added(database: Database, database_url: s
     ("statement", "index"),
     [
         (READ, "calibrations_pkey"),
-        *((statement, "calibrations_pkey") for statement in APPENDS.values()),
         (LOCK, "calibrations_pkey"),
         (FIND_CONVERSATION, "calibrations_pkey"),
         (NEWEST_REPORT, "usage_reports_pkey"),
@@ -92,9 +90,7 @@ async def test_reports_at_once_are_all_added(database: Database, database_url: s
         (HAS_REASONING, "messages_pkey"),
     ],
     ids=[
-        "read",
-        *(f"append{kind}" for kind in APPENDS),
-        *("lock", "find", "report", "epoch", "reasoning"),
+        *("read", "lock", "find", "report", "epoch", "reasoning"),
     ],
 )
 async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.tables import SCHEMA, TABLES
+from app.database.tables import APPEND, SCHEMA, TABLES
 
 pytestmark = pytest.mark.one_server
 
@@ -40,7 +40,7 @@ async def test_migrations_create_the_described_tables(database_url: str) -> None
         migrated = [await connection.fetch(query) for query in queries]
         await connection.execute("CREATE SCHEMA described; SET search_path = described, public")
         await connection.execute("SET check_function_bodies = on")
-        await connection.execute(SCHEMA)
+        await connection.execute(SCHEMA + APPEND)
         await connection.execute("SET search_path = described")
         described = [await connection.fetch(query) for query in queries]
     finally:
@@ -50,18 +50,23 @@ async def test_migrations_create_the_described_tables(database_url: str) -> None
 
 
 async def test_the_columns_are_read_from_the_text(database_url: str) -> None:
-    """The service knows each column of each table with its type."""
+    """The service knows each column with its type, and whether it may be null."""
     connection = await asyncpg.connect(database_url)
     try:
         rows = await connection.fetch(COLUMNS)
     finally:
         await connection.close()
     known = [
-        (table, name, kind.replace("timestamptz", "timestamp with time zone"))
+        (
+            table,
+            name,
+            kind.replace("timestamptz", "timestamp with time zone"),
+            name not in found.nullable,
+        )
         for table, found in sorted(TABLES.items())
         for name, kind in found.columns.items()
     ]
-    assert [tuple(row)[:3] for row in rows] == known
+    assert [tuple(row)[:4] for row in rows] == known
 
 
 def test_deleting_a_conversation_covers_all_of_its_tables() -> None:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.compaction.background import BackgroundCompactions
 from app.http.dependencies import Services
 from app.main import create_app
 from app.settings import Settings
@@ -54,9 +53,7 @@ async def payload(client: httpx.AsyncClient, path: str, **options: Any) -> bytes
 async def work(app: FastAPI, path: str, job_id: str | None) -> None:
     """Do what a worker does that was woken for this."""
     services: Services = app.state.services
-    await BackgroundCompactions(services.compaction.runner).work(
-        TENANT, path.rpartition("/")[2], job_id
-    )
+    await services.compaction.work(TENANT, path.rpartition("/")[2], job_id)
 
 
 # --- options ---------------------------------------------------------------------------------

@@ -63,6 +63,15 @@ async def test_another_tenants_job_is_not_found(
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
 
 
+async def test_no_job_is_stored_for_an_unknown_conversation(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """The call is 404, as it is without a job."""
+    answer = await client.post(f"/v1/conversations/{new_id()}/compact?wait=false")
+    assert_problem(answer, 404, "NOT_FOUND")
+    assert await execute(database_url, "SELECT * FROM jobs") == []
+
+
 async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:
     """Deleting a conversation deletes its jobs, and reports how many. [log.delete-everything]"""
     deleted = await client.delete(f"/v1/conversations/{job.conversation_id}")

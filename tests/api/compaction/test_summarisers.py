@@ -11,7 +11,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.compaction.background import BackgroundCompactions
 from app.http.dependencies import Services
 from app.main import create_app
 from app.settings import Settings
@@ -75,9 +74,7 @@ PLACE = "/policy/compaction/model"
 async def work(app: FastAPI, path: str) -> None:
     """Do what a worker does that was woken for a conversation."""
     services: Services = app.state.services
-    await BackgroundCompactions(services.compaction.runner).work(
-        DEFAULT_TENANT, path.rpartition("/")[2], None
-    )
+    await services.compaction.work(DEFAULT_TENANT, path.rpartition("/")[2], None)
 
 
 async def test_a_policy_with_a_model_that_may_not_summarise_is_refused(

@@ -240,8 +240,5 @@ def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
     assert max(times.newest) <= NOW
     for sent_at, newest in zip(times.sent, times.newest, strict=True):
         assert (sent_at or NOW) <= newest
-    results = [item.role is Role.TOOL for item in batch]
-    assert times.leading == (results.index(False) if False in results else len(results))
-    assert times.only_leading == all(results)
     told = [at for at in times.sent if at is not None]
     assert times.oldest_sent == (min(told) if told else None)

@@ -410,7 +410,7 @@ def test_openai_takes_at_most_128_tools() -> None:
     resolved = resolved_of([], many, None)
     check_tools(resolved, CHAT)
     assert len(many) - len(resolved.deferral(CHAT)) + len(AGENT_TOOLS) == 128
-    without = replace(resolved, policy=replace(resolved.policy, agent_tools="none"))
+    without = replace(resolved, policy=resolved.policy.model_copy(update={"agent_tools": "none"}))
     with pytest.raises(ValidationError) as refused:
         check_tools(without, CHAT)
     assert refused.value.problems[0].pointer == "/tools"

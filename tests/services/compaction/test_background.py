@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.compaction.background import JobService
 from app.compaction.runs import CompactRequest
 from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.appended_messages import AppendAnswer
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute
@@ -30,7 +29,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    new_id,
     result,
     says,
     user,
@@ -452,14 +450,9 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
 # --- jobs that callers wait for ---------------------------------------------------------------
 
 
-def jobs_of(harness: Harness) -> JobService:
-    """Return the job service of this process."""
-    return JobService(harness.database, new_id)
-
-
 async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await jobs_of(harness).start(TENANT, cid, "compact", CompactRequest(**options).as_json())
+    return await harness.compaction.start_job(TENANT, cid, CompactRequest(**options))
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:
@@ -469,7 +462,7 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
     assert job.status == "queued"
     await harness.work(cid, job.job_id)
-    done = await jobs_of(harness).get(TENANT, job.job_id)
+    done = await harness.compaction.job(TENANT, job.job_id)
     assert (done.status, done.error) == ("done", None)
     result = CompactResult(**json.loads(done.result or ""))
     stored = await harness.receipt(cid)
@@ -484,7 +477,7 @@ async def test_a_job_ends_with_its_result(harness: Harness) -> None:
     await harness.talk(cid, 10)
     for _ in range(2):
         await harness.work(cid, job.job_id)
-    assert await jobs_of(harness).get(TENANT, job.job_id) == done
+    assert await harness.compaction.job(TENANT, job.job_id) == done
     assert len(harness.gateway.calls) == calls
 
 
@@ -496,7 +489,7 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     async with harness.database.session() as session:
         await session.jobs.change(cid, job.job_id, "running")
     await another(harness).work(cid, job.job_id)
-    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "done"
+    assert (await harness.compaction.job(TENANT, job.job_id)).status == "done"
     assert (await harness.receipt(cid)).trigger == "forced"
 
 
@@ -510,16 +503,16 @@ async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
     await harness.gateway.waiting.wait()
     other = another(harness)
     assert await other.leases.claim() is None
-    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "queued"
+    assert (await harness.compaction.job(TENANT, job.job_id)).status == "queued"
     harness.gateway.release.set()
     await working
     claim = await other.leases.claim()
     assert claim is not None and claim.job_id == job.job_id
-    assert (await jobs_of(harness).get(TENANT, job.job_id)).status == "running"
+    assert (await harness.compaction.job(TENANT, job.job_id)).status == "running"
     async with other.leases.renewed(claim):
-        await other.background.work(TENANT, cid, job.job_id)
+        await other.compaction.work(TENANT, cid, job.job_id)
     assert await other.leases.claim() is None
     assert len(harness.gateway.calls) == 1 and other.gateway.calls == []
-    done = await jobs_of(harness).get(TENANT, job.job_id)
+    done = await harness.compaction.job(TENANT, job.job_id)
     assert done.status == "done"
     assert not json.loads(done.result or "")["compacted"]

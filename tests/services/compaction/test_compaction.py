@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.compaction.runs import CompactRequest
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
+from app.compaction.summariser import PAGE_MESSAGES, SummaryTask, summarise_paged
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.view import Span, View
 from app.prompt.resolved_settings import RequestSettings
@@ -191,9 +191,7 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     await harness.append(cid, *(user(f"message {n}") for n in range(PAGE_MESSAGES)))
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
     run = harness.summariser.start_run(TENANT)
-    made = await summarise_paged(
-        harness.database,
-        harness.summariser,
+    task = SummaryTask(
         cid,
         (Span(1, PAGE_MESSAGES + 4),),
         "before all",
@@ -203,6 +201,7 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
         run,
         SummaryScope(len),
     )
+    made = await summarise_paged(harness.database, harness.summariser, task)
     assert made.text == "page two"
     assert run.calls == len(harness.gateway.calls) == 2
     assert "before all" in harness.gateway.calls[0].messages[-1]["content"]
@@ -216,9 +215,7 @@ async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) ->
     cid = await harness.conversation(policy(100_000))
     await harness.append(cid, user("look"), asks("c1"), result("c1", "first words " * 100))
     await harness.append(cid, asks("c2"), result("c2", "later words " * 100))
-    await summarise_paged(
-        harness.database,
-        harness.summariser,
+    task = SummaryTask(
         cid,
         (Span(1, 6),),
         None,
@@ -228,6 +225,7 @@ async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) ->
         harness.summariser.start_run(TENANT),
         SummaryScope(len, view=View(results_cleared_through=3)),
     )
+    await summarise_paged(harness.database, harness.summariser, task)
     (call,) = harness.gateway.calls
     assert "first words" not in call.messages[-1]["content"]
     assert "[tool output trimmed; ref=" in call.messages[-1]["content"]

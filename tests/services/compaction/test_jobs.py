@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from app.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.compaction.background import JobService
+from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import new_id
 from app.conversations.settings import StoredSettings
 from app.database.connections import Store
@@ -195,18 +194,3 @@ async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> Non
         assert await leases.claim() is None
     async with leases.held(conversation_id) as is_mine:
         assert is_mine
-
-
-async def test_unknown_conversations_and_jobs_are_not_found(
-    watched: Watched, conversation_id: str, database_url: str
-) -> None:
-    """Another tenant's conversation and job are not found, and nothing is stored."""
-    jobs = JobService(watched, new_id)
-    with pytest.raises(NotFound):
-        await jobs.start("another", conversation_id, "compact", "{}")
-    with pytest.raises(NotFound):
-        await jobs.start(TENANT, new_id(), "compact", "{}")
-    assert await execute(database_url, "SELECT * FROM jobs") == []
-    job = await jobs.start(TENANT, conversation_id, "compact", "{}")
-    with pytest.raises(NotFound):
-        await jobs.get("another", job.job_id)

@@ -258,18 +258,23 @@ class Story:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Draw appends with delays, pauses, clears and builds."""
-    kinds = st.sampled_from(["say", "say", "late", "call", "pass", "pass", "clear", "build"])
+    """Draw appends with delays, calls whose results come later, pauses, clears and builds."""
+    said = ["say", "say", "late", "call", "ask", "answer", "answer"]
+    kinds = st.sampled_from([*said, "pass", "pass", "clear", "build"])
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3000)), min_size=4, max_size=24))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_windows_equal_those_of_a_simple_model(database: Database, story: Any) -> None:
-    """No message outside the window is shown, and none inside it is missing."""
+    """No message outside the window is shown, and none inside it is missing.
+
+    A result is in the next build, wherever its call is [window.appended].
+    """
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
     cid = await agents_conversation(harness, 2400)
     model = Story(2400)
+    waiting: list[str] = []
     for number, (kind, amount) in enumerate([*story, ("build", 0)]):
         now = harness.clock.utc()
         received = now + timedelta(microseconds=1)  # later than any clear before
@@ -283,8 +288,16 @@ async def test_windows_equal_those_of_a_simple_model(database: Database, story: 
             case "call":
                 own = now - timedelta(seconds=amount)
                 answer = {**result(f"c{number}", f"r{number}"), "timestamp": own.isoformat()}
-                await harness.append(cid, asks(f"c{number}"), answer)
+                await harness.append(cid, user(f"m{number}"), asks(f"c{number}"), answer)
+                model.add([f"m{number}"], [received])
                 model.add([f"r{number}"], [own if amount else received, received])
+            case "ask":
+                await harness.append(cid, asks(f"a{number}"))
+                waiting.append(f"a{number}")
+            case "answer" if waiting:
+                call = waiting.pop(-(amount % 2))
+                await harness.append(cid, result(call, f"answer {number}."))
+                assert any(f"answer {number}." in text for text in await shown(harness, cid))
             case "pass":
                 harness.clock.pass_seconds(amount)
             case "clear":
@@ -304,7 +317,7 @@ async def check(harness: Harness, cid: str, model: Story) -> None:
         assert not least
         return
     found = [str(item["content"]) for item in build.messages if item.get("content")]
-    texts = [text for text in found if not text.startswith("[")]
+    texts = [text for text in found if not text.startswith(("[", "answer"))]
     assert [text for text in most if text in texts] == texts, (texts, most)
     assert set(least) <= set(texts), (texts, least)
     assert build.count() == build["tokens_used"]

@@ -226,12 +226,9 @@ async def test_a_failing_index_does_not_fail_the_work(
 
     async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
         assert not done
-        await harness.background.work(tenant_id, conversation_id, job_id)
+        await harness.compaction.work(tenant_id, conversation_id, job_id)
 
-    async with harness.database.session() as session:
-        await session.jobs.add(
-            TENANT, with_sentence, new_id(), "compact", CompactRequest().as_json()
-        )
+    await harness.compaction.start_job(TENANT, with_sentence, CompactRequest())
     claim = await harness.leases.claim()
     assert claim is not None
     database = Database(harness.database.store)

@@ -317,8 +317,8 @@ async def test_every_read_has_the_newest_calibration(
     after = await harness.append(cid, user("more"))
     assert after.budget is not None
     assert after.budget.used_tokens == pytest.approx(2 * before.budget.used_tokens, rel=0.05)
-    cached = harness.database.cached_conversation(TENANT, cid)
-    assert cached is not None and cached.calibration is not None
+    cached = harness.database.cached_settings(TENANT, cid)
+    assert cached is not None and cached.conversation.calibration is not None
 
 
 # --- judging --------------------------------------------------------------------------------

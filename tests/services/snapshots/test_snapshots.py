@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.conversations.messages.batches import Append
+from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
@@ -294,6 +294,23 @@ async def test_late_results_of_copied_calls_are_restored(
     late = await snapshots.save_conversation(TENANT, source)
     done = await snapshots.restore(TENANT, late.session_id, target)
     assert (done.restored, done.skipped) == (1, 2)
+
+
+async def test_a_result_without_its_call_is_copied_as_text(
+    harness: Harness, snapshots: SnapshotService
+) -> None:
+    """It came after a clear. A repeated restore adds nothing [snapshots.restore-elsewhere]."""
+    source, target = await harness.conversation(), await harness.conversation()
+    await harness.append(source, user("q"), asks("c1", "c2"))
+    await harness.conversations.clear(TENANT, source)
+    await harness.append(source, result("c1", "one"), user("next"), result("c2", "two"))
+    saved = await snapshots.save_conversation(TENANT, source)
+    for restored in (3, 0):
+        done = await snapshots.restore(TENANT, saved.session_id, target)
+        assert (done.restored, done.skipped) == (restored, 3 - restored)
+    shown = [str(item["content"]) for item in (await harness.build(target)).messages]
+    assert len(shown) == 3 and shown[1] == "next"
+    assert "[result of tool call c1]" in shown[0] and "two" in shown[2]
 
 
 async def test_every_format_is_restored_elsewhere(
