@@ -25,7 +25,7 @@ from app.conversations.view import Span, view_from
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import fields_of, placeholders
-from app.formats.message import FormatName
+from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
 
 _LONG_BYTES = 4 * 2**20
@@ -275,7 +275,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             cached_through=cached_through,
             trimmed_through=0,
             untrimmed=(),
-            as_chat=settings.format is FormatName.OPENAI_CHAT,
+            as_chat=PROVIDERS[settings.format].is_stored,
             **versions_of(cached),
         )
         if row is None:
@@ -290,7 +290,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
-            rows=await self._rows(conversation_id, row, settings.format is FormatName.OPENAI_CHAT),
+            rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),
         )
 
     async def rows(

@@ -235,7 +235,7 @@ def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     (message,) = messages
     require_short_text(message, f"/{line.number}/body")
     call_ids = json_text.loads(fields["call_ids"] or "[]")
-    if format is FormatName.GEMINI and message.role is Role.TOOL and len(call_ids) == 1:
+    if PROVIDERS[format].derives_ids and message.role is Role.TOOL and len(call_ids) == 1:
         message = replace(message, tool_call_id=call_ids[0])  # stored by its position
     return raw, message
 
