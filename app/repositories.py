@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.blobs.repository import BlobRepository
-from app.context import build_reads
-from app.context.repository import ADD_EPOCH, ContextRepository
+from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
 from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
@@ -37,7 +36,7 @@ from app.tenancy.retention_repository import RetentionRepository
 from app.work.repository import JobRepository
 
 FREQUENT = (
-    build_reads.READ,
+    READ,
     ADD_EPOCH,
     APPEND,
     api_keys.FIND,

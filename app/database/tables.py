@@ -370,15 +370,10 @@ CREATE TABLE epochs (
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
-    top_start bigint NOT NULL,
-    top_end bigint NOT NULL,
-    tail_start bigint NOT NULL,
-    kept bigint[] NOT NULL DEFAULT '{}',
     frame text NOT NULL,
     sections_hash text NOT NULL,
     tools_hash text NOT NULL,
     policy_hash text NOT NULL,
-    trimmed_through bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, lane, epoch)
 );
