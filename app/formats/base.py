@@ -199,8 +199,13 @@ class Provider(ABC):
         """
         if not self.takes_system:
             message = adapting.without_system(message)
-        adapted = (self._adapt_part(part, message, ids) for part in message.parts)
-        parts = self._arranged([part for part in adapted if part is not None], message)
+        parts: list[Part] = []
+        for part in message.parts:
+            # Most parts are texts, which every format has.
+            adapted = part if type(part) is Text else self._adapt_part(part, message, ids)
+            if adapted is not None:
+                parts.append(adapted)
+        parts = self._arranged(parts, message)
         return adapting.adapted_message(
             message, parts, ids, self._sent_name(message), has_fields=bool(self.beside(message))
         )

@@ -42,6 +42,8 @@ class ChatRendering(ChatParsing):
 
         Unless a refusal makes it a list of parts.
         """
+        if len(parts) == 1 and type(parts[0]) is Text:
+            return parts
         is_assistant, fields = message.role is Role.ASSISTANT, self.beside(message)
         kept: list[Part] = []
         for part in parts:
