@@ -54,9 +54,9 @@ from context_service_client.models import (
     ProblemAnswer,
     RedactionRequest,
     Section,
+    ShownMessage,
     SnapshotSave,
     StepAppend,
-    StoredMessage,
     StreamedEvent,
     TokensRequest,
     ToolObject,
@@ -134,9 +134,9 @@ def build(
     return good(build_context.sync(conversation_id, client=client, body=ask))
 
 
-def transcript(client: Client | AuthenticatedClient, conversation_id: str) -> list[StoredMessage]:
+def transcript(client: Client | AuthenticatedClient, conversation_id: str) -> list[ShownMessage]:
     """Return all messages of the log, read in pages of two."""
-    messages: list[StoredMessage] = []
+    messages: list[ShownMessage] = []
     cursor: str | None = None
     while True:
         page = good(list_messages.sync(conversation_id, client=client, limit=2, cursor=cursor))

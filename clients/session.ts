@@ -91,8 +91,8 @@ async function build(
 async function transcript(
   service: Service,
   conversation_id: string,
-): Promise<Schemas["StoredMessage"][]> {
-  const messages: Schemas["StoredMessage"][] = [];
+): Promise<Schemas["ShownMessage"][]> {
+  const messages: Schemas["ShownMessage"][] = [];
   let cursor: string | null = null;
   do {
     const page: Schemas["MessagePage"] = good(

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
+from app.common.answers import answer
+
 CHUNK_BYTES = 65_536
 """Bytes of a chunk before compression; only a blob's last chunk is shorter."""
 _SLICE = 1 << 18
@@ -27,13 +29,17 @@ TEXT = "text/plain; charset=utf-8"
 """The media type of an output that was a string."""
 
 
+@answer({"id": "blob_9f86d081884c7d659a2feaa0", "byte_size": 48_231, "line_count": 912})
 @dataclass(frozen=True, slots=True)
 class ToolOutputRef:
     """Reference to a tool result: the id of its blob, or of its message if it has no blob."""
 
     id: str
+    """Id of its blob, or of its message if it has no blob."""
     byte_size: int
+    """Size of the whole output in bytes."""
     line_count: int
+    """Number of lines; text after the last newline is a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from app.blobs.blobs import ToolOutputRef
 from app.http.fields import RequestSchema, ResponseSchema, examples
 from app.http.pages import Page
 
 REF = "blob_9f86d081884c7d659a2feaa0"
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-
-
-class ToolOutputRef(ResponseSchema):
-    """Reference to a tool result."""
-
-    model_config = examples({"id": REF, "byte_size": 48_231, "line_count": 912})
-
-    id: str
-    """Id of its blob, or of its message if it has no blob."""
-    byte_size: int
-    """Size of the whole output in bytes."""
-    line_count: int
-    """Number of lines; text after the last newline is a line."""
 
 
 _BLOB: dict[str, Any] = {
@@ -38,10 +26,17 @@ _BLOB: dict[str, Any] = {
 }
 
 
-class Blob(ToolOutputRef):
+class Blob(ResponseSchema):
     """A stored output. Equal bytes are stored once in a conversation."""
 
     model_config = examples(_BLOB)
+
+    id: str
+    """Id of its blob, or of its message if it has no blob."""
+    byte_size: int
+    """Size of the whole output in bytes."""
+    line_count: int
+    """Number of lines; text after the last newline is a line."""
 
     sha256: str
     """SHA-256 of the bytes, in hex."""
@@ -68,94 +63,6 @@ class UploadedBlob(Blob):
 
 class BlobPage(Page[Blob]):
     """Blobs of a conversation, newest first."""
-
-    model_config = examples({"data": [_BLOB], "next_cursor": None})
-
-
-class LineSlice(ResponseSchema):
-    """Numbered lines of an output."""
-
-    model_config = examples(
-        {
-            "text": "   101\tPASS test_one\n   102\tFAIL test_two",
-            "first_line": 101,
-            "line_count": 2,
-            "total_lines": 912,
-            "next_offset": 102,
-        }
-    )
-
-    text: str
-    """The lines, each with its number and a tab before it."""
-    first_line: int
-    """Number of the first line, from 1."""
-    line_count: int
-    """Number of lines in `text`."""
-    total_lines: int
-    """Number of lines of the whole output."""
-    next_offset: int | None
-    """The next `offset`; null at the end."""
-
-
-class ByteSlice(ResponseSchema):
-    """A slice of an output's bytes as text. No character is split."""
-
-    model_config = examples(
-        {
-            "text": "PASS test_one\n",
-            "offset": 0,
-            "byte_count": 14,
-            "total_bytes": 48_231,
-            "next_offset": 14,
-        }
-    )
-
-    text: str
-    """The bytes, decoded as UTF-8."""
-    offset: int
-    """Offset of the first byte, at a character."""
-    byte_count: int
-    """Number of bytes in `text`."""
-    total_bytes: int
-    """Size of the whole output in bytes."""
-    next_offset: int | None
-    """The next `offset`; null at the end."""
-
-
-class GrepMatch(ResponseSchema):
-    """A matching line and the lines around it."""
-
-    line: int
-    """Line number, from 1."""
-    text: str
-    """The line; of a long line the part around the match."""
-    before: list[str]
-    """Lines before it, as many as requested."""
-    after: list[str]
-    """Lines after it, as many as requested."""
-
-
-class GrepMatches(ResponseSchema):
-    """The matching lines, in order."""
-
-    model_config = examples(
-        {
-            "matches": [
-                {
-                    "line": 102,
-                    "text": "FAIL test_two",
-                    "before": ["PASS test_one"],
-                    "after": [],
-                }
-            ],
-            "truncated": False,
-        }
-    )
-
-    matches: list[GrepMatch]
-    """The matches, at most `limit`."""
-    truncated: bool
-    """Whether there are more matches."""
 
 
 class CollectRequest(RequestSchema):

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from typing_extensions import TypeAliasType
+
+AnyObject = TypeAliasType("AnyObject", dict[str, Any])
 ANSWERS: list[type] = []
 """The classes that `answer` has marked."""
 _Kind = TypeVar("_Kind", bound=type)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Request
 
 from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction import jobs_schemas as schemas
 from app.http import errors
-from app.http.bodies import Json
 from app.http.dependencies import services, tenant_of
 from app.http.fields import UUID
 from app.http.routing import WireRoute
@@ -25,27 +24,23 @@ JobPath = Annotated[
 _STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
 
 
-@router.get(
-    "/v1/jobs/{job_id}",
-    summary="Read a job",
-    response_model=schemas.Job,
-)
-async def get_job(request: Request, job_id: JobPath) -> Response:
+@router.get("/v1/jobs/{job_id}", summary="Read a job")
+async def get_job(request: Request, job_id: JobPath) -> schemas.Job:
     """Return the status of a job, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
     job = await services(request).compaction.job(tenant_of(request), job_id.lower())
-    return Json(job_json(job))
+    return shown_job(job)
 
 
-def job_json(job: Job) -> dict[str, Any]:
-    """Return a job as JSON; its error is the problem that a request would have returned."""
-    ended = {
-        "result": json_text.loads(job.result) if job.result else None,
-        "error": _problem(json_text.loads(job.error)) if job.error else None,
-    }
-    own = {name: getattr(job, name) for name in schemas.Job.model_fields}
-    return own | {"conversation_id": job.public_id} | ended
+def shown_job(job: Job) -> schemas.Job:
+    """Return a job; its error is the problem that a request would have returned."""
+    return schemas.Job.of(
+        job,
+        conversation_id=job.public_id,
+        result=json_text.loads(job.result) if job.result else None,
+        error=_problem(json_text.loads(job.error)) if job.error else None,
+    )
 
 
 def _problem(facts: dict[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict
-
-from app.compaction.schemas import CompactResult
+from app.conversations.compaction_results import CompactResult
 from app.http.errors import ProblemAnswer
-from app.http.fields import ResponseSchema
+from app.http.fields import ResponseSchema, examples
 from app.work.job import JobStatus
 
 JOB: dict[str, Any] = {
@@ -27,7 +25,7 @@ JOB: dict[str, Any] = {
 class Job(ResponseSchema):
     """Work in the background, and its result."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [JOB]})
+    model_config = examples(JOB)
 
     job_id: str
     """Id of the job."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from app.conversations.compaction_results import PlannedCall
+from app.conversations.compaction_results import PlannedCall, PromptMessage
 from app.conversations.ports import Tokenizer
-from app.formats.message import FormatName
+from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
 from app.models.tokens import count_payload_messages
 from app.policy.policy import SummaryInput
@@ -52,7 +53,7 @@ class CallNotes:
     def _note(self, call: ModelCall) -> Completion:
         self.count += 1
         prompt = "\n".join(message["content"] for message in call.messages)
-        tokens = count_payload_messages(FormatName.OPENAI_CHAT, call.messages, self.tokenizer.count)
+        tokens = count_payload_messages(LOG_FORMAT, call.messages, self.tokenizer.count)
         native = call.native
         if native is not None:
             tokens += native.prefix_tokens
@@ -77,7 +78,7 @@ class CallNotes:
         if self.max_bytes >= 0:
             planned = PlannedCall(
                 call.model,
-                messages,
+                cast("tuple[PromptMessage, ...]", messages),
                 tokens,
                 call.max_tokens,
                 completion.cost(call.info),

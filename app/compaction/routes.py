@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
 from app.compaction import receipts
-from app.compaction.jobs_routes import job_json
+from app.compaction.jobs_routes import shown_job
 from app.compaction.jobs_schemas import Job
 from app.compaction.runs import CompactRequest
-from app.compaction.schemas import CompactionRequest, CompactResult, DryRun, Receipt, ReceiptPage
-from app.conversations.compaction_results import DryRunResult
+from app.compaction.schemas import (
+    CompactionRequest,
+    DryRun,
+    MadeSummary,
+    Receipt,
+    ReceiptPage,
+    range_of,
+)
+from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.messages.routes import transcript
 from app.conversations.messages.schemas import MessagePage
-from app.conversations.view import Span, Summary
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import UUID, NoFields
-from app.http.pages import page_by_id
-from app.http.routing import PageRoute, WireRoute
+from app.http.routing import WireRoute, paged
 
 router = APIRouter(route_class=WireRoute, tags=["compactions"])
-page_router = APIRouter(route_class=PageRoute, tags=["compactions"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 
@@ -70,51 +73,44 @@ async def compact(
     if wait or options.dry_run:
         max_bytes = request.app.state.page_bytes
         result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
-        if isinstance(result, DryRunResult):
-            return Json(_dry_run_json(result))
-        return Json(result)
+        return Json(DryRun.of(result) if isinstance(result, DryRunResult) else result)
     job = await compaction.start_job(tenant_of(request), conversation_id, options)
-    return Json(job_json(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
+    return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
-@page_router.get(
-    f"{_PATH}/compactions",
-    summary="List compactions",
-    response_model=ReceiptPage,
-)
+@router.get(f"{_PATH}/compactions", summary="List compactions")
+@paged
 async def list_compactions(
     request: Request,
     conversation_id: ConversationPath,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Response:
+) -> ReceiptPage:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
     before = cursors.decode_id(cursor, "compactions")
     page = await services(request).receipts.page(
         tenant_of(request), conversation_id, limit, before, page_bound(request)
     )
-    return page_by_id("compactions", "compaction_id", page, _receipt_json)
+    data = [_shown(receipt) for receipt in page]
+    return ReceiptPage.by_id("compactions", page, data, "compaction_id")
 
 
-@router.get(
-    f"{_PATH}/compactions/{{compaction_id}}",
-    summary="Read a receipt",
-    response_model=Receipt,
-)
+@router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt")
 async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
-) -> Response:
+) -> Receipt:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
     receipt_id = _compaction_id_from(compaction_id)
     receipt = await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
-    return Json(_receipt_json(receipt))
+    return _shown(receipt)
 
 
-@page_router.get(
+@router.get(
     f"{_PATH}/compactions/{{compaction_id}}/messages",
     summary="Expand a compaction",
     response_model=MessagePage,
 )
+@paged
 async def expand_compaction(
     request: Request,
     conversation_id: ConversationPath,
@@ -138,7 +134,6 @@ async def expand_compaction(
 @router.post(
     f"{_PATH}/compactions/{{compaction_id}}/undo",
     summary="Undo a compaction",
-    response_model=Receipt,
     responses=problems_of(Conflict),
 )
 async def undo_compaction(
@@ -146,7 +141,7 @@ async def undo_compaction(
     conversation_id: ConversationPath,
     compaction_id: CompactionPath,
     body: NoFields | None = None,
-) -> Response:
+) -> Receipt:
     """Show again what was shown before the newest active compaction, byte for byte.
 
     Another one is `409`. The conversation is not compacted automatically until the log has grown
@@ -154,7 +149,7 @@ async def undo_compaction(
     """
     receipt_id = _compaction_id_from(compaction_id)
     receipt = await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
-    return Json(_receipt_json(receipt))
+    return _shown(receipt)
 
 
 def _compaction_id_from(text: str) -> str:
@@ -164,40 +159,17 @@ def _compaction_id_from(text: str) -> str:
     return text.lower()
 
 
-def _receipt_json(receipt: receipts.Receipt) -> dict[str, Any]:
+def _shown(receipt: receipts.Receipt) -> Receipt:
     compaction, view = receipt.compaction, receipt.compaction.view
     made = {summary: summary for summary in compaction.made}  # with what a view does not store
-    other = {
-        "status": receipt.status,
-        "hidden_range": _range(compaction.hidden_span),
-        "kept": view.unhidden_seqs,
-        "cleared_through": view.results_cleared_through,
-        "retain": view.retain,
-        "note": view.note,
-        "summaries": [_summary(made.get(summary, summary)) for summary in view.summaries],
-        "made": [_summary(summary) for summary in compaction.made],
-    }
-    return {
-        name: other[name] if name in other else getattr(compaction, name)
-        for name in Receipt.model_fields
-    }
-
-
-def _dry_run_json(shown: DryRunResult) -> dict[str, Any]:
-    return asdict(shown) | {"summaries": [_summary(summary) for summary in shown.summaries]}
-
-
-def _summary(summary: Summary) -> dict[str, Any]:
-    return {
-        "summary_range": _range(summary.span),
-        "level": summary.level,
-        "text": summary.text,
-        "tokens": summary.tokens,
-        "sources": [_range(span) for span in summary.sources],
-        "sections": [asdict(section) for section in summary.sections],
-        "unlisted": summary.unlisted or None,
-    }
-
-
-def _range(span: Span) -> tuple[int, int]:
-    return span.start, span.end
+    return Receipt.of(
+        compaction,
+        status=receipt.status,
+        hidden_range=range_of(compaction.hidden_span),
+        kept=view.unhidden_seqs,
+        cleared_through=view.results_cleared_through,
+        retain=view.retain,
+        note=view.note,
+        summaries=[MadeSummary.of_summary(made.get(each, each)) for each in view.summaries],
+        made=[MadeSummary.of_summary(each) for each in compaction.made],
+    )

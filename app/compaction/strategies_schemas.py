@@ -10,6 +10,17 @@ from app.policy.policy import StrategyName
 class Strategy(ResponseSchema):
     """A strategy to keep a history within the context window, with the service's defaults."""
 
+    model_config = examples(
+        {
+            "name": "sandwich",
+            "description": "Top, a summary of the middle, bottom.",
+            "is_default": True,
+            "trigger": 0.75,
+            "preserve_top": 5,
+            "preserve_bottom": 5,
+        }
+    )
+
     name: StrategyName
     """The value for `policy.strategy`."""
     description: str
@@ -26,19 +37,3 @@ class Strategy(ResponseSchema):
 
 class StrategyList(Page[Strategy]):
     """All strategies."""
-
-    model_config = examples(
-        {
-            "data": [
-                {
-                    "name": "sandwich",
-                    "description": "Top, a summary of the middle, bottom.",
-                    "is_default": True,
-                    "trigger": 0.75,
-                    "preserve_top": 5,
-                    "preserve_bottom": 5,
-                }
-            ],
-            "next_cursor": None,
-        }
-    )

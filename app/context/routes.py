@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -18,11 +18,11 @@ from app.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
+from app.common.schema_errors import NAME_PATTERN
 from app.context.schemas import (
     BuiltContext,
     CallSettings,
     ContextRequest,
-    ContextState,
     EarlierBuild,
     OverflowAnswer,
     OverflowRequest,
@@ -31,23 +31,23 @@ from app.context.schemas import (
 )
 from app.context.state import KnownPayload
 from app.context.steps import NOTHING_STORED, Step
-from app.context.usage.routes import shown_report
+from app.context.usage.schemas import UsageAnswer
 from app.context.usage.service import Report
 from app.conversations.budget_schemas import Reading
+from app.conversations.compaction_results import CompactResult, ContextState
 from app.conversations.messages.batch import Append
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
-from app.http.fields import MAX_TOKENS, NAME_PATTERN
-from app.http.routing import DirectRoute, WireRoute
+from app.http.fields import MAX_TOKENS
+from app.http.routing import WireRoute, direct
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.section_schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
-hot_router = APIRouter(route_class=DirectRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _BUILD = problems_of(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
@@ -63,12 +63,13 @@ _STATUSES_OF_SIZE = (400, 413, 422)
 _OTHER_ERROR = "This error does not mean that the input is too long or the output too large"
 
 
-@hot_router.post(
+@router.post(
     f"{_PATH}/context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
     responses=_BUILD | problems_of(Conflict, UnpairedToolResult),
 )
+@direct
 async def build_context(
     request: Request,
     conversation_id: ConversationPath,
@@ -91,7 +92,7 @@ async def build_context(
     step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
     answer = await services(request).steps.run(tenant_of(request), conversation_id, step)
     if (result := answer["reported"]) is not None:
-        answer["reported"] = shown_report(result)
+        answer["reported"] = UsageAnswer.model_validate(result)
     return Json(answer)
 
 
@@ -111,10 +112,7 @@ async def _step(request: Request, body: ContextRequest, idempotency_key: str | N
 
 
 @router.get(
-    f"{_PATH}/context",
-    summary="Read the payload of an earlier build",
-    response_model=EarlierBuild,
-    responses=problems_of(Gone),
+    f"{_PATH}/context", summary="Read the payload of an earlier build", responses=problems_of(Gone)
 )
 async def get_context(
     request: Request,
@@ -122,21 +120,19 @@ async def get_context(
     as_of: Annotated[
         str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
     ],
-) -> Response:
+) -> EarlierBuild:
     """Return the exact payload of an earlier build, whatever changed since.
 
     A build that was answered as a delta is returned whole. `410` where a message of the
     conversation was redacted since.
     """
-    return Json(
-        await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
-    )
+    found = await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
+    return EarlierBuild.model_construct(**found)
 
 
 @router.get(
     f"{_PATH}/context/preview",
     summary="Preview the next build",
-    response_model=PreviewedContext,
     responses=_BUILD | problems_of(MalformedJson, PayloadTooLarge),
 )
 async def preview_context(
@@ -159,7 +155,7 @@ async def preview_context(
     payload: Annotated[
         bool, Query(description="`false`: leave the payload out, which may be large.")
     ] = True,
-) -> Response:
+) -> PreviewedContext:
     """Return what a build would return now, without its effects.
 
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
@@ -175,29 +171,21 @@ async def preview_context(
         max_context_tokens=max_context_tokens,
     )
     built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
-    answer = {name: built[name] for name in PreviewedContext.model_fields}
-    return Json(answer if payload else answer | {"payload": None})
+    shown = {name: built[name] for name in PreviewedContext.model_fields}
+    return PreviewedContext.model_construct(**shown if payload else shown | {"payload": None})
 
 
-@router.get(
-    f"{_PATH}/budget",
-    summary="Read the budget",
-    response_model=Reading,
-)
-async def get_budget(request: Request, conversation_id: ConversationPath) -> Response:
+@router.get(f"{_PATH}/budget", summary="Read the budget")
+async def get_budget(request: Request, conversation_id: ConversationPath) -> Reading:
     """Return budget and pressure of the stored settings; nulls without a known context window."""
     status = await services(request).context.budget(tenant_of(request), conversation_id)
     if status is None:
-        return Json(dict.fromkeys(Reading.model_fields))
-    return Json({"budget": status.budget, **asdict(status.pressure)})
+        return Reading(**dict.fromkeys(Reading.model_fields))
+    return Reading(budget=status.budget, **asdict(status.pressure))
 
 
-@router.get(
-    f"{_PATH}/state",
-    summary="Read the context state",
-    response_model=StateShown,
-)
-async def get_state(request: Request, conversation_id: ConversationPath) -> Response:
+@router.get(f"{_PATH}/state", summary="Read the context state")
+async def get_state(request: Request, conversation_id: ConversationPath) -> StateShown:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
     `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
@@ -205,26 +193,19 @@ async def get_state(request: Request, conversation_id: ConversationPath) -> Resp
     """
     tenant_id = tenant_of(request)
     state = await services(request).receipts.state(tenant_id, conversation_id)
-    return Json(
-        {
-            **(asdict(state) if state is not None else dict.fromkeys(ContextState.model_fields)),
-            "summariser_problem": await services(request).compaction.summariser_problem(
-                tenant_id, conversation_id
-            ),
-            "last_failure": await services(request).receipts.failure(tenant_id, conversation_id),
-        }
+    return StateShown(
+        **(asdict(state) if state is not None else dict.fromkeys(ContextState.__slots__)),
+        summariser_problem=await services(request).compaction.summariser_problem(
+            tenant_id, conversation_id
+        ),
+        last_failure=await services(request).receipts.failure(tenant_id, conversation_id),
     )
 
 
-@router.post(
-    f"{_PATH}/overflow",
-    summary="Cut what a provider found too long",
-    response_model=OverflowAnswer,
-    responses=_BUILD,
-)
+@router.post(f"{_PATH}/overflow", summary="Cut what a provider found too long", responses=_BUILD)
 async def overflow(
     request: Request, conversation_id: ConversationPath, body: OverflowRequest | None = None
-) -> Response:
+) -> OverflowAnswer:
     """Leave out the oldest half of the turns, and return the payload to try again with.
 
     Call it when the provider refuses a payload as too long. No model is needed. A text that is
@@ -249,13 +230,11 @@ async def overflow(
         )
     else:
         result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
-    return Json(
-        {
-            **asdict(result),
-            "verdict": verdict.kind,
-            "max_output_tokens": built["budget"].max_output_tokens if is_output else None,
-            "context": built | dict(NOTHING_STORED),
-        }
+    return OverflowAnswer(
+        **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
+        verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER
+        max_output_tokens=built["budget"].max_output_tokens if is_output else None,
+        context=BuiltContext.model_construct(**built | dict(NOTHING_STORED)),
     )
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.compaction.schemas import COMPACT_RESULT, CompactResult
+from app.common.answers import AnyObject, answer
+from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
-from app.conversations.budget_schemas import BUDGET, Budget, Estimate
-from app.conversations.compaction_receipt import Trigger
+from app.conversations.budget_schemas import BUDGET
+from app.conversations.compaction_receipt import Failure
+from app.conversations.compaction_results import COMPACT_RESULT, CompactResult, ContextState
 from app.conversations.messages.append_schemas import Appended
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,
     MAX_TOKENS,
-    AnyObject,
     Format,
     HttpStatus,
     MessageObject,
@@ -27,22 +29,20 @@ from app.http.fields import (
     ResponseSchema,
     Threshold,
     Tokens,
-    Tools,
     examples,
 )
-from app.models.budget import Pressure
+from app.models.budget import ContextBudget, Pressure
+from app.models.calibration import Estimate
 from app.policy.policy import StrategyName
 from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
+from app.prompt.tool_schemas import Tools
 
 _HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-_STATE: dict[str, Any] = {
+_STATE_SHOWN: dict[str, Any] = {
     "strategy": "sandwich",
     "summary": "The user plans a trip to Bergen in May; trains were compared.",
     "summary_range": [6, 41],
     "compressed_at": "2026-01-05T09:31:12.000123+00:00",
-}
-_STATE_SHOWN: dict[str, Any] = {
-    **_STATE,
     "summariser_problem": None,
     "last_failure": {
         "failed_at": "2026-01-05T10:02:44.000123+00:00",
@@ -93,30 +93,12 @@ _BUILT: dict[str, Any] = {
 }
 
 
+_ONLY_BUILT = {
+    *("build_id", "base_items", "summary_used", "new_state", "compaction", "delta"),
+    *("appended", "reported"),
+}
 _PREVIEWED: dict[str, Any] = {
-    name: _BUILT[name]
-    for name in (
-        "format",
-        "payload",
-        "betas",
-        "epoch",
-        "cache_break_reason",
-        "through_seq",
-        "stable_items",
-        "prefix_hash",
-        "breakpoints",
-        "tail",
-        "tokens_used",
-        "budget",
-        "pressure",
-        "notice",
-        "next_threshold",
-        "tokens_to_next",
-        "estimate",
-        "degraded",
-        "deferred_tools",
-        "defers_natively",
-    )
+    name: value for name, value in _BUILT.items() if name not in _ONLY_BUILT
 } | {
     "shown_ranges": [[1, 2]],
     "shown_messages": [
@@ -212,64 +194,28 @@ class ContextRequest(CallSettings):
     is stored after the append."""
 
 
-class Breakpoint(ResponseSchema):
-    """Where a provider's cached prefix may end."""
+class StateShown(ResponseSchema):
+    """The summary that builds show, the seqs it stands for, and problems with the next one."""
 
-    after: Literal["section", "message"]
-    """What it follows: a section or a payload item."""
-    index: int
-    """Index of that section, or of that payload item."""
-
-
-class ContextState(ResponseSchema):
-    """The summary that builds show, and the seqs it stands for."""
-
-    model_config = examples(_STATE)
+    model_config = examples(_STATE_SHOWN)
 
     strategy: StrategyName | None
     """The strategy that made it."""
     summary: str | None
     """Its text; null when there is none."""
-    summary_range: list[int] | None
+    summary_range: tuple[int, int] | None
     """Seqs it stands for, the end excluded."""
     compressed_at: datetime | None
     """When it was made."""
 
-
-class CompactionFailure(ResponseSchema):
-    """Why a compaction failed."""
-
-    failed_at: datetime
-    """When it failed."""
-    trigger: Trigger
-    """What started it."""
-    code: str
-    """Code of the error."""
-    reason: str
-    """Reason code, such as `rate_limited`, `timeout` or `bad_answer`."""
-    detail: str
-    """The reason in a sentence."""
-    calls: int
-    """Number of model calls."""
-    failures: int
-    """Number of automatic compactions that failed in a row."""
-    retry_at: datetime | None
-    """When the next automatic compaction may run; null when none is suspended."""
-
-
-class StateShown(ContextState):
-    """The summary that builds show, and problems with the next one."""
-
-    model_config = examples(_STATE_SHOWN)
-
     summariser_problem: str | None
     """Why the policy's `compaction.model` may not summarise; null when it may."""
-    last_failure: CompactionFailure | None
+    last_failure: Failure | None
     """The last automatic compaction that failed; null once one has succeeded since."""
 
 
-class BuildPayload(ResponseSchema):
-    """The payload of a build."""
+class Payload(ResponseSchema):
+    """A payload, and what of it stays the same in the next one."""
 
     format: FormatName
     """The format of the payload."""
@@ -279,8 +225,6 @@ class BuildPayload(ResponseSchema):
     """Beta features of Anthropic that the payload needs: `betas` of
     `client.beta.messages.create`, or the header `anthropic-beta`. Mostly empty; a payload
     with a compaction of Anthropic's own has one."""
-    build_id: str
-    """Id of this build; `as_of` takes it."""
     epoch: int
     """Payloads of one epoch extend one another."""
     through_seq: int
@@ -295,33 +239,18 @@ class BuildPayload(ResponseSchema):
     """The last items of the payload, which the next build replaces."""
 
 
-class EarlierBuild(BuildPayload):
-    """The payload of an earlier build, byte for byte."""
+class MeasuredPayload(Payload):
+    """A payload with its budget."""
 
-    model_config = examples(
-        {name: _BUILT[name] for name in BuildPayload.model_fields} | {"item_seqs": [1]}
-    )
-
-    item_seqs: list[int | None]
-    """The newest message in each item of the payload; null for the system prompt, summaries and
-    notes."""
-
-
-class BuiltContext(BuildPayload):
-    """The payload for the next model call, with its budget and cache data."""
-
-    model_config = examples(_BUILT)
-
-    base_items: int
-    """Items a delta is appended after; 0 for a full payload."""
     cache_break_reason: str | None
-    """Why this epoch began; null for the first. One of `compaction`, `tool_results_cleared`,
-    `messages_shortened`, `sections_changed`, `tools_changed`, `window_moved`, `pinned`,
-    `unpinned`, `budget_changed`, `policy_changed`, `model_changed`, `cleared`, `restored`,
-    `undone`, `redacted`, `reasoning_dropped`, `media_left_out`, `provider_compacted`."""
+    """Why this epoch began; null for the first, and in a preview where the build would extend the
+    last payload. One of `compaction`, `tool_results_cleared`, `messages_shortened`,
+    `sections_changed`, `tools_changed`, `window_moved`, `pinned`, `unpinned`, `budget_changed`,
+    `policy_changed`, `model_changed`, `cleared`, `restored`, `undone`, `redacted`,
+    `reasoning_dropped`, `media_left_out`, `provider_compacted`."""
     tokens_used: int
     """Tokens of the payload."""
-    budget: Budget
+    budget: ContextBudget
     """The context window and its use by this payload."""
     pressure: Pressure
     """The highest level reached."""
@@ -333,12 +262,6 @@ class BuiltContext(BuildPayload):
     """Tokens left until then."""
     estimate: Estimate
     """How `tokens_used` was counted."""
-    summary_used: bool
-    """Whether a summary stands for older messages."""
-    new_state: ContextState | None
-    """The state after a compaction in this build."""
-    compaction: CompactResult | None
-    """The compaction in this build."""
     degraded: list[str]
     """What the payload lacks in order to fit, or what could not be done, in order.
     `content_not_carried:` with a type stands for content that the format cannot carry: the
@@ -351,6 +274,37 @@ class BuiltContext(BuildPayload):
     """Number of deferred tool definitions."""
     defers_natively: bool
     """Whether the provider itself defers them: then answer searches natively."""
+
+
+class EarlierBuild(Payload):
+    """The payload of an earlier build, byte for byte."""
+
+    model_config = examples(
+        {name: _BUILT[name] for name in (*Payload.model_fields, "build_id")} | {"item_seqs": [1]}
+    )
+
+    build_id: str
+    """Id of this build."""
+    item_seqs: list[int | None]
+    """The newest message in each item of the payload; null for the system prompt, summaries and
+    notes."""
+
+
+class BuiltContext(MeasuredPayload):
+    """The payload for the next model call, with its budget and cache data."""
+
+    model_config = examples(_BUILT)
+
+    build_id: str
+    """Id of this build; `as_of` takes it."""
+    base_items: int
+    """Items a delta is appended after; 0 for a full payload."""
+    summary_used: bool
+    """Whether a summary stands for older messages."""
+    new_state: ContextState | None
+    """The state after a compaction in this build."""
+    compaction: CompactResult | None
+    """The compaction in this build."""
     delta: bool
     """Whether the payload has only new items."""
     appended: Appended | None
@@ -397,52 +351,13 @@ class SummaryPlace(ResponseSchema):
     """Tokens of the message that shows it."""
 
 
-class PreviewedContext(ResponseSchema):
+class PreviewedContext(MeasuredPayload):
     """What the next build would return, and which messages of the log its payload shows."""
 
     model_config = examples(_PREVIEWED)
 
-    format: FormatName
-    """The format of the payload."""
-    payload: PayloadObject | None
+    payload: PayloadObject | None  # type: ignore[assignment]  # which may be left out
     """The payload; null with `payload=false`."""
-    betas: list[str]
-    """Beta features of Anthropic that the payload needs."""
-    epoch: int
-    """The epoch that the build would belong to."""
-    cache_break_reason: str | None
-    """Why the build would begin this epoch, as in a build; null where it would extend the last
-    payload, or be the first."""
-    through_seq: int
-    """The newest message in the payload."""
-    stable_items: int
-    """How many of the first items would not change."""
-    prefix_hash: str
-    """Hash of the prefix that would not change."""
-    breakpoints: list[Breakpoint]
-    """Where a cached prefix may end."""
-    tail: list[PayloadItem]
-    """The last items of the payload, which the build after it would replace."""
-    tokens_used: int
-    """Tokens of the payload."""
-    budget: Budget
-    """The context window and its use by this payload."""
-    pressure: Pressure
-    """The highest level reached."""
-    notice: bool
-    """Whether `notice_at` is reached."""
-    next_threshold: Threshold | None
-    """The next threshold ahead."""
-    tokens_to_next: int | None
-    """Tokens left until then."""
-    estimate: Estimate
-    """How `tokens_used` was counted."""
-    degraded: list[str]
-    """What the payload lacks, as in a build."""
-    deferred_tools: int
-    """Number of deferred tool definitions."""
-    defers_natively: bool
-    """Whether the provider itself defers them."""
     shown_ranges: list[list[int]]
     """Ranges of seqs, the end excluded, whose messages the payload shows."""
     shown_messages: list[PreviewedMessage]
@@ -484,25 +399,25 @@ class OverflowRequest(CallSettings):
         return self.error_status
 
 
+@answer(
+    {
+        **COMPACT_RESULT,
+        "strategies_run": ["emergency"],
+        "summary_range": None,
+        "model": None,
+        "summary_tokens": 18,
+        "verdict": "input_too_long",
+        "max_output_tokens": None,
+        "context": _BUILT,
+    }
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowAnswer(CompactResult):
     """What was done, and the payload to try again with.
 
     With the verdict `output_too_large` nothing is cut: `compacted` is false, and the payload has a
     lower output limit.
     """
-
-    model_config = examples(
-        {
-            **COMPACT_RESULT,
-            "strategies_run": ["emergency"],
-            "summary_range": None,
-            "model": None,
-            "summary_tokens": 18,
-            "verdict": "input_too_long",
-            "max_output_tokens": None,
-            "context": _BUILT,
-        }
-    )
 
     verdict: Literal["input_too_long", "output_too_large", "media_refused", "reasoning_refused"]
     """What the error means: the input is too long for the model, only the requested output is

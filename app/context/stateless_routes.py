@@ -6,20 +6,22 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
+from app.context.stateless import Ends
 from app.context.stateless_schemas import (
-    CompressedMessages,
     Compression,
-    CompressionNeed,
-    ContextResult,
     StatelessBuild,
     StatelessMessages,
 )
-from app.context.stateless_service import StatelessRequest
+from app.context.stateless_service import (
+    CompressionCheck,
+    ContextResult,
+    MessageSummary,
+    StatelessRequest,
+)
 from app.conversations.compaction_results import ContextState
-from app.http.bodies import Json, long_json, size_of_body
+from app.http.bodies import long_json, size_of_body
 from app.http.dependencies import services, tenant_of
 from app.http.routing import WireRoute
-from app.policy.policy import SandwichPolicy
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
@@ -44,28 +46,18 @@ async def build_stateless_context(request: Request, body: StatelessBuild) -> Res
     return await long_json(answer, size_of_body(request))
 
 
-@router.post(
-    "/v1/context/needs-compression",
-    summary="Ask whether messages need compression",
-    response_model=CompressionNeed,
-)
-async def needs_compression(request: Request, body: StatelessMessages) -> Response:
+@router.post("/v1/context/needs-compression", summary="Ask whether messages need compression")
+async def needs_compression(request: Request, body: StatelessMessages) -> CompressionCheck:
     """Return whether the messages are over the threshold and have a middle to compress."""
-    return Json(await services(request).stateless.needs_compression(_request(body)))
+    return await services(request).stateless.needs_compression(_request(body))
 
 
-@router.post(
-    "/v1/context/compress",
-    summary="Summarise messages",
-    response_model=CompressedMessages,
-)
-async def compress(request: Request, body: Compression) -> Response:
+@router.post("/v1/context/compress", summary="Summarise messages")
+async def compress(request: Request, body: Compression) -> MessageSummary:
     """Return a summary of all the messages; `503` when the model fails."""
-    return Json(
-        await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
-    )
+    return await services(request).stateless.compress(tenant_of(request), body.messages, body.model)
 
 
 def _request(body: StatelessMessages) -> StatelessRequest:
-    policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
-    return StatelessRequest(body.messages, body.max_context_tokens, policy)
+    ends = Ends(body.preserve_top, body.preserve_bottom, body.compression_threshold)
+    return StatelessRequest(body.messages, body.max_context_tokens, ends)

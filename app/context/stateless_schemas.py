@@ -7,17 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from app.formats.message import FormatName
-from app.http.fields import (
-    MAX_TOKENS,
-    Format,
-    MessageObject,
-    ModelName,
-    RequestSchema,
-    ResponseSchema,
-    Tools,
-    examples,
-)
+from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
 from app.policy.policy import CounterName
+from app.prompt.tool_schemas import Tools
 
 _MESSAGES: list[Any] = [
     {"role": "user", "content": "Plan a trip to Bergen."},
@@ -98,63 +90,6 @@ class Compression(RequestSchema):
     """Model that summarises; must be an allowed one."""
 
 
-class NewState(ResponseSchema):
-    """A ContextState to cache and to send with the next build."""
-
-    strategy: str
-    """The strategy that made it."""
-    summary: str
-    """The summary."""
-    summary_range: list[int]
-    """Indices it stands for, the end excluded."""
-    compressed_at: str
-    """When it was made, ISO 8601."""
-
-
-class ContextResult(ResponseSchema):
-    """The messages to send to the model."""
-
-    model_config = examples(
-        {
-            "messages": _MESSAGES,
-            "summary_used": False,
-            "tokens_used": 11,
-            "new_state": None,
-        }
-    )
-
-    messages: list[MessageObject]
-    """Top, summary and bottom, or everything."""
-    summary_used: bool
-    """Whether a summary stands for the middle."""
-    tokens_used: int
-    """UTF-8 bytes of the content / 4, floored per message."""
-    new_state: NewState | None
-    """To be cached when a summary was made."""
-
-
-class CompressionNeed(ResponseSchema):
-    """Whether the middle must be summarised."""
-
-    model_config = examples({"needs_compression": False, "tokens": 11})
-
-    needs_compression: bool
-    """Over the threshold, with a middle to compress."""
-    tokens: int
-    """The estimate of the messages."""
-
-
-class CompressedMessages(ResponseSchema):
-    """A summary of the messages."""
-
-    model_config = examples({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
-
-    summary: str
-    """The summary."""
-    model: str
-    """Model that wrote it; `extractive` is built in."""
-
-
 class TokensRequest(RequestSchema):
     """Messages, text and tools to count."""
 
@@ -172,40 +107,3 @@ class TokensRequest(RequestSchema):
     overhead; calls, media, reasoning, ids and names come on top."""
     model: ModelName | None = None
     """Model that the margin is for."""
-
-
-class TokenCount(ResponseSchema):
-    """Tokens by kind."""
-
-    model_config = examples(
-        {
-            "tokens": 22,
-            "messages": 22,
-            "text": 0,
-            "tools": 0,
-            "counter": "tokenizer",
-            "model": "gpt-4o",
-            "margin": 0.0,
-            "method": "tokenizer",
-            "factor": 1.0,
-        }
-    )
-
-    tokens: int
-    """The sum."""
-    messages: int
-    """Tokens of the messages."""
-    text: int
-    """Tokens of the text."""
-    tools: int
-    """Tokens of the tool definitions."""
-    counter: CounterName
-    """How it was counted."""
-    model: str | None
-    """Model that the margin is for."""
-    margin: float
-    """Share to add for safety; 0 where the count is exact."""
-    method: str
-    """The counter, and its correction by reports."""
-    factor: float
-    """Factor that raw counts of this model are multiplied by."""

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from app.common.answers import answer
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.extractive import ledger_of
 from app.compaction.summaries.prompt import SummaryRequest
@@ -22,12 +23,13 @@ from app.conversations.ports import Models
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
+from app.http.fields import MessageObject
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
 from app.models.estimates import bytes_4, chars_2_5, chars_4
 from app.models.limits import INEXACT_MARGIN
 from app.models.tokens import count_payload_messages, estimate_tool_defs_tokens
-from app.policy.policy import CounterName, SandwichPolicy
+from app.policy.policy import CounterName
 from app.repositories import Database
 
 SUMMARY_TOKENS = (64, 2048)
@@ -44,35 +46,59 @@ class StatelessRequest:
 
     messages: Sequence[Any]
     max_context_tokens: int
-    policy: SandwichPolicy
+    ends: stateless.Ends
     state: ContextState | None = None
     model: str | None = None
 
 
+_MESSAGES: list[Any] = [
+    {"role": "user", "content": "Plan a trip to Bergen."},
+    {"role": "assistant", "content": "When would you like to go?"},
+]
+
+
+@answer(
+    {
+        "messages": _MESSAGES,
+        "summary_used": False,
+        "tokens_used": 11,
+        "new_state": None,
+    }
+)
 @dataclass(frozen=True, slots=True)
 class ContextResult:
     """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
 
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[MessageObject]
+    """Top, summary and bottom, or everything."""
     summary_used: bool
+    """Whether a summary stands for the middle."""
     tokens_used: int
+    """UTF-8 bytes of the content / 4, floored per message."""
     new_state: ContextState | None
+    """To be cached when a summary was made."""
 
 
+@answer({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
 @dataclass(frozen=True, slots=True)
 class MessageSummary:
     """A summary, and the model that made it, `extractive` for the built-in summariser."""
 
     summary: str
+    """The summary."""
     model: str
+    """Model that wrote it; `extractive` is built in."""
 
 
+@answer({"needs_compression": False, "tokens": 11})
 @dataclass(frozen=True, slots=True)
 class CompressionCheck:
     """Whether the middle must be summarised, and the estimate of the messages."""
 
     needs_compression: bool
+    """Over the threshold, with a middle to compress."""
     tokens: int
+    """The estimate of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +113,41 @@ class CountRequest:
     model: str | None = None
 
 
+@answer(
+    {
+        "tokens": 22,
+        "messages": 22,
+        "text": 0,
+        "tools": 0,
+        "counter": "tokenizer",
+        "model": "gpt-4o",
+        "margin": 0.0,
+        "method": "tokenizer",
+        "factor": 1.0,
+    }
+)
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """A count by kind; `margin` is the share to add for safety for this model.
-
-    `method` names the counter and what reports have corrected it by, `factor` is that correction.
-    """
+    """Tokens by kind."""
 
     tokens: int
+    """The sum."""
     messages: int
+    """Tokens of the messages."""
     text: int
+    """Tokens of the text."""
     tools: int
+    """Tokens of the tool definitions."""
     counter: CounterName
+    """How it was counted."""
     model: str | None
+    """Model that the margin is for."""
     margin: float
+    """Share to add for safety; 0 where the count is exact."""
     method: str
+    """The counter, and its correction by reports."""
     factor: float
+    """Factor that raw counts of this model are multiplied by."""
 
 
 @dataclass(eq=False, repr=False)
@@ -121,7 +166,7 @@ class StatelessService:
         return await asyncio.to_thread(
             lambda: CompressionCheck(
                 stateless.needs_compression(
-                    request.messages, request.max_context_tokens, request.policy
+                    request.messages, request.max_context_tokens, request.ends
                 ),
                 stateless.estimate_tokens(request.messages),
             )
@@ -140,13 +185,13 @@ class StatelessService:
             messages,
             request.state,
             request.max_context_tokens,
-            request.policy,
+            request.ends,
         )
         match plan:
             case stateless.ShowAll():
                 return _result(messages, summary_used=False)
             case stateless.ReuseSummary():
-                messages = stateless.assemble(messages, plan.summary, request.policy)
+                messages = stateless.assemble(messages, plan.summary, request.ends)
                 return _result(messages, summary_used=True)
             case stateless.CompressMiddle():
                 minimum, maximum = SUMMARY_TOKENS
@@ -156,7 +201,7 @@ class StatelessService:
                     tenant_id, await _parse_in_thread(messages, middle), request.model, max_tokens
                 )
                 state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
-                messages = stateless.assemble(messages, compressed.summary, request.policy)
+                messages = stateless.assemble(messages, compressed.summary, request.ends)
                 return _result(messages, summary_used=True, state=state)
 
     async def compress(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 
+from app.common.answers import answer
 from app.conversations.view import Span, Summary, View
 
 
@@ -98,22 +99,27 @@ def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
     return policy_strategy in (None, strategy, Trigger.PROVIDER)
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the last compaction failed, without message content.
+    """Why the last compaction failed, without message content."""
 
-    `calls` counts the model calls of that attempt, `failures` the automatic attempts that failed
-    in a row, and `retry_at` is the time of the next one.
-    """
-
-    trigger: str
+    trigger: Trigger
+    """What started it."""
     code: str
+    """Code of the error."""
     reason: str
+    """Reason code, such as `rate_limited`, `timeout` or `bad_answer`."""
     detail: str
+    """The reason in a sentence."""
     calls: int
+    """Number of model calls."""
     failed_at: datetime
+    """When it failed."""
     failures: int
+    """Number of automatic compactions that failed in a row."""
     retry_at: datetime | None
+    """When the next automatic compaction may run; null when none is suspended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,102 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+from app.common.answers import AnyObject, answer
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.view import Summary
 from app.formats.message import FormatName
 from app.policy.policy import SummaryInput
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class ProviderCall:
-    """The call with which a provider compacts a conversation.
+    """The call of the provider's SDK that compacts a conversation.
 
-    `method` is that of the provider's SDK client. Its arguments are the `fields` of a new payload
-    in this format, the `added` ones, and `betas`. The compaction in the answer is appended to the
-    conversation.
+    Make it with the fields of a new build in this format, and append the compaction that it
+    returns, before any other message.
     """
 
     format: FormatName
+    """Format of that build."""
     method: str
+    """Method of the SDK's client, such as `responses.compact`."""
     fields: tuple[str, ...]
-    added: Mapping[str, Any]
+    """Fields of the payload to send, where it has them."""
+    added: AnyObject
+    """Fields to send besides."""
     betas: tuple[str, ...] = ()
+    """Beta features of Anthropic that the call needs."""
 
 
+COMPACT_RESULT: dict[str, Any] = {
+    "compacted": True,
+    "reason": None,
+    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+    "before_tokens": 9120,
+    "after_tokens": 3980,
+    "before_msg_count": 46,
+    "after_msg_count": 12,
+    "strategies_run": ["sandwich"],
+    "summary_range": [6, 41],
+    "model": "extractive",
+    "summary_tokens": 420,
+    "cost_usd": 0.0,
+    "duration_ms": 12,
+    "estimated": False,
+    "degraded": [],
+    "provider_call": None,
+}
+
+
+@answer(COMPACT_RESULT)
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What a compaction did, or why it did nothing; tokens are of the whole payload.
-
-    `estimated` marks a dry run whose summary was not written: its size is an estimate. `degraded`
-    names what the compaction had to do without. `provider_call` is for the caller to make, where
-    the provider compacts.
-    """
+    """What a compaction did, or why it did nothing; tokens are of the whole payload."""
 
     compacted: bool
+    """Whether the context changed."""
     reason: str | None
+    """Why nothing was done."""
     compaction_id: str | None
+    """Id of the receipt."""
     before_tokens: int
+    """Tokens of the payload before."""
     after_tokens: int
+    """Tokens of the payload after."""
     before_msg_count: int
+    """Messages of the payload before."""
     after_msg_count: int
+    """Messages of the payload after."""
     strategies_run: tuple[str, ...]
+    """Strategies that ran, in order."""
     summary_range: tuple[int, int] | None = None
+    """Seqs the summary stands for."""
     model: str | None = None
+    """Model that summarised; `extractive` is built in."""
     summary_tokens: int = 0
+    """Tokens of the summary."""
     cost_usd: float | None = None
+    """Price of the calls, null where unknown."""
     duration_ms: int = 0
+    """How long it took."""
     estimated: bool = False
+    """Whether `after_tokens` is an estimate: a dry run does not call the model, and assumes a
+    summary of `summary_tokens`. Without a model it is exact."""
     degraded: tuple[str, ...] = ()
+    """What it lacks: `summariser_unavailable` where there is no summary of messages that were
+    left out, or that stay, although the policy asks for one;
+    `provider_compaction_unavailable` where a summary was made because the provider has no
+    compaction of its own."""
     provider_call: ProviderCall | None = None
+    """With the strategy `provider`: the call to make; nothing was done."""
 
 
+@answer()
+class PromptMessage(TypedDict):
+    """One message of a prompt."""
+
+    role: Literal["system", "user"]
+    """Its role."""
+    content: str
+    """Its text, with secrets masked."""
+
+
+@answer()
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of a model that a compaction would make.
-
-    `messages` are exactly what would be sent, except placeholders for the answers of the earlier
-    calls in `depends_on`, which count from 1. `cost_usd` is the price of the input and of the
-    longest answer, None where a price is unknown.
-
-    With `summary_input` `prefix` the payload of the build `build_id` is sent before the messages.
-    Its `prefix_tokens` are part of the input. `cached_cost_usd` is the price where all of them are
-    read from the provider's cache.
-    """
+    """A call of a model that a compaction would make."""
 
     model: str
-    messages: tuple[dict[str, str], ...]
+    """The model."""
+    messages: tuple[PromptMessage, ...]
+    """The prompt, exactly as it would be sent. `[the answer of call 1]` stands for the answer of
+    an earlier call, and the text around it is what would be sent if that answer were half as
+    long as it may be."""
     input_tokens: int
+    """Tokens of the prompt; answers of earlier calls count half of their limit."""
     max_output_tokens: int
+    """The limit of the answer."""
     cost_usd: float | None
+    """Price of the prompt and of the longest answer, at the prices of `GET /v1/models/{model}`;
+    null where unknown."""
     depends_on: tuple[int, ...]
+    """The earlier calls whose answers are in the prompt; the first call is 1."""
     summary_input: SummaryInput = SummaryInput.TRANSCRIPT
+    """`prefix`: the payload of `build_id` comes before `messages`, in its format."""
     build_id: str | None = None
+    """The build whose payload is sent first, see `as_of` of `GET …/context`."""
     prefix_tokens: int = 0
+    """Tokens of that payload, part of `input_tokens`."""
     cached_cost_usd: float | None = None
+    """Price where all of that payload is read from the provider's cache; null without one, or
+    where a price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult(CompactResult):
     """What a compaction would do.
 
-    `summaries`, `retain` and `note` are what the context would show. Where a model would write the
-    summaries, `calls` are its calls instead and `planned_calls` is their number. Tokens and
-    `cost_usd` are those of all calls, with answers as long as they may be. With `truncated`
-    summaries or calls at the end are left out, because the answer would be too large.
+    Tokens and `cost_usd` are those of all calls, with answers as long as they may be.
     """
 
     summaries: tuple[Summary, ...] = ()
+    """The summaries that the context would show, in order, byte for byte as the compaction then
+    stores them; empty where a model would write them."""
     retain: str | None = None
+    """The text that would be kept beside the summary."""
     note: str | None = None
+    """The note about messages that would be left out."""
     calls: tuple[PlannedCall, ...] = ()
+    """The calls of the model, in order, if each is answered at once; empty without a model."""
     planned_calls: int = 0
+    """The number of calls, those left out included."""
     input_tokens: int = 0
+    """Tokens of the prompts of all calls."""
     output_tokens: int = 0
+    """The most that all answers can take."""
     truncated: bool = False
+    """Whether summaries or calls at the end are left out, because the answer would be larger
+    than a page (`CONTEXT_PAGE_BYTES`)."""
 
 
 def dry_run_of(result: CompactResult, **shown: Any) -> DryRunResult:
@@ -115,18 +181,19 @@ class CompactionPending:
     """Another compaction of the conversation is running; a build does not wait for it."""
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """A summary and the half-open range it stands for.
-
-    `summary_range` counts seqs in stateful calls and message indices in stateless ones;
-    `compressed_at` is an ISO 8601 time.
-    """
+    """A summary and the range it stands for."""
 
     strategy: str
+    """The strategy that made it."""
     summary: str
+    """Its text."""
     summary_range: tuple[int, int]
+    """Seqs that it stands for, or indices of sent messages, the end excluded."""
     compressed_at: str
+    """When it was made, ISO 8601."""
 
 
 def unchanged(reason: str, tokens: int, messages: int) -> CompactResult:

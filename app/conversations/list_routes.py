@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Request
 
 from app.common.errors import Conflict
 from app.conversations.agents.service import AgentService
 from app.conversations.service import ConversationService
 from app.conversations.settings import SettingsList
-from app.http.bodies import Json
 from app.http.dependencies import Services, services, tenant_of
 from app.http.errors import problems_of
 from app.prompt.section_schemas import (
@@ -49,7 +47,7 @@ def add_list_routes(
         kind: SettingsList,
         body_schema: type[SectionList | ToolList],
         answer_schema: type[ShownSections | ShownTools],
-        shown: Callable[[str, int], dict[str, Any]],
+        shown: Callable[[str, int], ShownSections | ShownTools],
         list_description: str,
     ) -> None:
         owner = f"an {resource}" if resource == "agent" else f"a {resource}"
@@ -63,21 +61,21 @@ def add_list_routes(
         )
         async def get_list(
             request: Request, resource_id: str = Depends(id_of), version: Version = None
-        ) -> Response:
+        ) -> ShownSections | ShownTools:
             service = service_of(services(request))
             found = await service.get_list(tenant_of(request), resource_id, kind, version)
-            return Json(shown(found.body, found.version))
+            return shown(found.body, found.version)
 
         async def put_list(
             request: Request, body: SectionList | ToolList, resource_id: str = Depends(id_of)
-        ) -> Response:
+        ) -> ShownSections | ShownTools:
             items = (
                 sections_to_store(body.sections) if isinstance(body, SectionList) else body.tools
             )
             found = await service_of(services(request)).set_list(
                 tenant_of(request), resource_id, kind, items, body.expected_version
             )
-            return Json(shown(found.body, found.version))
+            return shown(found.body, found.version)
 
         put_list.__annotations__["body"] = body_schema
         router.put(

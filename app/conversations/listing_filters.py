@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from app.common.answers import answer
+from app.conversations.compaction_receipt import Trigger
+
 MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
 MAX_LABEL_VALUE_CHARS: Final = 512
@@ -81,13 +84,17 @@ class Places:
     end: Place | None = None
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class LastCompaction:
-    """The newest compaction of a conversation, in a list; `trigger` is what started it."""
+    """The newest compaction of a conversation."""
 
     compaction_id: str
+    """Its id."""
     created_at: datetime
-    trigger: str
+    """When it was applied."""
+    trigger: Trigger
+    """Why it ran."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from app.conversations.schemas import (
     ConversationCreate,
     ConversationPage,
     ConversationPatch,
+    ConversationUsage,
+    ListedConversation,
     ShownConversation,
 )
 from app.conversations.service import NewConversation
@@ -43,12 +45,11 @@ from app.http.dependencies import (
 from app.http.errors import problems_of
 from app.http.fields import NoFields
 from app.http.pages import Deleted
-from app.http.routing import PageRoute, WireRoute
+from app.http.routing import WireRoute, paged
 from app.models.usage_totals import shown_usd
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
-page_router = APIRouter(route_class=PageRoute, tags=["conversations"])
 
 
 @router.post(
@@ -78,19 +79,15 @@ async def create_conversation(
     return Json(shown_conversation(configured), 201, headers=headers)
 
 
-@page_router.get(
-    "/v1/conversations",
-    summary="List conversations",
-    response_model=ConversationPage,
-    openapi_extra=METADATA_PARAMETER,
-)
+@router.get("/v1/conversations", summary="List conversations", openapi_extra=METADATA_PARAMETER)
+@paged
 async def list_conversations(
     request: Request,
     wanted: Filter,
     include: Include = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Response:
+) -> ConversationPage:
     """Return conversations, newest first, without their sections, tools and policies.
 
     Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
@@ -108,35 +105,30 @@ async def list_conversations(
     )
     next_cursor = cursor_at(page.end, wanted) if page.end is not None else None
     data = [
-        _item(found) | {"usage": _usage_json(page.usage.get(found.conversation_id))}
+        ListedConversation(**_item(found), usage=_usage(page.usage.get(found.conversation_id)))
         for found in page.items
     ]
-    return Json({"data": data, "next_cursor": next_cursor})
+    return ConversationPage(data=data, next_cursor=next_cursor)
 
 
-@router.get(
-    "/v1/conversations/{conversation_id}",
-    summary="Read a conversation",
-    response_model=ShownConversation,
-)
-async def get_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+@router.get("/v1/conversations/{conversation_id}", summary="Read a conversation")
+async def get_conversation(
+    request: Request, conversation_id: ConversationPath
+) -> ShownConversation:
     """Return a conversation with the effective value of every setting."""
-    return Json(
-        shown_conversation(
-            await services(request).conversations.get(tenant_of(request), conversation_id)
-        )
+    return shown_conversation(
+        await services(request).conversations.get(tenant_of(request), conversation_id)
     )
 
 
 @router.patch(
     "/v1/conversations/{conversation_id}",
     summary="Change a conversation",
-    response_model=ShownConversation,
     responses=problems_of(Conflict),
 )
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
-) -> Response:
+) -> ShownConversation:
     """Change agent, model, policy, rolling window, metadata or expiry.
 
     The policy is merged leaf by leaf.
@@ -145,54 +137,42 @@ async def change_conversation(
     build, and shows no message from before the last clear of that agent. `409` for another token
     counter once there are messages, since their counts are stored.
     """
-    return Json(
-        shown_conversation(
-            await services(request).conversations.change(
-                tenant_of(request),
-                conversation_id,
-                body.patch(
-                    agent_id=body.agent_id,
-                    rolling_window_seconds=body.rolling_window_seconds,
-                    expiry=body.expiry(),
-                ),
-            )
+    return shown_conversation(
+        await services(request).conversations.change(
+            tenant_of(request),
+            conversation_id,
+            body.patch(
+                agent_id=body.agent_id,
+                rolling_window_seconds=body.rolling_window_seconds,
+                expiry=body.expiry(),
+            ),
         )
     )
 
 
-@router.delete(
-    "/v1/conversations/{conversation_id}",
-    summary="Delete a conversation",
-    response_model=Deleted,
-)
-async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+@router.delete("/v1/conversations/{conversation_id}", summary="Delete a conversation")
+async def delete_conversation(request: Request, conversation_id: ConversationPath) -> Deleted:
     """Delete a conversation with all derived data, and return the deleted rows by table."""
     deleted = await services(request).conversations.remove(tenant_of(request), conversation_id)
     data = by_caller(request, conversation_id=conversation_id, rows=deleted)
     _log.info("conversation_deleted", extra={"data": data})
-    return Json({"deleted": deleted})
+    return Deleted(deleted=deleted)
 
 
-@router.post(
-    "/v1/conversations/{conversation_id}/clear",
-    summary="Clear a conversation",
-    response_model=ClearedConversation,
-)
+@router.post("/v1/conversations/{conversation_id}/clear", summary="Clear a conversation")
 async def clear_conversation(
     request: Request, conversation_id: ConversationPath, body: NoFields | None = None
-) -> Response:
+) -> ClearedConversation:
     """Empty the active window of the conversation.
 
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
     state = await services(request).conversations.clear(tenant_of(request), conversation_id)
-    return Json(
-        {
-            "conversation_id": public_id_of(request),
-            "last_cleared_at": state.cleared_at,
-            "head_seq": state.cleared_seq,
-        }
+    return ClearedConversation(
+        conversation_id=public_id_of(request),
+        last_cleared_at=state.cleared_at,
+        head_seq=state.cleared_seq,
     )
 
 
@@ -225,19 +205,23 @@ def _item(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _usage_json(usage: ListedUsage | None) -> dict[str, Any] | None:
+def _usage(usage: ListedUsage | None) -> ConversationUsage | None:
     if usage is None:
         return None
-    status, totals = usage.status, usage.totals
-    return {
-        "budget": status.budget if status is not None else None,
-        "pressure": status.pressure.pressure if status is not None else None,
-        "cost_usd": shown_usd(totals.cost_usd),
-        "saved_tokens": totals.saved_tokens,
-        "last_compaction": totals.last_compaction,
-    }
+    status = usage.status
+    return ConversationUsage.of(
+        usage.totals,
+        budget=status.budget if status is not None else None,
+        pressure=status.pressure.pressure if status is not None else None,
+        cost_usd=shown_usd(usage.totals.cost_usd),
+    )
 
 
-def shown_conversation(configured: Configured[Conversation]) -> dict[str, Any]:
+def shown_conversation(configured: Configured[Conversation]) -> ShownConversation:
+    """Return a conversation with all its settings."""
+    return ShownConversation(**conversation_fields(configured))
+
+
+def conversation_fields(configured: Configured[Conversation]) -> dict[str, Any]:
     """Return the fields of `ShownConversation`."""
     return _item(configured.resource) | effective_settings(configured)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.conversations.budget_schemas import BUDGET, Budget
-from app.conversations.compaction_receipt import Trigger
+from app.conversations.budget_schemas import BUDGET
 from app.conversations.expiry import MAX_TTL_SECONDS, Expiry
+from app.conversations.listing_filters import LastCompaction
 from app.conversations.settings_schemas import (
     EFFECTIVE_SETTINGS,
     EffectiveSettings,
@@ -27,7 +27,7 @@ from app.http.fields import (
     examples,
 )
 from app.http.pages import Page
-from app.models.budget import Pressure
+from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
 
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
@@ -142,21 +142,10 @@ class ConversationItem(ListedSettings):
     """From then on it is answered as unknown, and soon deleted; null for never."""
 
 
-class LastCompaction(ResponseSchema):
-    """The newest compaction of a conversation."""
-
-    compaction_id: str
-    """Its id."""
-    created_at: datetime
-    """When it was applied."""
-    trigger: Trigger
-    """Why it ran."""
-
-
 class ConversationUsage(ResponseSchema):
     """How full the context window of a conversation is, and what it cost."""
 
-    budget: Budget | None
+    budget: ContextBudget | None
     """The budget of the next build; null without a known context window."""
     pressure: Pressure | None
     """The highest level reached."""
@@ -199,8 +188,6 @@ class ClearedConversation(ResponseSchema):
 
 class ConversationPage(Page[ListedConversation]):
     """Conversations, newest first in the requested order."""
-
-    model_config = examples({"data": [{**_ITEM, "usage": None}], "next_cursor": None})
 
 
 class ShownConversation(EffectiveSettings, ConversationItem):

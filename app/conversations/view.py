@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.common import json_text
+from app.common.answers import answer
 from app.formats.message import FormatName
 
 SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "
@@ -116,19 +117,21 @@ def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
     return overlap(spans, map(Span, edges[::2], edges[1::2]))
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class SectionCount:
-    """How many statements of a section a summary without a model found, and their fate.
-
-    `found` is the sum of the others: `kept` in the summary, `superseded` by a newer statement,
-    `dropped` for lack of room.
-    """
+    """What became of the statements of one section, in a summary without a model."""
 
     section: str
+    """The heading of the section."""
     found: int
+    """Statements that there were; the sum of the other numbers."""
     kept: int
+    """Statements in the summary."""
     superseded: int
+    """Statements that a newer one replaced."""
     dropped: int
+    """Statements that there was no room for."""
 
 
 @dataclass(frozen=True, slots=True)

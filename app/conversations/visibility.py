@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from app.common.answers import answer
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry
 from app.conversations.view import Span, Summary, View, minus, overlap, spans_of, spans_through
@@ -34,16 +35,21 @@ class State(StrEnum):
     OUTSIDE = "outside"
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The state of a message, and the compaction that caused it, None if it is unknown.
-
-    `restored_at` is when it was put back into the active window.
-    """
+    """How the current context, which is the input of the next build, shows a message."""
 
     state: State
+    """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
+    `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
+    a summary. `outside`: outside the active window, because of its time, a clear, or a
+    sliding window."""
     compaction_id: str | None = None
+    """The compaction that made the summary, or that cleared or hid the message; null for other
+    states, and after hundreds of later compactions."""
     restored_at: datetime | None = None
+    """When it was put back into the active window; null for other messages."""
 
     @property
     def is_explained(self) -> bool:

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.heavy_requests import HEAVY_SHARE, HeavyShare
-from app.http.routing import DirectRoute
+from app.http.routing import WireRoute
 
 
 class Application(FastAPI):
@@ -60,7 +60,7 @@ class DirectRouting:
         self._routes = [
             (method, route.path_regex, route)
             for route in routes
-            if isinstance(route, DirectRoute)
+            if isinstance(route, WireRoute) and route.is_direct
             for method in route.methods or ()
         ]
 

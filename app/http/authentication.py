@@ -9,8 +9,12 @@
    checked the other one of two.
 5. A browser sends requests without a body to other origins without a preflight. A cross-origin
    request without a key is refused.
-6. A read-only key may only read (`app.http.scopes`).
-7. Every response to a tenant with a limit tells what is left (`app.http.rate_limits`).
+6. A read-only key may only read: methods that change nothing a caller stored, and the `POST`s whose
+   body is a question too long for a URL. What may call a model, promote tools or record a build is
+   no reading, and unknown requests are refused.
+7. Every response to a tenant with a limit tells what is left, in the headers of the IETF draft
+   (draft-ietf-httpapi-ratelimit-headers) up to revision 06, the form that most clients and proxies
+   read. A reset is in seconds from now.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,9 +30,9 @@ from app.common.errors import ContextError, Forbidden
 from app.common.limiter import RateState
 from app.http.bodies import MalformedRequest, header_of
 from app.http.errors import answer_error
-from app.http.rate_limits import rate_limit_headers
-from app.http.scopes import require_scope
 from app.tenancy.api_keys import Caller, is_address
+from app.tenancy.api_keys_service import KeyService
+from app.tenancy.limits_service import LimitService
 
 PUBLIC_PATHS = frozenset(
     {
@@ -46,30 +49,25 @@ _MAX_HOST = 300
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
-class Keys(Protocol):
-    """Authenticates API keys."""
-
-    async def admit(self, authorization: str, address: str) -> Caller:
-        """Return the caller of an `Authorization` header, which may be empty.
-
-        Raises Unauthenticated and ServiceUnavailable.
-        """
-        ...
-
-
-class Limits(Protocol):
-    """The limits of tenants."""
-
-    async def count_request(self, tenant_id: str) -> RateState | None:
-        """Count a request; return what is left of the minute, None without a limit."""
-        ...
+RATE_LIMIT_HEADERS = {
+    "RateLimit-Limit": "Requests a minute, where the tenant has a limit.",
+    "RateLimit-Remaining": "Requests left in this minute.",
+    "RateLimit-Reset": "Seconds until the minute ends.",
+}
+"""The headers with their descriptions."""
+READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READING_POSTS = frozenset({"/v1/tokens/count", "/v1/context/needs-compression"})
 
 
 class AuthenticationMiddleware:
     """ASGI middleware that adds the caller to the scope, or refuses the request."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, limits: Limits, allowed_hosts: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        keys: KeyService,
+        limits: LimitService,
+        allowed_hosts: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._keys = keys
@@ -155,3 +153,24 @@ def _name_of(host: str) -> str | None:
 
 def _is_local(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
+
+
+def require_scope(caller: Caller, method: str, path: str) -> None:
+    """Raise Forbidden for a request that the caller's key may not send."""
+    if not caller.read_only or method in READING_METHODS:
+        return
+    if method != "POST" or path not in READING_POSTS:
+        raise Forbidden(
+            "The API key is read-only, and this request can change what is stored: use a key"
+            " created without --read-only",
+            {"reason": "read_only_key"},
+        )
+
+
+def rate_limit_headers(state: RateState) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response to a tenant with a limit."""
+    return [
+        (b"ratelimit-limit", b"%d" % state.limit),
+        (b"ratelimit-remaining", b"%d" % state.remaining),
+        (b"ratelimit-reset", b"%d" % state.reset_seconds),
+    ]

@@ -5,7 +5,7 @@
    [log.identical-strings].
 3. Only `application/json` is accepted: a web page cannot send it to a service on the loopback
    without a CORS preflight. Compressed bodies are refused: their size does not bound their content.
-4. Responses are dicts and dataclasses serialised without response models.
+4. Responses are models, dataclasses and dicts, serialised without another validation.
 5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
    objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
 6. A request with a long body is one of `app.http.heavy_requests`.
@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -212,12 +213,16 @@ def _utf8_error(body: bytes) -> str | None:
 def dump(content: Any) -> bytes:
     """Serialise a response; lone surrogates, which orjson refuses, are escaped."""
     try:
-        return orjson.dumps(content)
+        return orjson.dumps(content, default=_plain)
     except TypeError:
         return json.dumps(content, default=_plain, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        if value.model_config.get("serialize_by_alias"):
+            return value.model_dump()
+        return value.__dict__ | (value.__pydantic_extra__ or {})
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, datetime):

@@ -6,16 +6,46 @@ import base64
 import binascii
 from datetime import date, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
+from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
+from pydantic import ValidationError as PydanticError
 
 from app.common.errors import ValidationError
+from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
 from app.common.sendable import is_sendable
-from app.http.fields import AGENT_ID, MAX_SEQ, UUID
+from app.http.fields import MAX_SEQ
 from app.models.usage_totals import GroupBy
 
 _YEARS = range(2000, 9000)
+_Values = TypeVar("_Values")
+
+
+def _in_years(time: datetime) -> datetime:
+    if time.year not in _YEARS:
+        raise ValueError(time)
+    return time
+
+
+def _sendable(text: str) -> str:
+    if not is_sendable(text):
+        raise ValueError(text)
+    return text
+
+
+_Seq = Annotated[int, Field(strict=True, ge=0, le=MAX_SEQ)]
+_Uuid = Annotated[str, Field(pattern=UUID_PATTERN)]
+_AgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
+_Time = Annotated[AwareDatetime, AfterValidator(_in_years)]
+_Name = Annotated[str, AfterValidator(_sendable)]
+_MESSAGE = TypeAdapter(tuple[Literal["messages"], Literal["asc", "desc"], _Seq])
+_PLACE = TypeAdapter(tuple[str, str, _Time, _Uuid])
+_SEARCH = TypeAdapter(tuple[Literal["search"], str, _Time, _Uuid, _Seq])
+_TIME = TypeAdapter(tuple[str, _Time, _AgentId])
+_ID = TypeAdapter(tuple[str, _Uuid])
+_USAGE = TypeAdapter(tuple[Literal["usage"], GroupBy, date | None, _Name | None])
+_NAME = TypeAdapter(tuple[str, _Name])
 
 
 def encode(*values: str | int | None) -> str:
@@ -25,89 +55,45 @@ def encode(*values: str | int | None) -> str:
 
 def decode_message(cursor: str) -> tuple[str, int]:
     """Return the order and the seq of the last message of a page."""
-    match _values(cursor):
-        case ["messages", "asc" | "desc" as order, int(seq)] if 0 <= seq <= MAX_SEQ:
-            return order, seq
-    raise _invalid()
+    return _decode(cursor, _MESSAGE, "messages")[1:]
 
 
 def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
     """Return the last time and conversation of a page of `kind` with filters of this digest."""
-    match _values(cursor):
-        case [str(cursor_kind), str(other), str(time), str(conversation_id)] if cursor_kind == kind:
-            at = _time(time)
-            if at is not None and UUID.fullmatch(conversation_id):
-                _require_same(other, digest)
-                return at, conversation_id.lower()
-    raise _invalid()
+    _, other, at, conversation_id = _decode(cursor, _PLACE, kind)
+    _require_same(other, digest)
+    return at, conversation_id.lower()
 
 
 def decode_search(cursor: str, digest: str) -> tuple[datetime, str, int]:
     """Return where a page of a search with parameters of this digest ends."""
-    match _values(cursor):
-        case ["search", str(other), str(time), str(conversation_id), int(seq)]:
-            at = _time(time)
-            if at is not None and UUID.fullmatch(conversation_id) and 0 <= seq <= MAX_SEQ:
-                _require_same(other, digest)
-                return at, conversation_id.lower(), seq
-    raise _invalid()
+    _, other, at, conversation_id, seq = _decode(cursor, _SEARCH, "search")
+    _require_same(other, digest)
+    return at, conversation_id.lower(), seq
 
 
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     """Return the last creation time and id of a page of `kind`."""
-    match _values(cursor):
-        case [str(cursor_kind), str(time), str(resource_id)] if cursor_kind == kind:
-            created = _time(time)
-            if created is not None and AGENT_ID.fullmatch(resource_id):
-                return created, resource_id
-    raise _invalid()
+    return _decode(cursor, _TIME, kind)[1:]
 
 
 def decode_id(cursor: str | None, kind: str) -> str | None:
     """Return the last id of a page of `kind`, None without a cursor."""
-    if not cursor:
-        return None
-    match _values(cursor):
-        case [str(cursor_kind), str(resource_id)] if cursor_kind == kind and UUID.fullmatch(
-            resource_id
-        ):
-            return resource_id
-    raise _invalid()
+    return _decode(cursor, _ID, kind)[1] if cursor else None
 
 
 def decode_usage(cursor: str, group_by: GroupBy) -> tuple[date | None, str | None]:
     """Return the last day and model of a page of usage; None for what it is not grouped by."""
-    match _values(cursor):
-        case ["usage", str(cursor_group_by), day, model] if cursor_group_by == group_by:
-            has_model = isinstance(model, str) and is_sendable(model)
-            last = _day(day) if isinstance(day, str) else None
-            if has_model == group_by.has_model and (last is not None) == group_by.has_day:
-                return last, model if has_model else None
-    raise _invalid()
+    _, other, day, model = _decode(cursor, _USAGE, "usage")
+    has_both = (day is not None, model is not None) == (group_by.has_day, group_by.has_model)
+    if other != group_by or not has_both:
+        raise _invalid()
+    return day, model
 
 
 def decode_name(cursor: str, kind: str) -> str:
     """Return the last name of a page of `kind`."""
-    match _values(cursor):
-        case [str(cursor_kind), str(name)] if cursor_kind == kind and is_sendable(name):
-            return name
-    raise _invalid()
-
-
-def _values(cursor: str) -> Any:
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        return orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error):
-        return None
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None and time.year in _YEARS else None
+    return _decode(cursor, _NAME, kind)[1]
 
 
 def digest_of(*parameters: object) -> str:
@@ -115,17 +101,23 @@ def digest_of(*parameters: object) -> str:
     return blake2b(orjson.dumps(parameters), digest_size=8).hexdigest()
 
 
+def _decode(cursor: str, shape: TypeAdapter[_Values], kind: str) -> _Values:
+    """Return the values of a cursor of this kind; raises ValidationError."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        values: Any = shape.validate_json(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (PydanticError, ValueError, binascii.Error):
+        raise _invalid() from None
+    if values[0] != kind:
+        raise _invalid()
+    found: _Values = values
+    return found
+
+
 def _require_same(digest: str, expected: str) -> None:
     if digest != expected:
         detail = "belongs to a list with other filters or another order"
         raise ValidationError.at("/query/cursor", detail)
-
-
-def _day(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _invalid() -> ValidationError:

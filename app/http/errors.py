@@ -114,51 +114,30 @@ STATUS: Mapping[type[ContextError], int] = {
 }
 """The HTTP status of every error class."""
 
-_EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
-    ValidationError: (
-        "/expected_seq must be a valid integer",
-        {"errors": [{"pointer": "/expected_seq", "detail": "must be a valid integer"}]},
-    ),
-    MalformedJson: ("The body is not JSON: unexpected end of data: line 1 column 13", {}),
-    MalformedRequest: ("A request must have exactly one Host header", {}),
-    EncodedBody: (
+_EXAMPLES: tuple[ContextError, ...] = (
+    ValidationError.at("/expected_seq", "must be a valid integer"),
+    MalformedJson("The body is not JSON: unexpected end of data: line 1 column 13"),
+    MalformedRequest("A request must have exactly one Host header"),
+    EncodedBody.at(
+        "/header/content-encoding",
         "must be identity: a body with Content-Encoding gzip is not decoded",
-        {
-            "errors": [
-                {
-                    "pointer": "/header/content-encoding",
-                    "detail": "must be identity: a body with Content-Encoding gzip is not decoded",
-                }
-            ]
-        },
     ),
-    UnknownParameter: (
-        "/query/limt is not a parameter of this operation, which accepts cursor, limit",
-        {
-            "errors": [
-                {
-                    "pointer": "/query/limt",
-                    "detail": "is not a parameter of this operation, which accepts cursor, limit",
-                }
-            ]
-        },
+    UnknownParameter.at(
+        "/query/limt", "is not a parameter of this operation, which accepts cursor, limit"
     ),
-    NotFound: (
-        "No conversation 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-        {"conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"},
-    ),
-    Conflict: ("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
-    UnpairedToolResult: (
+    NotFound.conversation("0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"),
+    Conflict("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
+    UnpairedToolResult(
         "Tool result for call 'call_7' answers no open call; nothing was stored",
         {"tool_call_id": "call_7"},
     ),
-    ContextLimitUnknown: (
+    ContextLimitUnknown(
         "The context window of 'my-model', the model of the conversation, is unknown: set"
         " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
         " set budget.on_unknown_model to derive",
         {"model": "my-model", "model_source": "conversation"},
     ),
-    ContextOverflow: (
+    ContextOverflow(
         "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there, 40,004 of"
         " them for the user message with seq 12",
         {
@@ -199,20 +178,21 @@ _EXAMPLES: Mapping[type[ContextError], tuple[str, Mapping[str, Any]]] = {
             ],
         },
     ),
-    Gone: (
+    Gone(
         "Output blob_9f86d081884c7d659a2feaa0 was collected",
         {"ref": "blob_9f86d081884c7d659a2feaa0"},
     ),
-    PayloadTooLarge: ("A body has at most 33,554,432 bytes", {"limit": 33554432}),
-    Unauthenticated: ("The API key is unknown, revoked or expired", {}),
-    Forbidden: ("Without an API key the service accepts requests to its address only", {}),
-    RateLimited: (
+    PayloadTooLarge("A body has at most 33,554,432 bytes", {"limit": 33554432}),
+    Unauthenticated("The API key is unknown, revoked or expired"),
+    Forbidden("Without an API key the service accepts requests to its address only"),
+    RateLimited(
         "The 600 requests of this minute are used up",
         {"limit": 600, "kind": "requests", "retry_after": 23},
     ),
-    ServiceUnavailable: ("The database does not answer", {"reason": "TimeoutError"}),
-    InsufficientStorage: ("The disk of the database is full", {"reason": "DiskFullError"}),
-}
+    ServiceUnavailable("The database does not answer", {"reason": "TimeoutError"}),
+    InsufficientStorage("The disk of the database is full", {"reason": "DiskFullError"}),
+)
+_EXAMPLE_OF = {type(error): error for error in _EXAMPLES}
 _REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
@@ -228,11 +208,7 @@ _log = logging.getLogger("app.api")
 
 
 def install(app: FastAPI) -> None:
-    """Install the exception handlers of the app."""
-
-    async def on_context_error(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, ContextError)
-        return answer_error(error)
+    """Install the handlers of what is raised outside of the routes."""
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -245,7 +221,6 @@ def install(app: FastAPI) -> None:
     async def on_unexpected(_request: Request, _error: Exception) -> Response:
         return _unexpected()  # FastAPI raises the error again, and the request logging logs it
 
-    app.add_exception_handler(ContextError, on_context_error)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_unexpected)
 
@@ -341,8 +316,9 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
 
 
 def _example(kind: type[ContextError]) -> dict[str, Any]:
-    detail, facts = _EXAMPLES[kind]
-    return _document(STATUS[kind], kind.code, detail, ()) | {"request_id": _REQUEST_ID, **facts}
+    error = _EXAMPLE_OF[kind]
+    document = _document(STATUS[kind], kind.code, error.sentence, error.problems)
+    return document | {"request_id": _REQUEST_ID, **error.facts}
 
 
 def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import (
@@ -22,33 +22,15 @@ from pydantic import (
 from typing_extensions import TypeAliasType
 
 from app.common import public_ids as own_ids
+from app.common.schema_errors import AGENT_ID_PATTERN, NAME_PATTERN, UUID_PATTERN
 from app.common.times import time_from
-from app.formats import ToolCategory
-from app.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.formats.message import FormatName
-from app.formats.tool_calls import TOOL_NAME_PATTERN
 from app.policy.policy import StrategyName
 
 MAX_TOKENS = 1_000_000_000
 MAX_SEQ = 2**53 - 1  # the largest integer that every JSON parser keeps exact
 MAX_METADATA_BYTES = 65_536
-MAX_TOOLS = 1_000
 MAX_WINDOW_SECONDS = 1_000_000_000
-
-NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
-AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
-UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-IDEMPOTENCY_KEY_PATTERN = r"^[\x21-\x7e]+$"
-MAX_IDEMPOTENCY_KEY_CHARS = 255
-PATTERNS = {
-    NAME_PATTERN: "must be one line of text, without control characters",
-    AGENT_ID_PATTERN: "must be letters, digits and ._:@=+-, with a letter or digit first",
-    UUID_PATTERN: "must be a UUID",
-    DAY_PATTERN: "must be a day such as 2026-11-23",
-    IDEMPOTENCY_KEY_PATTERN: f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters",
-}
-"""The error message of each pattern."""
 
 UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)
@@ -80,9 +62,15 @@ class RequestSchema(BaseModel):
 
 
 class ResponseSchema(BaseModel):
-    """A response body, for openapi.json only: responses are not validated against it."""
+    """A response body."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+    @classmethod
+    def of(cls, source: object, **own: Any) -> Self:
+        """Return the answer with these fields, and the others as the source has them."""
+        same = cls.model_fields.keys() - own.keys()
+        return cls(**own, **{name: getattr(source, name) for name in same})
 
 
 def examples(*values: Any) -> ConfigDict:
@@ -182,9 +170,6 @@ Strategy = Annotated[
 ]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 HttpStatus = Annotated[int, Field(strict=True, ge=100, le=599)]
-AnyObject = TypeAliasType(
-    "AnyObject", Annotated[dict[str, Any], Field(description="An object with fields of any kind.")]
-)
 MessageObject = TypeAliasType(
     "MessageObject",
     Annotated[
@@ -219,95 +204,6 @@ PayloadItem = TypeAliasType(
         ),
     ],
 )
-TOOL_EXAMPLE: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Return the weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-_HOSTED: list[dict[str, Any]] = [
-    {
-        "required": ["type"],
-        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
-    },
-    {
-        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
-        "not": {
-            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
-        },
-    },
-]
-"""Schemas of hosted tools."""
-ToolObject = TypeAliasType(
-    "ToolObject",
-    Annotated[
-        dict[str, Any],
-        Field(
-            description="A tool definition in a provider's format, with an optional `category`: a"
-            " function, or a hosted tool of one provider such as its web search.",
-            examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
-            json_schema_extra={
-                "properties": {
-                    # Patterns, since enumerations would narrow the types of generated clients.
-                    "category": {
-                        "type": "string",
-                        "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
-                    },
-                    "type": {
-                        "type": ["string", "null"],
-                        "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
-                    },
-                },
-                "if": {"anyOf": _HOSTED},
-                "else": {
-                    "not": {"required": ["custom"], "properties": {"custom": {}}},
-                    "if": {"required": ["function"], "properties": {"function": {}}},
-                    "then": {
-                        "additionalProperties": True,
-                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
-                    },
-                    "else": {"$ref": "#/components/schemas/ToolFunction"},
-                },
-            },
-        ),
-    ],
-)
-TOOL_FUNCTION: dict[str, Any] = {
-    "type": "object",
-    "title": "ToolFunction",
-    "description": "The common fields of tool definitions.",
-    "additionalProperties": True,
-    "required": ["name"],
-    "properties": {
-        "name": {
-            "type": "string",
-            "pattern": TOOL_NAME_PATTERN,
-            "description": "Name of the tool, unique in its list.",
-        },
-        "description": {"type": ["string", "null"], "description": "Description of the tool."},
-        "strict": {
-            "type": ["boolean", "null"],
-            "description": "Whether arguments must follow the schema.",
-        },
-    },
-    "examples": [TOOL_EXAMPLE["function"]],
-}
-"""The schema of a function inside a tool definition."""
-AnyTool = TypeAliasType(
-    "AnyTool",
-    Annotated[
-        dict[str, Any],
-        Field(
-            description="A tool definition in the format of a provider.", examples=[TOOL_EXAMPLE]
-        ),
-    ],
-)
 Threshold = TypeAliasType(
     "Threshold",
     Annotated[
@@ -317,15 +213,6 @@ Threshold = TypeAliasType(
         ),
     ],
 )
-Tools = Annotated[list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions.")]
-StoredTools = Annotated[
-    list[ToolObject],
-    Field(
-        max_length=MAX_TOOLS,
-        description="Tool definitions with unique names.",
-        json_schema_extra={"uniqueItems": True},
-    ),
-]
 OwnRollingWindow = Annotated[
     Annotated[int, Field(ge=1, le=MAX_WINDOW_SECONDS)] | Literal["inherit"] | None,
     Field(

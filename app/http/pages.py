@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.common import pages
 from app.http import cursors
-from app.http.bodies import Json
 from app.http.fields import ResponseSchema
 
 Item = TypeVar("Item")
@@ -28,14 +26,11 @@ class Page(ResponseSchema, Generic[Item]):
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page."""
 
-
-def page_by_id(
-    kind: str, id_name: str, page: pages.Page[Item], shown: Callable[[Item], dict[str, Any]]
-) -> Json:
-    """Return a page of `kind` whose cursor is the last id; `cursors.decode_id` reads it."""
-    data = [shown(item) for item in page]
-    next_cursor = cursors.encode(kind, data[-1][id_name]) if page.has_more else None
-    return Json({"data": data, "next_cursor": next_cursor})
+    @classmethod
+    def by_id(cls, kind: str, page: pages.Page[Any], data: list[Item], id_name: str) -> Self:
+        """Return a page of `kind` whose cursor is the last id; `cursors.decode_id` reads it."""
+        next_cursor = cursors.encode(kind, getattr(data[-1], id_name)) if page.has_more else None
+        return cls(data=data, next_cursor=next_cursor)
 
 
 class Deleted(ResponseSchema):

@@ -1,4 +1,4 @@
-"""The route classes: `WireRoute` for every endpoint, `DirectRoute` for the two hot ones.
+"""The route class of every endpoint, and the marks that an endpoint may have.
 
 1. A route reads the body before FastAPI, within the limits of `app.http.bodies`.
 2. An unexpected error is a 500 without details.
@@ -23,6 +23,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -36,8 +37,10 @@ from app.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
+    Json,
     MalformedJson,
     WireRequest,
     body_bytes_of,
@@ -47,34 +50,114 @@ from app.http.bodies import (
 )
 from app.http.conversation_ids import with_key
 from app.http.errors import answer_error, answer_unexpected, problems_of
-from app.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.http.heavy_requests import SLOT_BYTES, drained, take_share
 from app.http.request_errors import refuse_unknown_query, validated, validation_error
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
+_DIRECT = "direct"
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
 def heavy(endpoint: _Endpoint) -> _Endpoint:
     """Mark an endpoint as heavy (`app.http.heavy_requests`)."""
-    endpoint.__dict__["share"] = "heavy"
-    return endpoint
+    return _marked(endpoint, "heavy")
 
 
 def large(endpoint: _Endpoint) -> _Endpoint:
     """Mark an endpoint as large (`app.http.heavy_requests`)."""
-    endpoint.__dict__["share"] = "large"
+    return _marked(endpoint, "large")
+
+
+def paged(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint that returns pages, which are heavy, and large with full contents."""
+    return _marked(endpoint, "page")
+
+
+def direct(endpoint: _Endpoint) -> _Endpoint:
+    """Mark an endpoint that FastAPI only documents; ASGI calls it directly (rule 4)."""
+    return _marked(endpoint, _DIRECT)
+
+
+def _marked(endpoint: _Endpoint, mark: str) -> _Endpoint:
+    endpoint.__dict__["mark"] = mark
     return endpoint
 
 
-class _NamedRoute(APIRoute):
-    """A route whose operation id is, by default, the name of its function."""
+class WireRoute(APIRoute):
+    """A route of FastAPI with bounded bodies and error responses.
+
+    Its operation id is, by default, the name of its function. An endpoint returns the model of its
+    answer, or a response.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
         super().__init__(path, endpoint, **options)
         if path.startswith("/v1/"):
             self.responses = problems_of(*_usual_errors(self)) | self.responses
+        mark = getattr(endpoint, "mark", None)
+        self.is_direct = mark == _DIRECT
+        if self.is_direct:
+            self.app = _direct(endpoint, _parameters(self))
+        elif mark is not None:
+            self.app = _with_share(self.app, mark, self.body_field is not None)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler with the body read before it and error handling around it."""
+        self.dependant.call = _responding(self.endpoint)
+        handle = super().get_route_handler()
+        reads_body = self.body_field is not None
+        body = self.body_field.field_info.annotation if self.body_field is not None else None
+        accepted = _parameters(self)
+        # Created on demand: most routes never receive a long body.
+        schema = cache(lambda: TypeAdapter[Any](body or Any))
+
+        async def read_and_handle(request: WireRequest) -> Response:
+            if reads_body and await request.body():
+                require_json(request)
+                value = await request.json()
+                if size_of_body(request) > THREAD_BYTES:
+                    # FastAPI would validate on the event loop, and create all error objects.
+                    await asyncio.to_thread(validated, schema(), value)
+            return await with_key(request, handle)
+
+        async def handle_wire(request: Request) -> Response:
+            request = WireRequest(request.scope, request.receive)
+            return await _answered(request, read_and_handle, accepted)
+
+        return handle_wire
+
+
+async def _answered(
+    request: WireRequest,
+    handle: Callable[[WireRequest], Awaitable[Response]],
+    accepted: frozenset[str] | None,
+) -> Response:
+    """Return the answer to a request, or to the error that it ends in."""
+    try:
+        if accepted is not None and request.scope["query_string"]:
+            refuse_unknown_query(request, accepted)
+        return await handle(request)
+    except ContextError as error:
+        return answer_error(error)
+    except RequestValidationError as error:
+        return answer_error(validation_error(error.errors(), error.body))
+    except HTTPException:
+        raise
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except Exception as error:  # every 500 is a problem document
+        return answer_unexpected(request, error)
+
+
+def _responding(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Response]]:
+    """Return the endpoint with its answer as JSON, which FastAPI would validate and copy."""
+
+    async def respond(**values: Any) -> Response:
+        answer = await endpoint(**values)
+        return answer if isinstance(answer, Response) else Json(answer)
+
+    return respond
 
 
 def _usual_errors(route: APIRoute) -> Iterator[type[ContextError]]:
@@ -93,61 +176,12 @@ def _usual_errors(route: APIRoute) -> Iterator[type[ContextError]]:
         yield ServiceUnavailable
 
 
-class WireRoute(_NamedRoute):
-    """A route of FastAPI with bounded bodies and error responses."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        if share := getattr(endpoint, "share", None):
-            self.app = _with_share(self.app, share, self.body_field is not None)
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler with the body read before it and error handling around it."""
-        handle = super().get_route_handler()
-        reads_body = self.body_field is not None
-        body = self.body_field.field_info.annotation if self.body_field is not None else None
-        accepted = _parameters(self)
-        # Created on demand: most routes never receive a long body.
-        schema = cache(lambda: TypeAdapter[Any](body or Any))
-
-        async def handle_wire(request: Request) -> Response:
-            request = WireRequest(request.scope, request.receive)
-            try:
-                if accepted is not None and request.scope["query_string"]:
-                    refuse_unknown_query(request, accepted)
-                if reads_body and await request.body():
-                    require_json(request)
-                    value = await request.json()
-                    if size_of_body(request) > THREAD_BYTES:
-                        # FastAPI would validate on the event loop, and create all error objects.
-                        await asyncio.to_thread(validated, schema(), value)
-                return await with_key(request, handle)
-            except (ContextError, HTTPException):
-                raise
-            except RequestValidationError as error:
-                raise validation_error(error.errors(), error.body) from error
-            except ClientDisconnect:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            except Exception as error:  # every 500 is a problem document
-                return answer_unexpected(request, error)
-
-        return handle_wire
-
-
-class PageRoute(WireRoute):
-    """A route whose endpoints return pages, which are heavy, and large with full contents."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        endpoint.__dict__.setdefault("share", "page")
-        super().__init__(path, endpoint, **options)
-
-
 def _with_share(inner: ASGIApp, share: str, reads_body: bool) -> ASGIApp:
     """Return the app with a share of the heavy work, held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         state, slots = scope["app"].state, 1
-        if share == "large" or b"content=full" in scope["query_string"]:
+        if share == "large" or QueryParams(scope["query_string"]).get("content") == "full":
             slots = state.large_slots
         elif share == "page":
             slots += state.page_bytes // SLOT_BYTES
@@ -159,14 +193,6 @@ def _with_share(inner: ASGIApp, share: str, reads_body: bool) -> ASGIApp:
         await inner(scope, receive, drained(send))
 
     return app
-
-
-class DirectRoute(_NamedRoute):
-    """A route that FastAPI only documents; ASGI calls its endpoint directly (rule 4)."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = _direct(endpoint, _parameters(self))
 
 
 def _parameters(route: APIRoute) -> frozenset[str] | None:
@@ -195,9 +221,7 @@ def _direct(
     is_optional = body.default is not inspect.Parameter.empty
     takes_key = "idempotency_key" in parameters
 
-    async def answer(request: WireRequest) -> Response:
-        if accepted is not None and request.scope["query_string"]:
-            refuse_unknown_query(request, accepted)
+    async def handle(request: WireRequest) -> Response:
         value = None
         if await request.body():
             require_json(request)
@@ -215,15 +239,7 @@ def _direct(
         return await with_key(request, call)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        request = WireRequest(scope, receive)
-        try:
-            response = await answer(request)
-        except ContextError as error:
-            response = answer_error(error)
-        except ClientDisconnect:
-            response = Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as error:
-            response = answer_unexpected(request, error)
+        response = await _answered(WireRequest(scope, receive), handle, accepted)
         await response(scope, receive, send)
 
     return app

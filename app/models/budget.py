@@ -15,6 +15,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
+from app.common.answers import answer
 from app.policy.policy import BudgetPolicy
 
 
@@ -30,15 +31,21 @@ class Pressure(StrEnum):
 _RANK = {pressure: rank for rank, pressure in enumerate(Pressure)}
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens by component, each already rounded, so that they sum to the total (rule 2)."""
+    """The tokens of a payload by what they are used for, each already rounded."""
 
     system_prompt: int = 0
+    """Used by sections, except skills."""
     skill_prompts: int = 0
+    """Used by sections of kind skill."""
     tool_descriptions: int = 0
+    """Used by tool definitions."""
     summary: int = 0
+    """Used by the summary of older messages."""
     conversation: int = 0
+    """Used by messages."""
 
     @property
     def total(self) -> int:
@@ -52,21 +59,33 @@ class Usage:
         return self.system_prompt + self.skill_prompts + self.tool_descriptions
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class ContextBudget:
     """The context window and its use, in tokens; the percentage is from 0 to 100."""
 
     total: int
+    """The context window."""
     max_output_tokens: int
+    """Kept free for the answer."""
     system_prompt: int
+    """Used by sections, except skills."""
     skill_prompts: int
+    """Used by sections of kind skill."""
     tool_descriptions: int
+    """Used by tool definitions."""
     summary: int
+    """Used by the summary of older messages."""
     conversation: int
+    """Used by messages."""
     effective_window: int
+    """total - max_output_tokens."""
     used_tokens: int
+    """Sum of the components."""
     remaining_tokens: int
+    """effective_window - used_tokens."""
     used_percentage: float
+    """used_tokens of effective_window."""
 
 
 class Threshold(NamedTuple):

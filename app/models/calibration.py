@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.common.answers import answer
 from app.models.limits import INEXACT_MARGIN
 from app.policy.policy import CounterName
 
@@ -142,14 +143,19 @@ def safety_margin(own: float, factor: float, calibration: Calibration) -> float:
     return round(max(margin, (1 + margin) * present / factor - 1), _DIGITS)
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimated count: `tokens` after the factor, with its method and safety margin."""
+    """A count by the service, and its accuracy."""
 
     tokens: int
+    """Tokens of the payload."""
     method: str
+    """The counter, and its correction by reports."""
     margin: float
+    """Share to add to it for safety."""
     factor: float
+    """Factor that raw counts of this model are multiplied by."""
 
 
 def estimate_of(

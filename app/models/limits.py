@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from typing_extensions import TypeAliasType
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import ContextLimitUnknown, ValidationError
 
 INEXACT_MARGIN = 0.05
@@ -47,36 +51,67 @@ NUMERIC_FIELDS = (
 """The fields of an entry that each have a source."""
 
 
+Sources = TypeAliasType("Sources", Mapping[str, str])
+_MODEL: dict[str, Any] = {
+    "model": "gpt-4o",
+    "context_window": 128000,
+    "max_input_tokens": None,
+    "max_output_tokens": 16384,
+    "tokenizer": "o200k_base",
+    "exact": True,
+    "start_factor": 1.0,
+    "assumed_from": None,
+    "cache_minimum_tokens": 1024,
+    "input_price": 2.5e-06,
+    "output_price": 1e-05,
+    "cache_read_price": 1.25e-06,
+    "cache_write_price": None,
+    "tool_search": False,
+    "cache_breakpoint": False,
+    "mid_conversation_system": True,
+    "sources": {"context_window": "litellm 1.83.0: max_input_tokens, taken as the whole window"},
+}
+
+
+@answer(_MODEL)
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model's limits in tokens and prices in USD per token; None where unknown.
-
-    `max_input_tokens` is set only where the input has a limit apart from the window. `exact` means
-    that the service counts with the model's tokenizer. `sources` names the source of each number,
-    by field. The next three are features of its provider: tool search with deferred tools, OpenAI's
-    explicit cache breakpoints, and system text after the first message.
-
-    Counts by another tokenizer are multiplied by `start_factor` until usage is reported. The limits
-    of an unknown model are those of `assumed_from`, a model of its family.
-    """
+    """A model's limits in tokens, prices in USD per token, and features; null where unknown."""
 
     model: str
+    """Name of the model."""
     context_window: int | None = None
+    """Input and output together."""
     max_input_tokens: int | None = None
+    """A separate limit of the input."""
     max_output_tokens: int | None = None
+    """The maximum length of an answer."""
     tokenizer: str = "unknown"
+    """Its tokenizer, `unknown` where that is not published."""
     exact: bool = False
+    """Whether the service counts with its tokenizer."""
     cache_minimum_tokens: int | None = None
+    """The shortest prefix that is cached."""
     input_price: float | None = None
+    """USD per input token."""
     output_price: float | None = None
+    """USD per output token."""
     cache_read_price: float | None = None
+    """USD per token read from the cache."""
     cache_write_price: float | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    """USD per token written to the cache."""
+    sources: Sources = field(default_factory=dict)
+    """The source of each number, by field."""
     tool_search: bool = False
+    """The provider supports tool search with deferred tools."""
     cache_breakpoint: bool = False
+    """OpenAI's explicit cache breakpoints are supported."""
     mid_conversation_system: bool = False
+    """System text is accepted after the first message."""
     start_factor: float = 1.0
+    """The factor of its counts until usage is reported: that of its family."""
     assumed_from: str | None = None
+    """The model of its family whose limits stand for its own, unknown ones."""
 
     @property
     def margin(self) -> float:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -25,11 +25,13 @@ from app.common.answers import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
 from app.conversations.events.schemas import StreamedEvent
 from app.conversations.list_filters import METADATA_FILTER
+from app.http.authentication import RATE_LIMIT_HEADERS
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
-from app.http.fields import TOOL_FUNCTION, RequestSchema, ResponseSchema
-from app.http.rate_limits import RATE_LIMIT_HEADERS
+from app.http.fields import RequestSchema, ResponseSchema
+from app.http.pages import Page
 from app.openapi.links import add_links
+from app.prompt.tool_schemas import TOOL_FUNCTION
 
 DESCRIPTION = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
@@ -166,17 +168,30 @@ def _complete(document: dict[str, Any]) -> None:
 
 def _complete_schemas(schemas: dict[str, Any]) -> None:
     """Add the descriptions of fields, and examples: FastAPI drops all nulls of the document."""
+    schemas["AnyObject"]["description"] = "An object with fields of any kind."
+    schemas["Sources"]["description"] = "The source of each number, by field."
     documented = cache(_docs_by_class)
     for model in (*_subclasses_of(RequestSchema), *_subclasses_of(ResponseSchema), *ANSWERS):
         if (schema := schemas.get(model.__name__)) is None:
             continue
-        config = getattr(model, "model_config", None) or vars(model).get("__pydantic_config__", {})
-        if "examples" in (extra := config.get("json_schema_extra", {})):
-            schema["examples"] = extra["examples"]
+        if issubclass(model, Page):
+            (item,) = get_args(model.model_fields["data"].annotation)
+            schema["examples"] = [{"data": _examples_of(item)[:1], "next_cursor": None}]
+        elif examples := _examples_of(model):
+            schema["examples"] = examples
+        if model in ANSWERS:
+            for field in schema["properties"].values():
+                field.pop("default", None)
         for kind in reversed(model.__mro__):
             for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
                 if field := schema.get("properties", {}).get(name.rstrip("_")):
                     field["description"] = text
+
+
+def _examples_of(model: type) -> list[Any]:
+    config = getattr(model, "model_config", None) or vars(model).get("__pydantic_config__", {})
+    examples: list[Any] = config.get("json_schema_extra", {}).get("examples", [])
+    return examples
 
 
 def _docs_by_class(module: str) -> dict[str, dict[str, str]]:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 
-from app.http.bodies import Json
 from app.http.dependencies import caller_of
 from app.http.routing import WireRoute
-from app.operation.caller_schemas import CallerShown
+from app.tenancy.api_keys import Caller
 
 router = APIRouter(route_class=WireRoute, tags=["health"])
 
 
-@router.get(
-    "/v1/caller",
-    summary="Read about the key",
-    response_model=CallerShown,
-)
-async def get_caller(request: Request) -> Response:
+@router.get("/v1/caller", summary="Read about the key")
+async def get_caller(request: Request) -> Caller:
     """Return the tenant of the request's key, and whether it may only read."""
-    caller = caller_of(request)
-    return Json(
-        {
-            "tenant_id": caller.tenant_id,
-            "key_id": caller.key_id,
-            "read_only": caller.read_only,
-        }
-    )
+    return caller_of(request)

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.common.errors import ServiceUnavailable, Unauthenticated
-from app.http.bodies import Json
 from app.http.dependencies import services
 from app.http.errors import problems_of
 from app.http.routing import WireRoute
@@ -41,23 +40,18 @@ class Metrics(Protocol):
         ...
 
 
-@router.get("/healthz", summary="Liveness", response_model=Health)
-async def healthz() -> Response:
+@router.get("/healthz", summary="Liveness")
+async def healthz() -> Health:
     """Return `ok` while the process runs, without access to the database."""
-    return Json({"status": "ok"})
+    return Health(status="ok")
 
 
-@router.get(
-    "/readyz",
-    summary="Readiness",
-    response_model=Ready,
-    responses=problems_of(ServiceUnavailable),
-)
-async def readyz(request: Request) -> Response:
+@router.get("/readyz", summary="Readiness", responses=problems_of(ServiceUnavailable))
+async def readyz(request: Request) -> Ready:
     """Return `ok` if the database is available with this version's schema, else `503`."""
     if not await services(request).is_ready():
         raise ServiceUnavailable("The database's schema is older than this version")
-    return Json({"status": "ok", "degraded": services(request).degraded})
+    return Ready(status="ok", degraded=list(services(request).degraded))
 
 
 @router.get(

@@ -8,17 +8,10 @@ from fastapi import Query
 from pydantic import Field
 
 from app.common import json_text
-from app.http.fields import (
-    MAX_SEQ,
-    NAME_PATTERN,
-    TOOL_EXAMPLE,
-    AnyTool,
-    RequestSchema,
-    ResponseSchema,
-    StoredTools,
-    examples,
-)
-from app.prompt.sections import SectionKind
+from app.common.schema_errors import NAME_PATTERN
+from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
+from app.prompt.sections import PromptSection, SectionKind
+from app.prompt.tool_schemas import TOOL_EXAMPLE, AnyTool, StoredTools
 
 MAX_SECTIONS = 200
 MAX_CONTENT_CHARS = 2_000_000
@@ -83,21 +76,6 @@ class ToolList(RequestSchema):
     expected_version: ExpectedVersion | None = None
 
 
-class ShownSection(ResponseSchema):
-    """A section with all its fields."""
-
-    name: str
-    """Unique in its list."""
-    content: str
-    """Text of the section."""
-    kind: SectionKind
-    """Kind, which sets its position in the prompt."""
-    cacheable: bool
-    """Whether a cached prefix may end after it."""
-    order: int
-    """Order inside its kind."""
-
-
 class ShownSections(ResponseSchema):
     """All sections of an agent or a conversation."""
 
@@ -105,7 +83,7 @@ class ShownSections(ResponseSchema):
         {"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}
     )
 
-    sections: list[ShownSection]
+    sections: list[PromptSection]
     """The sections, in the order of the request."""
     version: int
     """Version of the list: 1 for the first one, 0 if none was set."""
@@ -133,14 +111,14 @@ def sections_to_store(sections: list[Section] | None) -> list[dict[str, Any]]:
     return [section.model_dump(exclude_none=True) for section in sections or ()]
 
 
-def sections_answer(stored: str, version: int) -> dict[str, Any]:
+def sections_answer(stored: str, version: int) -> ShownSections:
     """Return the response for a version of a list of sections."""
-    return {"sections": complete_sections(json_text.loads(stored)), "version": version}
+    return ShownSections(sections=complete_sections(json_text.loads(stored)), version=version)
 
 
-def tools_answer(stored: str, version: int) -> dict[str, Any]:
+def tools_answer(stored: str, version: int) -> ShownTools:
     """Return the response for a version of a list of tools."""
-    return {"tools": json_text.loads(stored), "version": version}
+    return ShownTools(tools=json_text.loads(stored), version=version)
 
 
 def complete_sections(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from app.common.answers import answer
 from app.common.sendable import sendable
 
 
@@ -35,15 +36,21 @@ DYNAMIC_KINDS = (SectionKind.SCRATCHPAD, SectionKind.STATUS)
 _CACHED_KINDS = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class PromptSection:
     """One part of the system prompt."""
 
     name: str
+    """Unique in its list."""
     content: str
+    """Text of the section."""
     kind: SectionKind = SectionKind.BASE
+    """Kind, which sets its position in the prompt."""
     cacheable: bool = True
+    """Whether a cached prefix may end after it."""
     order: int = 0
+    """Order inside its kind."""
 
 
 def section_from(raw: Mapping[str, Any], index: int) -> PromptSection:

@@ -2,24 +2,118 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
+from app.formats import ToolCategory
+from app.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.formats.message import FormatName
-from app.http.fields import (
-    TOOL_EXAMPLE,
-    AnyTool,
-    MessageObject,
-    RequestSchema,
-    ResponseSchema,
-    Tools,
-    examples,
-)
+from app.formats.tool_calls import TOOL_NAME_PATTERN
+from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.agent_tools import definitions_in
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
+MAX_TOOLS = 1_000
+TOOL_EXAMPLE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Return the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+_HOSTED: list[dict[str, Any]] = [
+    {
+        "required": ["type"],
+        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
+    },
+    {
+        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
+        "not": {
+            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
+        },
+    },
+]
+"""Schemas of hosted tools."""
+ToolObject = TypeAliasType(
+    "ToolObject",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A tool definition in a provider's format, with an optional `category`: a"
+            " function, or a hosted tool of one provider such as its web search.",
+            examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
+            json_schema_extra={
+                "properties": {
+                    # Patterns, since enumerations would narrow the types of generated clients.
+                    "category": {
+                        "type": "string",
+                        "pattern": f"^({'|'.join(get_args(ToolCategory))})$",
+                    },
+                    "type": {
+                        "type": ["string", "null"],
+                        "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
+                    },
+                },
+                "if": {"anyOf": _HOSTED},
+                "else": {
+                    "not": {"required": ["custom"], "properties": {"custom": {}}},
+                    "if": {"required": ["function"], "properties": {"function": {}}},
+                    "then": {
+                        "additionalProperties": True,
+                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
+                    },
+                    "else": {"$ref": "#/components/schemas/ToolFunction"},
+                },
+            },
+        ),
+    ],
+)
+TOOL_FUNCTION: dict[str, Any] = {
+    "type": "object",
+    "title": "ToolFunction",
+    "description": "The common fields of tool definitions.",
+    "additionalProperties": True,
+    "required": ["name"],
+    "properties": {
+        "name": {
+            "type": "string",
+            "pattern": TOOL_NAME_PATTERN,
+            "description": "Name of the tool, unique in its list.",
+        },
+        "description": {"type": ["string", "null"], "description": "Description of the tool."},
+        "strict": {
+            "type": ["boolean", "null"],
+            "description": "Whether arguments must follow the schema.",
+        },
+    },
+    "examples": [TOOL_EXAMPLE["function"]],
+}
+"""The schema of a function inside a tool definition."""
+AnyTool = TypeAliasType(
+    "AnyTool",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="A tool definition in the format of a provider.", examples=[TOOL_EXAMPLE]
+        ),
+    ],
+)
+Tools = Annotated[list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions.")]
+StoredTools = Annotated[
+    list[ToolObject],
+    Field(
+        max_length=MAX_TOOLS,
+        description="Tool definitions with unique names.",
+        json_schema_extra={"uniqueItems": True},
+    ),
+]
 _CALL: dict[str, Any] = {
     "id": "call_7",
     "type": "function",

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict
 from app.common.pages import BATCH_BYTES, Bound
-from app.conversations.routes import shown_conversation
+from app.conversations.routes import conversation_fields
 from app.conversations.schemas import CONVERSATION, ConversationCreate, ShownConversation
 from app.http.bodies import Json, require_uncoded
 from app.http.conversation_ids import path_of, public_id_of
@@ -121,11 +121,10 @@ async def import_conversation(
     async with aclosing(request.stream()) as pieces:
         imported = await services(request).imports.add(tenant_of(request), pieces, new)
     shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
-    counts = {"messages": imported.messages, "blobs": imported.blobs}
+    counts = ImportedContent.of(imported)
     location = path_of(imported.public_id)
-    return Json(
-        shown_conversation(shown) | {"imported": counts}, 201, headers={"Location": location}
-    )
+    answer = ImportedConversation(**conversation_fields(shown), imported=counts)
+    return Json(answer, 201, headers={"Location": location})
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from app.common.errors import Conflict
-from app.conversations.routes import shown_conversation
+from app.conversations.routes import conversation_fields
 from app.conversations.schemas import CONVERSATION, ShownConversation
 from app.http.bodies import Json
 from app.http.conversation_ids import path_of, public_id_of
@@ -99,8 +99,7 @@ async def fork_conversation(
     )
     created = await services(request).forks.fork(tenant_of(request), conversation_id, new)
     shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
-    source = {"conversation_id": public_id_of(request), "at_seq": created.at_seq}
+    source = ForkedFrom(conversation_id=public_id_of(request), at_seq=created.at_seq)
     location = path_of(created.public_id)
-    return Json(
-        shown_conversation(shown) | {"forked_from": source}, 201, headers={"Location": location}
-    )
+    answer = Fork(**conversation_fields(shown), forked_from=source)
+    return Json(answer, 201, headers={"Location": location})

@@ -23,6 +23,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
@@ -56,17 +57,19 @@ MAX_BATCH_BYTES = 16 * 2**20
 _MAX_ATTEMPTS = 3
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class RestoredConversation:
-    """The number of restored messages of a conversation, and of those active before.
-
-    Both ids are public ids.
-    """
+    """The result for one conversation; both ids are public ids."""
 
     conversation_id: str
+    """The conversation that the messages were restored into."""
     source_conversation_id: str
+    """The conversation that the messages were saved from."""
     restored: int
+    """Number of messages restored into the active window."""
     skipped: int
+    """Number of messages that were active before."""
 
 
 @dataclass(slots=True)

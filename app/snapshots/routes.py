@@ -31,21 +31,20 @@ from app.http.dependencies import (
 from app.http.errors import problems_of
 from app.http.fields import UUID, AgentId, ConversationId
 from app.http.pages import Deleted
-from app.http.routing import PageRoute, WireRoute, large
+from app.http.routing import WireRoute, large, paged
 from app.snapshots import snapshot as snapshots
 from app.snapshots.schemas import (
-    Restored,
-    Snapshot,
     SnapshotFile,
     SnapshotImport,
     SnapshotPage,
     SnapshotRestore,
     SnapshotSave,
 )
+from app.snapshots.service import Restored
+from app.snapshots.snapshot import Snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
-page_router = APIRouter(route_class=PageRoute, tags=["snapshots"])
 
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
@@ -62,12 +61,7 @@ SessionPath = Annotated[
 ]
 
 
-@router.post(
-    _OF_AGENT,
-    status_code=201,
-    summary="Save an agent's windows",
-    response_model=Snapshot,
-)
+@router.post(_OF_AGENT, status_code=201, summary="Save an agent's windows", response_model=Snapshot)
 async def save_agent_snapshot(
     request: Request, agent_id: AgentPath, body: SnapshotSave | None = None
 ) -> Response:
@@ -98,11 +92,8 @@ async def save_conversation_snapshot(
     return await _saved(request, save, conversation_id, body)
 
 
-@page_router.get(
-    _PATH,
-    summary="List snapshots",
-    response_model=SnapshotPage,
-)
+@router.get(_PATH, summary="List snapshots")
+@paged
 async def list_snapshots(
     request: Request,
     agent_id: Annotated[
@@ -114,7 +105,7 @@ async def list_snapshots(
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Response:
+) -> SnapshotPage:
     """Return snapshots without their messages, newest first."""
     return await _page(request, limit, cursor, agent_id=agent_id, public_id=conversation_id)
 
@@ -183,30 +174,25 @@ async def get_snapshot(
     return StreamingResponse(body, headers=headers, media_type="application/json")
 
 
-@router.delete(
-    f"{_PATH}/{{session_id}}",
-    summary="Delete a snapshot",
-    response_model=Deleted,
-)
-async def delete_snapshot(request: Request, session_id: SessionPath) -> Response:
+@router.delete(f"{_PATH}/{{session_id}}", summary="Delete a snapshot")
+async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
     session_id = _session_id_from(session_id)
     deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
     data = by_caller(request, session_id=session_id, rows=deleted)
     _log.info("snapshot_deleted", extra={"data": data})
-    return Json({"deleted": deleted})
+    return Deleted(deleted=deleted)
 
 
-@page_router.post(
+@router.post(
     f"{_PATH}/{{session_id}}/restore",
     summary="Restore a snapshot",
-    response_model=Restored,
     responses=problems_of(Conflict, Gone),
 )
 @large
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
-) -> Response:
+) -> Restored:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
     Messages that are active are skipped, so that a second restore changes nothing. Copies have new
@@ -215,9 +201,7 @@ async def restore_snapshot(
     """
     session_id = _session_id_from(session_id)
     target_id = body.conversation_id if body is not None else None
-    return Json(
-        await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
-    )
+    return await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
 
 
 async def _json_pieces(
@@ -252,10 +236,10 @@ async def _saved(
 
 
 def _created(saved: snapshots.Snapshot) -> Response:
-    return Json(asdict(saved), 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
+    return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
 
-async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> Response:
+async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> SnapshotPage:
     before = cursors.decode_time(cursor, "snapshots") if cursor else None
     page = await services(request).snapshots.page(
         tenant_of(request), limit, before, bound=page_bound(request), **options
@@ -264,4 +248,4 @@ async def _page(request: Request, limit: int, cursor: str | None, **options: Any
     if page.has_more:
         last = page[-1]
         following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
-    return Json({"data": [asdict(item) for item in page], "next_cursor": following})
+    return SnapshotPage(data=page, next_cursor=following)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from app.common.answers import AnyObject, answer
+from app.common.schema_errors import UUID_PATTERN
 from app.http.fields import (
     MAX_SEQ,
-    UUID_PATTERN,
     AgentId,
-    AnyObject,
     ConversationId,
     MessageObject,
     ModelName,
@@ -21,6 +22,7 @@ from app.http.fields import (
     examples,
 )
 from app.http.pages import Page
+from app.snapshots.snapshot import SNAPSHOT, Snapshot
 
 MAX_DESCRIPTION = 10_000
 _SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
@@ -36,19 +38,6 @@ class SnapshotSave(RequestSchema):
     """The purpose of the snapshot."""
 
 
-_SNAPSHOT: dict[str, Any] = {
-    "session_id": _SESSION_ID,
-    "timestamp": "2026-02-12T14:30:00.123456+00:00",
-    "description": "Working on auth refactor",
-    "summary": "Implemented JWT token validation and the refresh flow. Tests of expiry are open.",
-    "message_count": 1,
-    "window_start": "2026-02-12T00:00:00+00:00",
-    "window_end": "2026-02-12T14:30:00.123456+00:00",
-    "agent_id": None,
-    "conversation_ids": [_CONVERSATION_ID],
-    "imported": False,
-    "models": [{"conversation_id": _CONVERSATION_ID, "model": "claude-sonnet-4-5"}],
-}
 _MESSAGE: dict[str, Any] = {
     "role": "user",
     "content": "Validate the tokens, please.",
@@ -64,50 +53,8 @@ _MESSAGE: dict[str, Any] = {
 }
 
 
-class SnapshotModel(ResponseSchema):
-    """The model of a conversation in a snapshot."""
-
-    conversation_id: str
-    """The conversation."""
-    model: str
-    """The model that its payloads were built for, its own or an inherited one."""
-
-
-class Snapshot(ResponseSchema):
-    """A snapshot without its messages."""
-
-    model_config = examples(_SNAPSHOT)
-
-    session_id: str
-    """Id of the snapshot."""
-    timestamp: datetime
-    """When it was saved."""
-    description: str | None
-    """The purpose of the snapshot."""
-    summary: str
-    """A few sentences on what was accomplished, decided and left unfinished; `(summary
-    generation failed)` if the model failed."""
-    message_count: int
-    """The number of messages."""
-    window_start: datetime
-    """Start of the window: the last clear or the rolling window, else the time of the first
-    message."""
-    window_end: datetime
-    """End of the window."""
-    agent_id: str | None
-    """The agent whose conversations were saved, or of the conversation."""
-    conversation_ids: list[str]
-    """The conversations that it has messages of."""
-    imported: bool
-    """Whether it was imported with its messages."""
-    models: list[SnapshotModel]
-    """The models of its conversations, without those that have none."""
-
-
 class SnapshotPage(Page[Snapshot]):
     """Snapshots, newest first."""
-
-    model_config = examples({"data": [_SNAPSHOT], "next_cursor": None})
 
 
 class SnapshotMessage(ResponseSchema):
@@ -136,10 +83,10 @@ class SnapshotMessage(ResponseSchema):
     none."""
 
 
+@answer(SNAPSHOT | {"messages": [_MESSAGE]})
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile(Snapshot):
     """A snapshot with its messages."""
-
-    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
 
     messages: list[SnapshotMessage]
     """The messages by conversation, in the order of the log."""
@@ -161,7 +108,7 @@ class ImportedModel(RequestSchema):
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot."""
 
-    model_config = examples(_SNAPSHOT | {"messages": [_MESSAGE]})
+    model_config = examples(SNAPSHOT | {"messages": [_MESSAGE]})
 
     session_id: str = Field(pattern=UUID_PATTERN)
     """UUID of the snapshot; 409 if it is used."""
@@ -197,45 +144,3 @@ class SnapshotRestore(RequestSchema):
 
     conversation_id: ConversationId | None = None
     """Another conversation to copy the messages to; the source conversations by default."""
-
-
-class RestoredConversation(ResponseSchema):
-    """The result for one conversation."""
-
-    conversation_id: str
-    """The conversation that the messages were restored into."""
-    source_conversation_id: str
-    """The conversation that the messages were saved from."""
-    restored: int
-    """Number of messages restored into the active window."""
-    skipped: int
-    """Number of messages that were active before."""
-
-
-class Restored(ResponseSchema):
-    """The result of a restore."""
-
-    model_config = examples(
-        {
-            "session_id": _SESSION_ID,
-            "restored": 46,
-            "skipped": 1,
-            "conversations": [
-                {
-                    "conversation_id": _CONVERSATION_ID,
-                    "source_conversation_id": _CONVERSATION_ID,
-                    "restored": 46,
-                    "skipped": 1,
-                }
-            ],
-        }
-    )
-
-    session_id: str
-    """Id of the snapshot."""
-    restored: int
-    """Number of messages restored into active windows."""
-    skipped: int
-    """Number of messages that were active before."""
-    conversations: list[RestoredConversation]
-    """The results by conversation."""

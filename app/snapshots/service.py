@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.public_ids import keys_of
@@ -37,14 +38,36 @@ from app.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
 NO_MESSAGES = "Conversation has no messages"
 
 
+_CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+
+
+@answer(
+    {
+        "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
+        "restored": 46,
+        "skipped": 1,
+        "conversations": [
+            {
+                "conversation_id": _CONVERSATION_ID,
+                "source_conversation_id": _CONVERSATION_ID,
+                "restored": 46,
+                "skipped": 1,
+            }
+        ],
+    }
+)
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The result of a restore, in total and for each conversation."""
 
     session_id: str
+    """Id of the snapshot."""
     restored: int
+    """Number of messages restored into active windows."""
     skipped: int
+    """Number of messages that were active before."""
     conversations: list[RestoredConversation]
+    """The results by conversation."""
 
 
 @dataclass(eq=False, repr=False)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
+from app.common.answers import answer
 from app.conversations.view import Span, count_in
 from app.formats.message import File, Message, Part, Text, ToolCall
 
@@ -25,32 +27,66 @@ MIN_SUMMARY_CHARS = 2_000
 """A summary of this length is accepted for windows of any length."""
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class SnapshotModel:
-    """The model that a conversation's payloads were built for; the id is the public one."""
+    """The model of a conversation in a snapshot."""
 
     conversation_id: str
+    """The conversation."""
     model: str
+    """The model that its payloads were built for, its own or an inherited one."""
 
 
+SNAPSHOT: dict[str, Any] = {
+    "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
+    "timestamp": "2026-02-12T14:30:00.123456+00:00",
+    "description": "Working on auth refactor",
+    "summary": "Implemented JWT token validation and the refresh flow. Tests of expiry are open.",
+    "message_count": 1,
+    "window_start": "2026-02-12T00:00:00+00:00",
+    "window_end": "2026-02-12T14:30:00.123456+00:00",
+    "agent_id": None,
+    "conversation_ids": ["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
+    "imported": False,
+    "models": [
+        {
+            "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+            "model": "claude-sonnet-4-5",
+        }
+    ],
+}
+
+
+@answer(SNAPSHOT)
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot without its messages; `models` leaves out conversations without a model.
-
-    `conversation_ids` are public ids.
-    """
+    """A snapshot without its messages; its conversations have their public ids."""
 
     session_id: str
+    """Id of the snapshot."""
     timestamp: datetime
+    """When it was saved."""
     description: str | None
+    """The purpose of the snapshot."""
     summary: str
+    """A few sentences on what was accomplished, decided and left unfinished; `(summary
+    generation failed)` if the model failed."""
     message_count: int
+    """The number of messages."""
     window_start: datetime
+    """Start of the window: the last clear or the rolling window, else the time of the first
+    message."""
     window_end: datetime
+    """End of the window."""
     agent_id: str | None
+    """The agent whose conversations were saved, or of the conversation."""
     conversation_ids: tuple[str, ...]
+    """The conversations that it has messages of."""
     imported: bool = False
+    """Whether it was imported with its messages."""
     models: tuple[SnapshotModel, ...] = ()
+    """The models of its conversations, without those that have none."""
 
     def model_of(self, conversation_id: str) -> str | None:
         """Return the model of a conversation, None if it is unknown."""

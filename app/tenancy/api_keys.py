@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
+from app.common.answers import answer
 from app.common.errors import ValidationError
 
 DEFAULT_TENANT = "default"
@@ -31,13 +32,17 @@ _DUMMY_HASH = "0" * 64
 _MAX_ADDRESS_CHARS = 64
 
 
+@answer({"tenant_id": "acme", "key_id": "3f9a0c11d2e4", "read_only": False})
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request; `key_id` is None while no key exists."""
+    """The tenant of a key, and what the key may do."""
 
     tenant_id: str
+    """The tenant."""
     key_id: str | None = None
+    """Id of the key; null while the service has no keys."""
     read_only: bool = False
+    """Whether it may only read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import Any
 import re2
 
 from app.blobs.blobs import MAX_CHARACTER_BYTES, decode_lossy, split_character
+from app.common.answers import answer
 from app.common.errors import ValidationError
 
 MAX_WHOLE_LINE_BYTES = 262_144
@@ -43,22 +44,42 @@ _REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it split
 _NEEDS_SINGLE_LINES = re.compile(r"\\[AzC]|\(\?\w*-\w*m")  # such as \A or (?-m): rule 3
 
 
+@answer()
 @dataclass(slots=True)
 class MatchedLine:
-    """A matching line, counted from 1, with the lines before and after it."""
+    """A matching line and the lines around it."""
 
     line: int
+    """Line number, from 1."""
     text: str
+    """The line; of a long line the part around the match."""
     before: list[str]
+    """Lines before it, as many as requested."""
     after: list[str]
+    """Lines after it, as many as requested."""
 
 
+@answer(
+    {
+        "matches": [
+            {
+                "line": 102,
+                "text": "FAIL test_two",
+                "before": ["PASS test_one"],
+                "after": [],
+            }
+        ],
+        "truncated": False,
+    }
+)
 @dataclass(frozen=True, slots=True)
 class GrepResult:
-    """The first matches in order; `truncated` is true if there are more."""
+    """The first matching lines, in order."""
 
     matches: list[MatchedLine]
+    """The matches, at most `limit`."""
     truncated: bool
+    """Whether there are more matches."""
 
 
 _LineMatch = tuple[int, int, int, int, int]

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from app.blobs.schemas import REF, ByteSlice, GrepMatches, LineSlice
+from app.blobs.schemas import REF
 from app.common.errors import Gone, NotFound, Problem, ValidationError
 from app.common.sendable import is_sendable
-from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, services, tenant_of
 from app.http.errors import MEDIA_TYPE, problem, problems_of
 from app.http.fields import MAX_SEQ
 from app.http.routing import WireRoute, heavy
-from app.tool_output.grep import MAX_PATTERN_CHARACTERS
+from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
+from app.tool_output.slices import OutputBytes, OutputLines
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 
@@ -161,33 +161,23 @@ def _range(request: Request, etag: str, total: int) -> tuple[int, int] | None:
     return int(first), min(total, int(last) + 1) if last else total
 
 
-@router.get(
-    f"{BLOBS_PATH}/{{ref}}/lines",
-    summary="Read lines",
-    response_model=LineSlice,
-    responses=problems_of(Gone),
-)
+@router.get(f"{BLOBS_PATH}/{{ref}}/lines", summary="Read lines", responses=problems_of(Gone))
 async def read_lines(
     request: Request,
     conversation_id: ConversationPath,
     ref: RefPath,
     offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Number of lines to skip.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_LINES, description="Maximum number of lines.")] = 2000,
-) -> Response:
+) -> OutputLines:
     """Return numbered lines, at most `tool_output.max_message_bytes` of text.
 
     A line longer than `max_line_length` is cut; it names the byte at which it continues.
     """
     output = output_of(request, conversation_id, ref)
-    return Json(await services(request).blobs.read_lines(*output, offset, limit))
+    return await services(request).blobs.read_lines(*output, offset, limit)
 
 
-@router.get(
-    f"{BLOBS_PATH}/{{ref}}/bytes",
-    summary="Read bytes",
-    response_model=ByteSlice,
-    responses=problems_of(Gone),
-)
+@router.get(f"{BLOBS_PATH}/{{ref}}/bytes", summary="Read bytes", responses=problems_of(Gone))
 async def read_bytes(
     request: Request,
     conversation_id: ConversationPath,
@@ -196,18 +186,13 @@ async def read_bytes(
     limit: Annotated[
         int, Query(ge=1, le=MAX_SLICE_BYTES, description="Maximum number of bytes.")
     ] = 4096,
-) -> Response:
+) -> OutputBytes:
     """Return bytes as text. Read from 0 along `next_offset`, the texts add up to the output."""
     output = output_of(request, conversation_id, ref)
-    return Json(await services(request).blobs.read_bytes(*output, offset, limit))
+    return await services(request).blobs.read_bytes(*output, offset, limit)
 
 
-@router.get(
-    f"{BLOBS_PATH}/{{ref}}/grep",
-    summary="Search an output",
-    response_model=GrepMatches,
-    responses=problems_of(Gone),
-)
+@router.get(f"{BLOBS_PATH}/{{ref}}/grep", summary="Search an output", responses=problems_of(Gone))
 @heavy
 async def grep_blob(
     request: Request,
@@ -231,11 +216,11 @@ async def grep_blob(
     limit: Annotated[
         int, Query(ge=1, le=MAX_MATCHES, description="Maximum number of matches.")
     ] = 100,
-) -> Response:
+) -> GrepResult:
     """Return the lines that match a pattern, in time linear in the output.
 
     A response has at most 10,000 lines, the lines around matches included.
     """
     output = output_of(request, conversation_id, ref)
     grep = partial(services(request).blobs.grep, *output, pattern, ignore_case=ignore_case)
-    return Json(await grep(before=before, after=after, limit=limit))
+    return await grep(before=before, after=after, limit=limit)

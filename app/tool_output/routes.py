@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import re
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.blobs import blobs
+from app.blobs.blobs import ToolOutputRef
 from app.blobs.schemas import (
     Blob,
     BlobPage,
     CollectedBlobs,
     CollectRequest,
-    ToolOutputRef,
     UploadedBlob,
 )
 from app.common.errors import Conflict, Gone, ValidationError
+from app.common.schema_errors import NAME_PATTERN
 from app.common.sendable import is_sendable
 from app.http import cursors
 from app.http.bodies import Json, require_uncoded
 from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import ConversationPath, Cursor, Limit, services, tenant_of
 from app.http.errors import problems_of
-from app.http.fields import NAME_PATTERN
 from app.http.routing import WireRoute, heavy
 from app.tool_output.reading_routes import BINARY, BLOBS_PATH, RefPath, output_of
 
@@ -78,19 +77,15 @@ async def upload_blob(
             tool_call_id=tool_call_id,
             declared_bytes=_declared_bytes(request),
         )
-    item = _item(uploaded.blob) | {"view": uploaded.preview.texts[0]}
+    item = UploadedBlob.of(uploaded.blob, view=uploaded.preview.texts[0])
     location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
     return Json(item, 201, headers={"Location": location})
 
 
-@router.get(
-    BLOBS_PATH,
-    summary="List blobs",
-    response_model=BlobPage,
-)
+@router.get(BLOBS_PATH, summary="List blobs")
 async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
-) -> Response:
+) -> BlobPage:
     """Return the blobs of a conversation, newest first, without collected ones."""
     before = cursors.decode_name(cursor, "blobs") if cursor else None
     page = await services(request).blobs.page(
@@ -98,17 +93,13 @@ async def list_blobs(
     )
     has_more = len(page) > limit
     next_cursor = cursors.encode("blobs", page[limit - 1].id) if has_more else None
-    return Json({"data": [_item(blob) for blob in page[:limit]], "next_cursor": next_cursor})
+    return BlobPage(data=[Blob.of(blob) for blob in page[:limit]], next_cursor=next_cursor)
 
 
-@router.post(
-    f"{BLOBS_PATH}/gc",
-    summary="Collect blobs",
-    response_model=CollectedBlobs,
-)
+@router.post(f"{BLOBS_PATH}/gc", summary="Collect blobs")
 async def collect_blobs(
     request: Request, conversation_id: ConversationPath, body: CollectRequest | None = None
-) -> Response:
+) -> CollectedBlobs:
     """Delete all uploads that no message refers to.
 
     With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
@@ -117,40 +108,29 @@ async def collect_blobs(
     result = await services(request).blob_collector.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )
-    return Json(
-        {
-            "dry_run": result.dry_run,
-            "collected": [blob.ref for blob in result.blobs],
-            "byte_size": sum(blob.byte_size for blob in result.blobs),
-            "uploads": result.uploads,
-        }
+    return CollectedBlobs.of(
+        result,
+        collected=[blob.ref for blob in result.blobs],
+        byte_size=sum(blob.byte_size for blob in result.blobs),
     )
 
 
-@router.get(
-    f"{BLOBS_PATH}/{{ref}}",
-    summary="Read about a blob",
-    response_model=Blob,
-    responses=problems_of(Gone),
-)
-async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Response:
+@router.get(f"{BLOBS_PATH}/{{ref}}", summary="Read about a blob", responses=problems_of(Gone))
+async def get_blob(request: Request, conversation_id: ConversationPath, ref: RefPath) -> Blob:
     """Return the metadata of an output: its size, lines, hash and media type."""
     source = await services(request).blobs.find(*output_of(request, conversation_id, ref))
-    return Json(_item(source.blob))
+    return Blob.of(source.blob)
 
 
 @router.delete(
-    f"{BLOBS_PATH}/{{ref}}",
-    summary="Delete an upload",
-    response_model=ToolOutputRef,
-    responses=problems_of(Gone, Conflict),
+    f"{BLOBS_PATH}/{{ref}}", summary="Delete an upload", responses=problems_of(Gone, Conflict)
 )
 async def delete_blob(
     request: Request, conversation_id: ConversationPath, ref: RefPath
-) -> Response:
+) -> ToolOutputRef:
     """Delete an upload that no message refers to; any other blob is a `409`."""
     output = output_of(request, conversation_id, ref)
-    return Json((await services(request).blob_collector.remove(*output)).ref)
+    return (await services(request).blob_collector.remove(*output)).ref
 
 
 def _media_type(request: Request) -> str:
@@ -165,7 +145,3 @@ def _media_type(request: Request) -> str:
 def _declared_bytes(request: Request) -> int:
     declared = request.headers.get("content-length", "")
     return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
-
-
-def _item(blob: blobs.Blob) -> dict[str, Any]:
-    return {name: getattr(blob, name) for name in Blob.model_fields}

@@ -15,31 +15,60 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.blobs.blobs import MAX_CHARACTER_BYTES, decode_lossy, encode, prefix_size, split_character
+from app.common.answers import answer
 
 _REACH = MAX_CHARACTER_BYTES - 1
 """The largest distance from a position to the start or end of its character."""
 
 
+@answer(
+    {
+        "text": "   101\tPASS test_one\n   102\tFAIL test_two",
+        "first_line": 101,
+        "line_count": 2,
+        "total_lines": 912,
+        "next_offset": 102,
+    }
+)
 @dataclass(frozen=True, slots=True)
 class OutputLines:
-    """Numbered lines; `next_offset` is the offset of the next slice, None at the end."""
+    """Numbered lines of an output."""
 
     text: str
+    """The lines, each with its number and a tab before it."""
     first_line: int
+    """Number of the first line, from 1."""
     line_count: int
+    """Number of lines in `text`."""
     total_lines: int
+    """Number of lines of the whole output."""
     next_offset: int | None
+    """The next `offset`; null at the end."""
 
 
+@answer(
+    {
+        "text": "PASS test_one\n",
+        "offset": 0,
+        "byte_count": 14,
+        "total_bytes": 48_231,
+        "next_offset": 14,
+    }
+)
 @dataclass(frozen=True, slots=True)
 class OutputBytes:
-    """A text of `byte_count` bytes; `offset` may be after the requested one (rule 4)."""
+    """A slice of an output's bytes as text. No character is split."""
 
     text: str
+    """The bytes, decoded as UTF-8."""
     offset: int
+    """Offset of the first byte, at a character."""
     byte_count: int
+    """Number of bytes in `text`."""
     total_bytes: int
+    """Size of the whole output in bytes."""
     next_offset: int | None
+    """The next `offset`; null at the end."""
 
 
 def bytes_to_fetch(offset: int, limit: int, total: int) -> tuple[int, int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
 from app.common import json_text
 from app.common.errors import ContextLimitUnknown, ValidationError
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, services, tenant_of
 from app.http.errors import problems_of
 from app.http.routing import WireRoute
@@ -26,32 +25,27 @@ from app.prompt.tool_schemas import (
 router = APIRouter(route_class=WireRoute, tags=["tools"])
 
 
-@router.get(
-    "/v1/tool-definitions",
-    summary="List the service's tools",
-    response_model=ToolDefinitions,
-)
+@router.get("/v1/tool-definitions", summary="List the service's tools")
 async def list_tool_definitions(
     format: Annotated[
         FormatName, Query(description="The provider's format.")
     ] = FormatName.OPENAI_CHAT,
-) -> Response:
+) -> ToolDefinitions:
     """Return the tools for reading stored output, searching tools and messages, and compacting.
 
     Add them to the tools of a model request, and send the model's calls to `…/tool-calls`.
     """
-    return Json({"format": format, "tools": definitions_in(format)})
+    return ToolDefinitions(format=format, tools=definitions_in(format))
 
 
 @router.post(
     "/v1/conversations/{conversation_id}/tool-calls",
     summary="Execute a tool call",
-    response_model=ToolCallAnswer,
     responses=problems_of(ValidationError, ContextLimitUnknown),
 )
 async def answer_tool_call(
     request: Request, conversation_id: ConversationPath, body: ToolCallRequest
-) -> Response:
+) -> ToolCallAnswer:
     """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
 
     Nothing is appended: append the message yourself, with the results of your other tools.
@@ -62,17 +56,15 @@ async def answer_tool_call(
     answered = await services(request).tool_calls.answer(
         tenant_of(request), conversation_id, body.format, body.tool_call, native=body.native
     )
-    return Json({"format": body.format, "message": answered.message, "is_error": answered.is_error})
+    return ToolCallAnswer.of(answered, format=body.format)
 
 
 @router.post(
-    "/v1/conversations/{conversation_id}/tools/search",
-    summary="Find tools and promote them",
-    response_model=ToolSearchAnswer,
+    "/v1/conversations/{conversation_id}/tools/search", summary="Find tools and promote them"
 )
 async def search_tools(
     request: Request, conversation_id: ConversationPath, body: ToolSearchRequest
-) -> Response:
+) -> ToolSearchAnswer:
     """Return the definitions of the tools that match, best first, and promote them.
 
     The search covers the name, description and parameters of every tool of the conversation,
@@ -83,12 +75,9 @@ async def search_tools(
     result = await services(request).tools.search(
         tenant_of(request), conversation_id, body.query, body.limit, tools
     )
-    return Json(
-        {
-            "format": body.format,
-            "tools": PROVIDERS[body.format].tools_to_wire(result.tools),
-            "names": [tool.name for tool in result.tools],
-            "total": result.total,
-            "promoted": result.promoted,
-        }
+    return ToolSearchAnswer.of(
+        result,
+        format=body.format,
+        tools=PROVIDERS[body.format].tools_to_wire(result.tools),
+        names=[tool.name for tool in result.tools],
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from app.context.usage.schemas import TokenUsage
-from app.conversations.budget_schemas import Regions
 from app.formats.message import FormatName
 from app.http.fields import ResponseSchema, examples
 from app.http.pages import Page
+from app.models.budget import Usage
 
 _EPOCH = {
     "epoch_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b",
@@ -71,8 +71,6 @@ class EpochItem(ResponseSchema):
 class EpochPage(Page[EpochItem]):
     """A page of epochs."""
 
-    model_config = examples({"data": [_EPOCH], "next_cursor": None})
-
 
 class ReportItem(ResponseSchema):
     """The reported usage of one call."""
@@ -93,7 +91,7 @@ class ReportItem(ResponseSchema):
     """The tokens of the call."""
     estimated_tokens: int | None
     """The service's own count of the payload before calibration, if known."""
-    regions: Regions | None
+    regions: Usage | None
     """The parts of that count; null without one."""
     created_at: datetime
     """When it was reported."""
@@ -101,5 +99,3 @@ class ReportItem(ResponseSchema):
 
 class ReportPage(Page[ReportItem]):
     """A page of reports."""
-
-    model_config = examples({"data": [_REPORT], "next_cursor": None})

@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 
-from app.context.models.schemas import ModelEntry, ModelPage, ModelShown
+from app.context.models.schemas import ModelEntry, ModelPage
 from app.http import cursors
-from app.http.bodies import Json
 from app.http.dependencies import Cursor, Limit, ModelPath, model_from, services, tenant_of
 from app.http.pages import Deleted
 from app.http.routing import WireRoute
+from app.models.limits import ModelInfo
 
 router = APIRouter(route_class=WireRoute, tags=["models"])
 
 
-@router.get(
-    "/v1/models",
-    summary="List models",
-    response_model=ModelPage,
-)
-async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
+@router.get("/v1/models", summary="List models")
+async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> ModelPage:
     """Return all models by name, with the source of each number."""
     after = cursors.decode_name(cursor, "models") if cursor else None
     page = await services(request).registry.list(tenant_of(request), limit, after)
     following = cursors.encode("models", page.last) if page.last is not None else None
-    return Json({"data": page.models, "next_cursor": following})
+    return ModelPage(data=page.models, next_cursor=following)
 
 
-@router.get(
-    "/v1/models/{model:path}",
-    summary="Read a model",
-    response_model=ModelShown,
-)
-async def get_model(request: Request, model: ModelPath) -> Response:
+@router.get("/v1/models/{model:path}", summary="Read a model")
+async def get_model(request: Request, model: ModelPath) -> ModelInfo:
     """Return a model's limits and prices; your own entry overrides the bundled one."""
-    return Json(await services(request).registry.get(tenant_of(request), model_from(model)))
+    return await services(request).registry.get(tenant_of(request), model_from(model))
 
 
-@router.put(
-    "/v1/models/{model:path}",
-    summary="Set a model's entry",
-    response_model=ModelShown,
-)
-async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> Response:
+@router.put("/v1/models/{model:path}", summary="Set a model's entry")
+async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> ModelInfo:
     """Add or replace your own entry for a model; omitted fields come from the bundled entry."""
     entry = body.model_dump(exclude_none=True)
-    return Json(await services(request).registry.put(tenant_of(request), model_from(model), entry))
+    return await services(request).registry.put(tenant_of(request), model_from(model), entry)
 
 
-@router.delete(
-    "/v1/models/{model:path}",
-    summary="Delete a model's entry",
-    response_model=Deleted,
-)
-async def delete_model(request: Request, model: ModelPath) -> Response:
+@router.delete("/v1/models/{model:path}", summary="Delete a model's entry")
+async def delete_model(request: Request, model: ModelPath) -> Deleted:
     """Delete your own entry for a model; the bundled one applies again."""
     await services(request).registry.remove(tenant_of(request), model_from(model))
-    return Json({"deleted": {"models": 1}})
+    return Deleted(deleted={"models": 1})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
-from typing_extensions import TypeAliasType
 
-from app.http.fields import NAME_PATTERN, RequestSchema, ResponseSchema, Tokens, examples
+from app.common.schema_errors import NAME_PATTERN
+from app.http.fields import RequestSchema, Tokens
 from app.http.pages import Page
+from app.models.limits import ModelInfo
 
 _MODEL: dict[str, Any] = {
     "model": "gpt-4o",
@@ -31,10 +32,6 @@ _MODEL: dict[str, Any] = {
 }
 
 _Price = Annotated[float, Field(ge=0, le=1_000)]
-
-Sources = TypeAliasType(
-    "Sources", Annotated[dict[str, str], Field(description="The source of each number, by field.")]
-)
 
 
 class ModelEntry(RequestSchema):
@@ -82,48 +79,5 @@ class ModelEntry(RequestSchema):
         return self
 
 
-class ModelShown(ResponseSchema):
-    """A model's limits, prices and features; null where unknown."""
-
-    model_config = examples(_MODEL)
-
-    model: str
-    """Name of the model."""
-    context_window: int | None
-    """Input and output together."""
-    max_input_tokens: int | None
-    """A separate limit of the input."""
-    max_output_tokens: int | None
-    """The maximum length of an answer."""
-    tokenizer: str
-    """Its tokenizer, `unknown` where that is not published."""
-    exact: bool
-    """Whether the service counts with its tokenizer."""
-    start_factor: float
-    """The factor of its counts until usage is reported: that of its family."""
-    assumed_from: str | None
-    """The model of its family whose limits stand for its own, unknown ones."""
-    cache_minimum_tokens: int | None
-    """The shortest prefix that is cached."""
-    input_price: float | None
-    """USD per input token."""
-    output_price: float | None
-    """USD per output token."""
-    cache_read_price: float | None
-    """USD per token read from the cache."""
-    cache_write_price: float | None
-    """USD per token written to the cache."""
-    tool_search: bool
-    """The provider supports tool search with deferred tools."""
-    cache_breakpoint: bool
-    """OpenAI's explicit cache breakpoints are supported."""
-    mid_conversation_system: bool
-    """System text is accepted after the first message."""
-    sources: Sources
-    """The source of each number, by field."""
-
-
-class ModelPage(Page[ModelShown]):
+class ModelPage(Page[ModelInfo]):
     """Models, by name."""
-
-    model_config = examples({"data": [_MODEL], "next_cursor": None})

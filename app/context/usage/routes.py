@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 
 from app.common.errors import Conflict
 from app.context.usage.schemas import UsageAnswer, UsageRequest
-from app.context.usage.service import Report, ReportResult
-from app.http.bodies import Json
+from app.context.usage.service import Report
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
 from app.http.routing import WireRoute
@@ -21,7 +17,6 @@ router = APIRouter(route_class=WireRoute, tags=["context"])
 @router.post(
     "/v1/conversations/{conversation_id}/usage",
     summary="Report a call's usage",
-    response_model=UsageAnswer,
     responses=problems_of(Conflict),
 )
 async def report_usage(
@@ -29,7 +24,7 @@ async def report_usage(
     conversation_id: ConversationPath,
     body: UsageRequest | None = None,
     idempotency_key: IdempotencyKey = None,
-) -> Response:
+) -> UsageAnswer:
     """Store the usage of a model call, and return whether to compact.
 
     Send the provider's usage object as it came, after each call. Reports make later estimates
@@ -39,12 +34,4 @@ async def report_usage(
     """
     report = Report(**dict(body or UsageRequest()), idempotency_key=idempotency_key)
     result = await services(request).usage.report(tenant_of(request), conversation_id, report)
-    return Json(shown_report(result))
-
-
-def shown_report(result: ReportResult) -> dict[str, Any]:
-    """Return the fields of `UsageAnswer`."""
-    shown = asdict(result)
-    if (usage := shown["token_usage"]) is not None:
-        usage["total_tokens"] = sum(usage.values())
-    return shown
+    return UsageAnswer.model_validate(result)

@@ -7,18 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from app.conversations.budget_schemas import READING, Budget, Estimate
+from app.common.schema_errors import NAME_PATTERN
+from app.conversations.budget_schemas import READING, Reading
 from app.http.fields import (
     MAX_SEQ,
-    NAME_PATTERN,
     Format,
     ModelName,
     RequestSchema,
     ResponseSchema,
-    Threshold,
     examples,
 )
-from app.models.budget import Pressure
+from app.models.calibration import Estimate
 
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 2810,
@@ -100,8 +99,8 @@ class TokenUsage(ResponseSchema):
     """Their sum."""
 
 
-class UsageAnswer(ResponseSchema):
-    """Whether to compact, and the figures behind it."""
+class UsageAnswer(Reading):
+    """Whether to compact, and the figures behind it; the pressure is that of `judged_tokens`."""
 
     model_config = examples(
         {
@@ -144,13 +143,3 @@ class UsageAnswer(ResponseSchema):
     """Whether the report changed the model's factor."""
     uncalibrated_reason: UncalibratedReason | None
     """Why a new report did not change it."""
-    pressure: Pressure | None
-    """The highest level that `judged_tokens` reach; null without a context window."""
-    notice: bool | None
-    """Whether `notice_at` is reached."""
-    next_threshold: Threshold | None
-    """The next threshold ahead."""
-    tokens_to_next: int | None
-    """Tokens left until then."""
-    budget: Budget | None
-    """The context window and its use by the next payload."""

@@ -6,9 +6,10 @@ from datetime import date
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from app.http.fields import DAY_PATTERN, AgentId, ModelName, ResponseSchema, examples
+from app.common.schema_errors import DAY_PATTERN
+from app.http.fields import AgentId, ModelName, ResponseSchema, examples
 from app.models.usage_totals import MAX_DAYS, USUAL_DAYS, GroupBy
 
 _CALLS: dict[str, Any] = {
@@ -130,7 +131,7 @@ class UsageRow(UsageFigures):
 class UsageTotalsAnswer(ResponseSchema):
     """Usage and cost of a range of days."""
 
-    model_config = examples(
+    model_config = ConfigDict(serialize_by_alias=True) | examples(
         {
             "from": "2026-11-01",
             "to": "2026-11-30",

@@ -11,6 +11,7 @@ from app.common.errors import Conflict
 from app.conversations.agents.agent import Agent
 from app.conversations.agents.schemas import (
     AgentCreate,
+    AgentItem,
     AgentPage,
     AgentPatch,
     ClearedAgent,
@@ -36,11 +37,10 @@ from app.http.dependencies import (
 from app.http.errors import problems_of
 from app.http.fields import NoFields
 from app.http.pages import Deleted
-from app.http.routing import PageRoute, WireRoute
+from app.http.routing import WireRoute, paged
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["agents"])
-page_router = APIRouter(route_class=PageRoute, tags=["agents"])
 
 
 @router.post(
@@ -72,12 +72,9 @@ async def create_agent(
     )
 
 
-@page_router.get(
-    "/v1/agents",
-    summary="List agents",
-    response_model=AgentPage,
-)
-async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Response:
+@router.get("/v1/agents", summary="List agents")
+@paged
+async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> AgentPage:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
     page = await services(request).agents.list(
@@ -86,62 +83,42 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     last = page[-1] if page.has_more else None
     cursor_fields = (last.created_at.isoformat(), last.agent_id) if last else ()
     next_cursor = cursors.encode("agents", *cursor_fields) if last else None
-    return Json({"data": [_item(agent) for agent in page], "next_cursor": next_cursor})
+    return AgentPage(data=[AgentItem(**_item(agent)) for agent in page], next_cursor=next_cursor)
 
 
-@router.get(
-    "/v1/agents/{agent_id}",
-    summary="Read an agent",
-    response_model=ShownAgent,
-)
-async def get_agent(request: Request, agent_id: AgentPath) -> Response:
+@router.get("/v1/agents/{agent_id}", summary="Read an agent")
+async def get_agent(request: Request, agent_id: AgentPath) -> ShownAgent:
     """Return an agent with the effective value of every setting."""
-    return Json(
-        _shown_agent(
-            await services(request).agents.get(tenant_of(request), agent_id_from(agent_id))
-        )
+    return _shown_agent(
+        await services(request).agents.get(tenant_of(request), agent_id_from(agent_id))
     )
 
 
-@router.patch(
-    "/v1/agents/{agent_id}",
-    summary="Change an agent",
-    response_model=ShownAgent,
-)
-async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> Response:
+@router.patch("/v1/agents/{agent_id}", summary="Change an agent")
+async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> ShownAgent:
     """Change name, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
 
     Conversations of the agent use the new settings from their next append or build.
     """
     patch = body.patch(name=body.name or "", rolling_window_seconds=body.rolling_window_seconds)
     agent_id = agent_id_from(agent_id)
-    return Json(
-        _shown_agent(await services(request).agents.change(tenant_of(request), agent_id, patch))
-    )
+    return _shown_agent(await services(request).agents.change(tenant_of(request), agent_id, patch))
 
 
-@router.delete(
-    "/v1/agents/{agent_id}",
-    summary="Delete an agent",
-    response_model=Deleted,
-)
-async def delete_agent(request: Request, agent_id: AgentPath) -> Response:
+@router.delete("/v1/agents/{agent_id}", summary="Delete an agent")
+async def delete_agent(request: Request, agent_id: AgentPath) -> Deleted:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
     agent_id = agent_id_from(agent_id)
     deleted = await services(request).agents.remove(tenant_of(request), agent_id)
     data = by_caller(request, agent_id=agent_id, rows=deleted)
     _log.info("agent_deleted", extra={"data": data})
-    return Json({"deleted": deleted})
+    return Deleted(deleted=deleted)
 
 
-@router.post(
-    "/v1/agents/{agent_id}/clear",
-    summary="Clear an agent",
-    response_model=ClearedAgent,
-)
+@router.post("/v1/agents/{agent_id}/clear", summary="Clear an agent")
 async def clear_agent(
     request: Request, agent_id: AgentPath, body: NoFields | None = None
-) -> Response:
+) -> ClearedAgent:
     """Empty the active windows of all conversations of the agent.
 
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
@@ -149,13 +126,7 @@ async def clear_agent(
     """
     agent_id = agent_id_from(agent_id)
     cleared = await services(request).agents.clear(tenant_of(request), agent_id)
-    return Json(
-        {
-            "agent_id": agent_id,
-            "last_cleared_at": cleared.last_cleared_at,
-            "conversations": cleared.conversations,
-        }
-    )
+    return ClearedAgent.of(cleared, agent_id=agent_id)
 
 
 def _agent_id(agent_id: AgentPath) -> str:
@@ -174,5 +145,5 @@ def _item(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _shown_agent(configured: Configured[Agent]) -> dict[str, Any]:
-    return _item(configured.resource) | effective_settings(configured)
+def _shown_agent(configured: Configured[Agent]) -> ShownAgent:
+    return ShownAgent(**_item(configured.resource), **effective_settings(configured))

@@ -59,6 +59,8 @@ class AgentPatch(SettingsPatch):
 class AgentItem(ListedSettings):
     """An agent in a list."""
 
+    model_config = examples(_ITEM)
+
     agent_id: str
     """Id of the agent."""
     name: str
@@ -88,8 +90,6 @@ class ClearedAgent(ResponseSchema):
 
 class AgentPage(Page[AgentItem]):
     """Agents, newest first."""
-
-    model_config = examples({"data": [_ITEM], "next_cursor": None})
 
 
 class ShownAgent(EffectiveSettings, AgentItem):

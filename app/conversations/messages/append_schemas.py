@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from app.blobs.schemas import ToolOutputRef
-from app.conversations.budget_schemas import READING, Budget
+from app.blobs.blobs import ToolOutputRef
+from app.conversations.budget_schemas import READING, Reading
 from app.formats.message import Role
-from app.http.fields import ResponseSchema, Threshold, examples
-from app.models.budget import Pressure
+from app.http.fields import ResponseSchema, examples
 
 
 class AppendedMessage(ResponseSchema):
@@ -28,7 +27,7 @@ class AppendedMessage(ResponseSchema):
     """Reference to read a tool result by; null for other messages."""
 
 
-class Appended(ResponseSchema):
+class Appended(Reading):
     """The stored batch, and the use of the context window."""
 
     model_config = examples(
@@ -54,16 +53,6 @@ class Appended(ResponseSchema):
     """The messages of the batch, in order."""
     head_seq: int
     """Seq of the newest message."""
-    pressure: Pressure | None
-    """Null without a context window."""
-    notice: bool | None
-    """Whether `notice_at` is reached."""
-    next_threshold: Threshold | None
-    """The next threshold."""
-    tokens_to_next: int | None
-    """Tokens left until the next threshold."""
-    budget: Budget | None
-    """The context window and its use."""
     warnings: list[Literal["tool_output_inline"]]
     """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
     system_section: str | None

@@ -39,12 +39,10 @@ from app.http.dependencies import (
 )
 from app.http.errors import problems_of
 from app.http.fields import MAX_SEQ, NoFields
-from app.http.routing import DirectRoute, PageRoute, WireRoute
+from app.http.routing import WireRoute, direct, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=PageRoute, tags=["messages"])
-hot_router = APIRouter(route_class=DirectRoute, tags=["messages"])
 
 MAX_ID_CHARS = 256
 MessagePath = Annotated[
@@ -76,13 +74,14 @@ Words = Annotated[
 _PATH = "/v1/conversations/{conversation_id}/messages"
 
 
-@hot_router.post(
+@router.post(
     _PATH,
     status_code=201,
     summary="Append messages",
     response_model=Appended,
     responses=problems_of(Conflict, UnpairedToolResult),
 )
+@direct
 async def append_messages(
     request: Request,
     conversation_id: ConversationPath,
@@ -106,11 +105,8 @@ async def append_messages(
     return Json(appended, 201, headers={"Location": location})
 
 
-@page_router.get(
-    _PATH,
-    summary="Read the transcript",
-    response_model=MessagePage,
-)
+@router.get(_PATH, summary="Read the transcript", response_model=MessagePage)
+@paged
 async def list_messages(
     request: Request,
     conversation_id: ConversationPath,
@@ -156,18 +152,14 @@ async def list_messages(
     return await transcript(request, conversation, page, page_order, content)
 
 
-@router.put(
-    f"{_PATH}/{{message_id:path}}/pin",
-    summary="Pin a message",
-    response_model=Pinned,
-)
+@router.put(f"{_PATH}/{{message_id:path}}/pin", summary="Pin a message")
 async def pin_message(
     request: Request,
     conversation_id: ConversationPath,
     message_id: MessagePath,
     scope: Scope = "message",
     body: NoFields | None = None,
-) -> Response:
+) -> Pinned:
     """Keep a message in the context verbatim, with its call group.
 
     It is never summarised, cleared or dropped. A hidden message is shown again at its position.
@@ -177,25 +169,21 @@ async def pin_message(
     seqs = await services(request).pins.pin(
         tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
-    return Json({"seqs": seqs})
+    return Pinned(seqs=seqs)
 
 
-@router.delete(
-    f"{_PATH}/{{message_id:path}}/pin",
-    summary="Unpin a message",
-    response_model=Pinned,
-)
+@router.delete(f"{_PATH}/{{message_id:path}}/pin", summary="Unpin a message")
 async def unpin_message(
     request: Request,
     conversation_id: ConversationPath,
     message_id: MessagePath,
     scope: Scope = "message",
-) -> Response:
+) -> Pinned:
     """Unpin a message; the next compaction may hide or clear it."""
     seqs = await services(request).pins.unpin(
         tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
     )
-    return Json({"seqs": seqs})
+    return Pinned(seqs=seqs)
 
 
 def message_id_from(text: str) -> str:

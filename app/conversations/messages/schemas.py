@@ -8,19 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
-from app.blobs.schemas import ToolOutputRef
-from app.conversations.visibility import State
+from app.blobs.blobs import ToolOutputRef
+from app.common.answers import AnyObject
+from app.common.schema_errors import NAME_PATTERN
+from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
-from app.http.fields import (
-    MAX_SEQ,
-    NAME_PATTERN,
-    AnyObject,
-    Format,
-    MessageObject,
-    RequestSchema,
-    ResponseSchema,
-    examples,
-)
+from app.http.fields import MAX_SEQ, Format, MessageObject, RequestSchema, ResponseSchema, examples
 from app.http.pages import Page
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
@@ -82,25 +75,35 @@ class MessagesAppend(RequestSchema):
     """409 unless this is the newest seq of the log."""
 
 
-class Visibility(ResponseSchema):
-    """How the current context, which is the input of the next build, shows a message."""
+_STORED: dict[str, Any] = {
+    "role": "user",
+    "content": "What is the weather in Bergen?",
+    "id": _ID,
+    "seq": 1,
+    "turn": 1,
+    "token_count": 12,
+    "format": "openai_chat",
+    "created_at": "2026-01-05T09:30:00.123456+00:00",
+    "redacted_at": None,
+    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
+    "agent_id": None,
+    "output_ref": None,
+    "content_truncated": False,
+    "content_collected": False,
+    "pinned": False,
+    "visibility": {
+        "state": "summarised",
+        "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
+        "restored_at": None,
+    },
+    "given": None,
+}
 
-    state: State
-    """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
-    `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
-    a summary. `outside`: outside the active window, because of its time, a clear, or a
-    sliding window."""
-    compaction_id: str | None
-    """The compaction that made the summary, or that cleared or hid the message; null for other
-    states, and after hundreds of later compactions."""
-    restored_at: datetime | None
-    """When it was put back into the active window; null for other messages."""
 
-
-class StoredMessage(ResponseSchema):
+class ShownMessage(ResponseSchema):
     """A message as it was sent, with fields of the service."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [_STORED]})
 
     id: str
     """Its id in the conversation."""
@@ -136,41 +139,8 @@ class StoredMessage(ResponseSchema):
     """Fields of the original message that fields of the service replace; null without any."""
 
 
-_STORED: dict[str, Any] = {
-    "role": "user",
-    "content": "What is the weather in Bergen?",
-    "id": _ID,
-    "seq": 1,
-    "turn": 1,
-    "token_count": 12,
-    "format": "openai_chat",
-    "created_at": "2026-01-05T09:30:00.123456+00:00",
-    "redacted_at": None,
-    "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-    "agent_id": None,
-    "output_ref": None,
-    "content_truncated": False,
-    "content_collected": False,
-    "pinned": False,
-    "visibility": {
-        "state": "summarised",
-        "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
-        "restored_at": None,
-    },
-    "given": None,
-}
-
-
-class ShownMessage(StoredMessage):
-    """One message, as the transcript shows it."""
-
-    model_config = examples(_STORED)
-
-
-class MessagePage(Page[StoredMessage]):
+class MessagePage(Page[ShownMessage]):
     """Messages in the requested order."""
-
-    model_config = examples({"data": [_STORED], "next_cursor": None})
 
 
 class Pinned(ResponseSchema):

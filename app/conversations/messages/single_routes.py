@@ -15,7 +15,7 @@ from app.conversations.messages.routes import (
 )
 from app.conversations.messages.schemas import Redacted, RedactionRequest, ShownMessage
 from app.conversations.messages.stored_results import Content
-from app.http.bodies import Json, long_json
+from app.http.bodies import long_json
 from app.http.dependencies import (
     ConversationPath,
     by_caller,
@@ -24,20 +24,16 @@ from app.http.dependencies import (
     services,
     tenant_of,
 )
-from app.http.routing import PageRoute, WireRoute
+from app.http.routing import WireRoute, paged
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
-page_router = APIRouter(route_class=PageRoute, tags=["messages"])
 
 _PATH = "/v1/conversations/{conversation_id}/messages/{message_id:path}"
 
 
-@page_router.get(
-    _PATH,
-    summary="Read a message",
-    response_model=ShownMessage,
-)
+@router.get(_PATH, summary="Read a message", response_model=ShownMessage)
+@paged
 async def get_message(
     request: Request,
     conversation_id: ConversationPath,
@@ -53,17 +49,13 @@ async def get_message(
     return await long_json(shown_message(shown), size_of([shown]))
 
 
-@router.post(
-    f"{_PATH}/redact",
-    summary="Redact a message",
-    response_model=Redacted,
-)
+@router.post(f"{_PATH}/redact", summary="Redact a message")
 async def redact_message(
     request: Request,
     conversation_id: ConversationPath,
     message_id: MessagePath,
     body: RedactionRequest | None = None,
-) -> Response:
+) -> Redacted:
     """Replace the content of a message by a tombstone, for good, also in forks and snapshots.
 
     Its role, position, token count and the ids and names of its tool calls stay. Blobs that only
@@ -83,13 +75,4 @@ async def redact_message(
         redacted = {"seq": record.seq, "conversations": done.conversations}
         data = by_caller(request, conversation_id=conversation_id, **redacted)
         _log.info("message_redacted", extra={"data": data})
-    return Json(
-        {
-            "id": record.message_id,
-            "seq": record.seq,
-            "redacted_at": record.redacted_at,
-            "reason": record.reason,
-            "key_id": record.key_id,
-            "conversations": done.conversations,
-        }
-    )
+    return Redacted.of(record, id=record.message_id, conversations=done.conversations)

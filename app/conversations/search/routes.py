@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 
-from app.conversations.search.schemas import SearchPage
-from app.conversations.search.several import MAX_HITS, Hit, SearchPlace
+from app.conversations.search.schemas import SearchHit, SearchPage
+from app.conversations.search.several import MAX_HITS, SearchPlace
 from app.http import cursors
-from app.http.bodies import Json
 from app.http.dependencies import Cursor, page_bound, services, tenant_of
 from app.http.fields import AgentId
-from app.http.routing import PageRoute
+from app.http.routing import WireRoute, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
-router = APIRouter(route_class=PageRoute, tags=["messages"])
+router = APIRouter(route_class=WireRoute, tags=["messages"])
 
 
-@router.get(
-    "/v1/search",
-    summary="Search all conversations",
-    response_model=SearchPage,
-)
+@router.get("/v1/search", summary="Search all conversations")
+@paged
 async def search_messages(
     request: Request,
     q: Annotated[
@@ -38,7 +34,7 @@ async def search_messages(
         int, Query(ge=1, le=MAX_HITS, description="Maximum number of items on a page.")
     ] = 20,
     cursor: Cursor = None,
-) -> Response:
+) -> SearchPage:
     """Return messages of all conversations that match a query, each with a snippet.
 
     The newest conversation is first, and in it the newest message. A page ends after
@@ -63,16 +59,10 @@ async def search_messages(
     public_ids = await services(request).conversation_keys.public_ids_of(
         tenant_of(request), {hit.conversation_id for hit in page.hits}
     )
-    data = [_item(hit, public_ids[hit.conversation_id]) for hit in page.hits]
-    return Json({"data": data, "next_cursor": next_cursor})
-
-
-def _item(hit: Hit, public_id: str) -> dict[str, Any]:
-    return {
-        "conversation_id": public_id,
-        "seq": hit.message.seq,
-        "id": hit.message.id,
-        "role": hit.message.role,
-        "snippet": hit.excerpt,
-        "created_at": hit.message.created_at,
-    }
+    data = [
+        SearchHit.of(
+            hit.message, conversation_id=public_ids[hit.conversation_id], snippet=hit.excerpt
+        )
+        for hit in page.hits
+    ]
+    return SearchPage(data=data, next_cursor=next_cursor)

@@ -22,6 +22,8 @@ _HIT: dict[str, Any] = {
 class SearchHit(ResponseSchema):
     """A message that a search found."""
 
+    model_config = examples(_HIT)
+
     conversation_id: str
     """UUID of its conversation."""
     seq: int
@@ -38,5 +40,3 @@ class SearchHit(ResponseSchema):
 
 class SearchPage(Page[SearchHit]):
     """Hits, those of the newest conversation first."""
-
-    model_config = examples({"data": [_HIT], "next_cursor": None})

@@ -13,12 +13,11 @@ from app.common.limiter import Slots
 from app.http import errors
 from app.http.application import Application
 from app.http.dependencies import ConversationPath
-from app.http.routing import DirectRoute, WireRoute
+from app.http.routing import WireRoute, direct
 from app.tenancy.api_keys import Caller
 from tests.api.talk import assert_problem, new_conversation
 
-direct = APIRouter(route_class=DirectRoute)
-others = APIRouter(route_class=WireRoute)
+router = APIRouter(route_class=WireRoute)
 
 
 class Keys:
@@ -35,7 +34,8 @@ class Found:
     conversation_keys = Keys()
 
 
-@direct.post("/c/{conversation_id}/direct")
+@router.post("/c/{conversation_id}/direct")
+@direct
 async def direct_endpoint(
     request: Request, conversation_id: ConversationPath, body: dict[str, Any] | None = None
 ) -> Response:
@@ -44,7 +44,7 @@ async def direct_endpoint(
     return Response(f"{conversation_id} {route} {'router' in request.scope}")
 
 
-@others.get("/fails")
+@router.get("/fails")
 async def failing_endpoint() -> Response:
     """Fail outside of the route, when the response is sent."""
 
@@ -59,7 +59,7 @@ async def failing_endpoint() -> Response:
 def application() -> Application:
     """An application with one direct route, one other route and two outer middlewares."""
     app = Application(redirect_slashes=False)
-    app.router.routes.extend((*direct.routes, *others.routes))
+    app.router.routes.extend(router.routes)
     errors.install(app)
     app.state.services, app.state.max_body_bytes = Found(), 100
     app.state.heavy = Slots("heavy", "heavy", 1, 1)
