@@ -367,5 +367,4 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_prompt=policy.retain_prompt if retains else None,
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
-        template=policy.summary_template,
     )

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -59,13 +58,6 @@ class CompactionMode(StrEnum):
     INLINE = "inline"
 
 
-class SummaryTemplate(StrEnum):
-    """What the built-in prompt asks a model for: sections in a fixed order, or free text."""
-
-    SECTIONS = "sections"
-    BRIEF = "brief"
-
-
 class SummaryInput(StrEnum):
     """What a model reads to summarise: a transcript, or the newest payload with an instruction."""
 
@@ -88,13 +80,6 @@ class SummaryRole(StrEnum):
     USER = "user"
     SYSTEM = "system"
     AUTO = "auto"
-
-
-class OnUnknownModel(StrEnum):
-    """What a build does for a model without a known context window."""
-
-    STRICT = "strict"
-    DERIVE = "derive"
 
 
 class ToolView(StrEnum):
@@ -231,10 +216,6 @@ class CompactionPolicy(Group):
     """
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
     """Model that writes summaries; `extractive` is built in and calls no model."""
-    summary_template: SummaryTemplate = SummaryTemplate.SECTIONS
-    """Built-in prompt for summaries by a model: `sections` asks for requests, decisions, state,
-    files, errors, values, evidence and next step below headings, `brief` for a dense text.
-    """
     summary_input: SummaryInput = SummaryInput.TRANSCRIPT
     """What a model reads: `transcript` is a text made for the summary; `prefix` is the newest
     payload with one instruction, sent to the payload's model, which has it in its cache.
@@ -262,35 +243,26 @@ class CompactionPolicy(Group):
 class BudgetPolicy(Group):
     """The context window and its thresholds."""
 
-    context_window: Positive | None = None
-    """Tokens of the context window; null takes the model's."""
+    context_window: Positive | Literal["derive"] | None = None
+    """Tokens of the context window; null takes the model's, and refuses a model without one, for
+    which `derive` takes max_output_tokens x 4.
+    """
     max_output_tokens: Positive = Field(4096, validate_default=True)
     """Tokens reserved for the response; fewer than the context window has."""
     notice_at: Share = 0.80
     """Share of the effective window at which `notice` is true."""
     compact_trigger: Share = 0.95
     """Share at which a build compacts before it returns."""
-    hard_block: Share = Field(0.98, validate_default=True)
-    """Share at which it compacts even if `compaction.auto` is false; not below `compact_trigger`.
-    """
-    on_unknown_model: OnUnknownModel = OnUnknownModel.STRICT
-    """`derive`: the context window of an unknown model is max_output_tokens x 4."""
     counter: CounterName = CounterName.TOKENIZER
     """How tokens are counted; set with a conversation's first message."""
 
     @field_validator("max_output_tokens")
     @classmethod
     def _is_inside(cls, tokens: int, info: ValidationInfo) -> int:
-        if tokens >= (info.data.get("context_window") or math.inf):
+        window = info.data.get("context_window")
+        if isinstance(window, int) and tokens >= window:
             raise ValueError("must be smaller than context_window")
         return tokens
-
-    @field_validator("hard_block")
-    @classmethod
-    def _is_last(cls, share: float, info: ValidationInfo) -> float:
-        if share < info.data.get("compact_trigger", 0):
-            raise ValueError("must not be below compact_trigger")
-        return share
 
 
 class ToolOutputPolicy(Group):
