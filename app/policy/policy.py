@@ -43,14 +43,6 @@ class StrategyName(StrEnum):
     PROVIDER = "provider"
 
 
-class ChainStep(StrEnum):
-    """The steps of the chain strategy."""
-
-    CLEAR_TOOL_RESULTS = "clear_tool_results"
-    SUMMARIZE = "summarize"
-    TRUNCATE = "truncate"
-
-
 class CompactionMode(StrEnum):
     """When a due compaction runs: after the turn, or in the build that needs it."""
 
@@ -127,12 +119,6 @@ def _tool_name(name: str) -> str:
     return name
 
 
-def _once(steps: tuple[ChainStep, ...]) -> tuple[ChainStep, ...]:
-    if len(set(steps)) < len(steps):
-        raise ValueError("must not repeat a step")
-    return steps
-
-
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0, le=MAX_CONTEXT_WINDOW)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=MAX_CONTEXT_WINDOW)]
@@ -200,8 +186,6 @@ class TreeSummaryPolicy(Group):
 
     chunk_size: Annotated[int, Field(strict=True, ge=2, le=MAX_CONTEXT_WINDOW)] = 20
     """Approximate number of messages in one summary."""
-    levels: Annotated[int, Field(strict=True, ge=1, le=10)] = 3
-    """Maximum levels of summaries: 1 means that summaries are not summarised again."""
 
 
 class CompactionPolicy(Group):
@@ -234,8 +218,6 @@ class CompactionPolicy(Group):
     """`background`: after the turn, once due; `inline`: only during a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
     """Share of the effective window to which a compaction reduces usage."""
-    min_gain: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
-    """Minimum share of the effective window that a compaction must free."""
     max_messages: Positive | None = None
     """Number of verbatim messages above which a compaction is due."""
 
@@ -312,12 +294,6 @@ class Policy(Group):
     sandwich: SandwichPolicy = SandwichPolicy()
     sliding_window: SlidingWindowPolicy = SlidingWindowPolicy()
     tree_summary: TreeSummaryPolicy = TreeSummaryPolicy()
-    chain: Annotated[
-        tuple[ChainStep, ...],
-        Field(min_length=1, max_length=len(ChainStep), json_schema_extra={"uniqueItems": True}),
-        AfterValidator(_once),
-    ] = tuple(ChainStep)
-    """Strategies that `chain` runs in order; each runs only while usage is above the target."""
     compaction: CompactionPolicy = CompactionPolicy()
     budget: BudgetPolicy = BudgetPolicy()
     tool_output: ToolOutputPolicy = ToolOutputPolicy()
