@@ -15,6 +15,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.view import View, spans_through
 from app.conversations.views import lasting_agent_tools
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.payload.assemblers import assembler_of
 from app.policy.policy import DynamicPosition
@@ -52,7 +53,7 @@ def _renders_alike(rendered: CachedPayload, view: View) -> bool:
     assembler = rendered.assembler
     if rendered.epoch_id or assembler.has_reasoning or assembler.drops_reasoning:
         return False
-    if assembler.format is not FormatName.OPENAI_CHAT:
+    if not assembler.provider.names_family:
         return False  # others may have reasoning that counts nothing
     other = replace(
         rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of
@@ -85,7 +86,7 @@ async def read_rows(
             conversation_id,
             span.start,
             span.end,
-            as_chat=format is FormatName.OPENAI_CHAT,
+            as_chat=PROVIDERS[format].is_stored,
             results_cleared_through=view.results_cleared_through,
             uncleared_results=view.uncleared_results,
         )
@@ -201,7 +202,7 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
         wanted = set(state.last_agent_tools)
     tools = state.resolved.agent_tools(wanted | state.notes.mentions)
     has_tools = bool(tools or state.resolved.tools)
-    if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
+    if PROVIDERS[state.format].needs_tools and state.items.has_calls and not has_tools:
         return (STUB_TOOL.name,)
     return tools
 

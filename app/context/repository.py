@@ -18,7 +18,7 @@ from app.conversations.view import Span, View, view_from
 from app.conversations.views import kept_seqs
 from app.database.connections import Statement
 from app.database.sql import fields_of, placeholders
-from app.formats.message import FormatName
+from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
 
 _EPOCH_COLUMNS = """
@@ -124,7 +124,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             window=requested_window(settings),
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
-            as_chat=settings.format is FormatName.OPENAI_CHAT,
+            as_chat=PROVIDERS[settings.format].is_stored,
             **versions_of(cached),
         )
         if row is None:
@@ -140,7 +140,7 @@ class ContextRepository(CompactionQueries, PinQueries):
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             has_rows=row["has_rows"],
-            rows=await self._rows(conversation_id, row, settings.format is FormatName.OPENAI_CHAT),
+            rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),
         )
 
     async def rows(

@@ -570,8 +570,8 @@ TABLES: Mapping[str, Table] = {
 }
 
 _KINDS: dict[str, set[str]] = {}
-for _table in TABLES.values():
-    for _name, _kind in _table.columns.items():
+for _each in TABLES.values():
+    for _name, _kind in _each.columns.items():
         _KINDS.setdefault(_name, set()).add(_kind)
 TYPES: Mapping[str, str] = {
     **{name: kind for name, (kind, *others) in _KINDS.items() if not others},

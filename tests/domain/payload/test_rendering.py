@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.context.rendering import (
-    MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
     Payload,
     RenderRequest,
@@ -175,7 +174,7 @@ def test_cache_breakpoints_are_at_most_four(
         assert marks == 0
         return
     assert marks <= MAX_BREAKPOINTS
-    assert count_marks(body.get("system")) <= MAX_SYSTEM_BREAKPOINTS
+    assert count_marks(body.get("system")) <= 2
     listed = body[ITEMS[case.format]]
     last = listed[len(listed) - items.tail_items :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
