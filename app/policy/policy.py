@@ -20,8 +20,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic import ValidationError as PydanticError
 from typing_extensions import TypeAliasType
@@ -229,7 +227,7 @@ class BudgetPolicy(Group):
     """Tokens of the context window; null takes the model's, and refuses a model without one, for
     which `derive` takes max_output_tokens x 4.
     """
-    max_output_tokens: Positive = Field(4096, validate_default=True)
+    max_output_tokens: Positive = 4096
     """Tokens reserved for the response; fewer than the context window has."""
     notice_at: Share = 0.80
     """Share of the effective window at which `notice` is true."""
@@ -237,14 +235,6 @@ class BudgetPolicy(Group):
     """Share at which a build compacts before it returns."""
     counter: CounterName = CounterName.TOKENIZER
     """How tokens are counted; set with a conversation's first message."""
-
-    @field_validator("max_output_tokens")
-    @classmethod
-    def _is_inside(cls, tokens: int, info: ValidationInfo) -> int:
-        window = info.data.get("context_window")
-        if isinstance(window, int) and tokens >= window:
-            raise ValueError("must be smaller than context_window")
-        return tokens
 
 
 class ToolOutputPolicy(Group):
@@ -356,11 +346,16 @@ def effective(*levels: Mapping[str, Any] | None) -> Policy:
     for level in levels:
         merged = merge(merged, level or {})
     try:
-        return Policy.model_validate(merged)
+        policy = Policy.model_validate(merged)
     except PydanticError as error:
         errors = error.errors(include_url=False, include_input=False)
-        problems = problems_of(in_body(errors), merge(DEFAULT_POLICY, merged))
+        problems = problems_of(in_body(errors), merged)
         raise ValidationError(problems[0].detail, problems=problems) from error
+    window = policy.budget.context_window
+    if isinstance(window, int) and policy.budget.max_output_tokens >= window:
+        pointer = "/budget/max_output_tokens"
+        raise ValidationError.at(pointer, "must be smaller than context_window")
+    return policy
 
 
 def leaves(kind: type[Group] = Policy, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
