@@ -408,7 +408,7 @@ def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
 
 async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:
     async with database.session() as session:
-        return await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        return await session.contexts.rows(conversation_id, [page], as_chat=False)
 
 
 def _pages(spans: Sequence[Span]) -> list[Span]:

@@ -192,7 +192,7 @@ async def record(
     if build.is_new_epoch:
         async with deps.database.session() as session:
             is_added = await session.contexts.add_epoch(
-                attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
+                attempt.conversation_id, epoch, _texts_by_hash(state)
             )
         if not is_added:
             return state.changed()

@@ -72,7 +72,8 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
             state.view,
             conversation.state.head_seq,
         )
-    rendered = await render_rows(state, rows)
+    await deps.long_build.hold(rows)
+    rendered = await in_thread_if(_are_long(rows), _render, state, rows)
     return await rendered.call(state.with_rendered, rendered)
 
 
@@ -80,22 +81,13 @@ async def read_rows(
     session: Repositories, conversation_id: str, format: FormatName, view: View, through_seq: int
 ) -> list[LogRow]:
     """Read the messages that a view shows up to a seq, for rendering in a format."""
-    rows: list[LogRow] = []
-    for span in spans_through(view.spans, through_seq):
-        rows += await session.contexts.rows(
-            conversation_id,
-            span.start,
-            span.end,
-            as_chat=PROVIDERS[format].is_stored,
-            results_cleared_through=view.results_cleared_through,
-            uncleared_results=view.uncleared_results,
-        )
-    return rows
-
-
-async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
-    """Render all rows of the view."""
-    return await in_thread_if(_are_long(rows), _render, state, rows)
+    return await session.contexts.rows(
+        conversation_id,
+        spans_through(view.spans, through_seq),
+        as_chat=PROVIDERS[format].is_stored,
+        results_cleared_through=view.results_cleared_through,
+        uncleared_results=view.uncleared_results,
+    )
 
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:

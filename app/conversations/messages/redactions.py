@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from app.common import json_text
 from app.common.errors import NotFound
-from app.conversations.due_compactions import make_compaction_due
+from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
 from app.conversations.messages.redaction import NewRedaction, Redaction
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.tombstones import Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.view import Span
 from app.repositories import Database
 
 _COPIES_PER_READ = 100
@@ -59,7 +60,9 @@ class RedactionService:
             if not messages:
                 raise NotFound.message(message_id)
             seq = messages[0].seq
-            (row,) = await session.contexts.rows(conversation_id, seq, seq + 1, as_chat=False)
+            (row,) = await session.contexts.rows(
+                conversation_id, [Span(seq, seq + 1)], as_chat=False
+            )
         new, tombstone = NewRedaction(seq, message_id, reason, key_id), tombstone_of(row)
         count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
         while copies := await self._copies(conversation_id, new):
