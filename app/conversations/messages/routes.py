@@ -12,7 +12,7 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
-from app.conversations.messages.append_schemas import Appended
+from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
 from app.conversations.messages.schemas import (
     MessagePage,
@@ -78,7 +78,7 @@ _PATH = "/v1/conversations/{conversation_id}/messages"
     _PATH,
     status_code=201,
     summary="Append messages",
-    response_model=Appended,
+    response_model=AppendAnswer,
     responses=problems_of(Conflict, UnpairedToolResult),
 )
 @direct
