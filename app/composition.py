@@ -138,7 +138,6 @@ class Parts:
         retention = Retention(
             _days(settings.retention_conversation_days),
             _days(settings.retention_event_days),
-            _days(settings.retention_job_days),
         )
         self.retention = RetentionService(
             database,
@@ -195,13 +194,8 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
     """Return the store for these settings; `failed` gets the kind of each database error."""
     return Store(
         settings.database_url or "",
-        min_size=settings.pool_min_size,
         max_size=settings.pool_max_size,
-        timeouts=Timeouts(
-            settings.database_connect_seconds,
-            settings.database_statement_seconds,
-            settings.database_long_statement_seconds,
-        ),
+        timeouts=Timeouts(statement=settings.database_statement_seconds),
         pooler=Pooler(settings.database_pooler),
         failed=failed,
         is_full=partial(_is_full, settings),
@@ -267,20 +261,14 @@ def _days(days: int | None) -> timedelta | None:
     return timedelta(days=days) if days is not None else None
 
 
-def _secret_patterns(settings: Settings) -> tuple[str, ...]:
-    if not settings.secret_masking:
-        return ()
-    patterns = settings.secret_patterns
-    return DEFAULT_SECRET_PATTERNS if patterns is None else patterns
-
-
 def _summariser_settings(settings: Settings) -> SummariserSettings:
+    patterns = settings.secret_patterns
     return SummariserSettings(
         model=settings.summarizer_model,
         allowed_models=settings.allowed_summarizers,
         fallback_models=settings.summarizer_fallback_models,
         timeout_seconds=settings.summarizer_timeout_seconds,
         context_window=settings.summarizer_context_window,
-        secret_patterns=_secret_patterns(settings),
+        secret_patterns=DEFAULT_SECRET_PATTERNS if patterns is None else patterns,
         deadline_seconds=settings.summarizer_deadline_seconds,
     )

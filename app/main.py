@@ -105,6 +105,10 @@ ROUTERS = (
 
 KEEP_ALIVE_SECONDS = 15.0
 """The interval of comments on an event stream without events."""
+EVENT_POLL_SECONDS = 0.5
+"""The interval at which event streams look for new events."""
+MAX_BATCH = 1000
+"""The messages of one append, at most."""
 HEAVY_WAIT_SECONDS = 10.0
 """How long a heavy request waits for a slot, so that short bursts are not refused."""
 MCP_MARGIN_SECONDS = 30.0
@@ -186,7 +190,7 @@ def create_app(
         "heavy_requests",
         "slots for heavy requests",
         settings.heavy_requests,
-        settings.heavy_requests_per_tenant,
+        max(1, settings.heavy_requests // 2),
         wait_seconds=HEAVY_WAIT_SECONDS,
     )
     app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
@@ -206,7 +210,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         parts.outputs,
         parts.active,
         new_id,
-        settings.max_batch,
+        MAX_BATCH,
         parts.telemetry,
     )
     cache = PayloadCache(settings.window_cache_bytes)
@@ -255,12 +259,12 @@ def _services(settings: Settings, parts: Parts) -> Services:
         events=EventService(
             database,
             utc_now,
-            settings.events_poll_seconds,
+            EVENT_POLL_SECONDS,
             Slots(
                 "streams",
                 "event streams",
                 settings.events_max_streams,
-                settings.events_max_streams_per_tenant,
+                max(1, settings.events_max_streams // 4),
             ),
         ),
         exports=ExportService(database, parts.outputs, utc_now),
@@ -296,7 +300,7 @@ def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotSer
         log,
         parts.conversations,
         resolver.default_model,
-        settings.max_batch,
+        MAX_BATCH,
     )
     summaries = SnapshotSummaries(database, parts.summariser)
     return SnapshotService(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.blobs.repository import BlobRepository
-from app.context import build_reads
-from app.context.repository import ADD_EPOCH, ContextRepository
+from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
 from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
@@ -30,21 +29,19 @@ from app.snapshots.exports_repository import ExportRepository
 from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy import api_keys_repository as api_keys
-from app.tenancy import limits_repository as limits
+from app.tenancy import repository as tenants_repository
 from app.tenancy.api_keys_repository import ApiKeyRepository
-from app.tenancy.data_repository import TenantDataRepository
-from app.tenancy.limits_repository import LimitRepository
+from app.tenancy.repository import TenantRepository
 from app.tenancy.retention_repository import RetentionRepository
-from app.tenancy.tenants_repository import TenantRepository
 from app.work.repository import JobRepository
 
 FREQUENT = (
-    build_reads.READ,
+    READ,
     ADD_EPOCH,
     APPEND,
     api_keys.FIND,
     api_keys.EXISTS,
-    limits.FIND,
+    tenants_repository.FIND_LIMITS,
 )
 """The statements of builds, appends and their callers, which do nothing without values."""
 
@@ -87,9 +84,7 @@ class Repositories:
     redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
-    tenant_data = _Of(TenantDataRepository)
     retention = _Of(RetentionRepository)
-    limits = _Of(LimitRepository)
     keys = _Of(ApiKeyRepository)
     tenants = _Of(TenantRepository)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -27,17 +27,9 @@ from pydantic_settings import (
 )
 
 from app.common.errors import ValidationError
-from app.environment import (
-    POLICY_VARIABLE,
-    PREFIX,
-    SettingsError,
-    missing,
-    policy_from_env,
-    policy_variables,
-    split,
-    variable,
-)
-from app.policy.policy import DEFAULT_POLICY, effective
+from app.environment import PREFIX, SettingsError, missing, one_line, split, variable
+from app.policy.environment import POLICY_VARIABLE, POLICY_VARIABLES, policy_from_env
+from app.policy.policy import effective
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
@@ -81,245 +73,177 @@ def _lower(value: object) -> object:
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
 Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Processes = Annotated[int, Field(ge=1, le=256)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_decode), AfterValidator(_compiles)]
 Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-PostgresUrl = Annotated[str, AfterValidator(_postgres_url)]
+Secret = Annotated[str | None, Field(repr=False)]
+SecretUrl = Annotated[Annotated[str, AfterValidator(_postgres_url)] | None, Field(repr=False)]
+BlobStoreUrl = Annotated[str, Field(pattern="^(s3://|gs://|az://|file:///|memory:///)")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
 Pooler = Annotated[Literal["none", "transaction", "prepared"], BeforeValidator(_lower)]
 
 
-class ServerSettings(BaseModel):
+class Group(BaseModel):
+    """Settings that belong together; the text below a setting describes it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class ServerSettings(Group):
     """HTTP server."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(8080, description="Port to listen on; 0 selects a free port.")
-    workers: int = Field(1, ge=1, le=256, description="Number of processes that answer requests.")
-    allow_unauthenticated: bool = Field(
-        False,
-        description="Allow the service to listen on addresses other than loopback while no API key"
-        " exists.",
-    )
-    allowed_hosts: Names = Field(
-        (),
-        description="Host names accepted in the `Host` header while no API key exists, in addition"
-        " to IP addresses and names without a dot; `*` accepts all.",
-    )
-    max_connections: Positive = Field(
-        10_000,
-        description="Open connections per process from which on requests receive 503.",
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8080
+    """Port to listen on; 0 selects a free port."""
+    workers: Processes = 1
+    """Number of processes that answer requests."""
+    allow_unauthenticated: bool = False
+    """Allow the service to listen on addresses other than loopback while no API key exists."""
+    allowed_hosts: Names = ()
+    """Host names accepted in the `Host` header while no API key exists, in addition to IP addresses
+    and names without a dot; `*` accepts all.
+    """
+    max_connections: Positive = 10_000
+    """Open connections per process from which on requests receive 503."""
 
 
-class DatabaseSettings(BaseModel):
+class DatabaseSettings(Group):
     """Database."""
 
-    database_url: PostgresUrl | None = Field(
-        None,
-        repr=False,
-        description="PostgreSQL database as `postgresql://user:password@host/database`; unset: the"
-        " service starts a private PostgreSQL in the data directory.",
-    )
-    direct_database_url: PostgresUrl | None = Field(
-        None,
-        repr=False,
-        description="URL of the same database without a connection pooler, for migrations and"
-        " LISTEN.",
-    )
-    data_dir: Directory = Field(
-        Path("data"),
-        description="Directory of the private PostgreSQL, relative to the working directory;"
-        " created if missing.",
-    )
-    database_pooler: Pooler = Field(
-        "none",
-        description="Pooler behind the database URL: `none` (PostgreSQL, or a pooler in session"
-        " mode), `transaction` (transaction mode, such as PgBouncer), `prepared` (transaction mode"
-        " with prepared statements, such as PgBouncer 1.21 or newer with max_prepared_statements).",
-    )
-    pool_min_size: int = Field(
-        1, ge=0, description="Database connections that each process keeps open."
-    )
-    pool_max_size: Positive = Field(10, description="Maximum database connections per process.")
-    database_connect_seconds: Seconds = Field(
-        4.0, description="How long a request waits for a new or pooled database connection."
-    )
-    database_statement_seconds: Seconds = Field(
-        5.0, description="Statement timeout, including time spent waiting for locks."
-    )
-    database_long_statement_seconds: Seconds = Field(
-        60.0,
-        description="Timeout of statements whose cost grows with a conversation: forks, deletions"
-        " and search indexing.",
-    )
+    database_url: SecretUrl = None
+    """PostgreSQL database as `postgresql://user:password@host/database`; unset: the service starts
+    a private PostgreSQL in the data directory.
+    """
+    direct_database_url: SecretUrl = None
+    """URL of the same database without a connection pooler, for migrations and LISTEN."""
+    data_dir: Directory = Path("data")
+    """Directory of the private PostgreSQL, relative to the working directory; created if missing.
+    """
+    database_pooler: Pooler = "none"
+    """Pooler behind the database URL: `none` (PostgreSQL, or a pooler in session mode),
+    `transaction` (transaction mode, such as PgBouncer), `prepared` (transaction mode with prepared
+    statements, such as PgBouncer 1.21 or newer with max_prepared_statements).
+    """
+    pool_max_size: Positive = 10
+    """Maximum database connections per process."""
+    database_statement_seconds: Seconds = 5.0
+    """Statement timeout, including time spent waiting for locks."""
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(Group):
     """Background jobs."""
 
-    worker: bool = Field(
-        True,
-        description="Run background jobs in the processes that answer requests; false: only"
-        " `context-service worker` runs them.",
-    )
-    worker_concurrency: int = Field(
-        4, ge=1, le=256, description="Maximum concurrent background jobs per process."
-    )
-    sweep_seconds: Seconds = Field(
-        5.0,
-        description="Interval at which a worker polls for background work, in case a notification"
-        " is lost.",
-    )
+    worker: bool = True
+    """Run background jobs in the processes that answer requests; false: only `context-service
+    worker` runs them.
+    """
+    worker_concurrency: Processes = 4
+    """Maximum concurrent background jobs per process."""
+    sweep_seconds: Seconds = 5.0
+    """Interval at which a worker polls for background work, in case a notification is lost."""
 
 
-class ObservabilitySettings(BaseModel):
+class ObservabilitySettings(Group):
     """Logs, metrics and traces."""
 
-    log_level: LogLevel = Field("info", description="Minimum level of log records.")
-    access_log: bool = Field(True, description="Write a log line for each request.")
-    metrics_token: str | None = Field(
-        None,
-        repr=False,
-        description="Bearer token that `/metrics` requires; unset: no authentication.",
-    )
-    metrics_port: Port | None = Field(
-        None,
-        description="Port on which `context-service worker` serves `/metrics`; 0 selects a free"
-        " port; unset: none.",
-    )
-    otlp_endpoint: str | None = Field(
-        None,
-        pattern="^https?://",
-        description="OpenTelemetry collector that receives traces by OTLP over HTTP, such as"
-        " `http://collector:4318`; unset: no traces.",
-    )
+    log_level: LogLevel = "info"
+    """Minimum level of log records."""
+    access_log: bool = True
+    """Write a log line for each request."""
+    metrics_token: Secret = None
+    """Bearer token that `/metrics` requires; unset: no authentication."""
+    metrics_port: Port | None = None
+    """Port on which `context-service worker` serves `/metrics`; 0 selects a free port; unset: none.
+    """
+    otlp_endpoint: Annotated[str, Field(pattern="^https?://")] | None = None
+    """OpenTelemetry collector that receives traces by OTLP over HTTP, such as
+    `http://collector:4318`; unset: no traces.
+    """
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(Group):
     """Limits of tenants and of requests."""
 
-    requests_per_minute: Positive | None = Field(
-        None, description="Requests per tenant, minute and process; unset: no limit."
-    )
-    refused_keys_per_minute: int = Field(
-        60,
-        ge=0,
-        description="Refused API keys per client address (IPv6: its /64), minute and process; more"
-        " receive 429 in place of 401. A valid key always passes. 0: no limit.",
-    )
-    max_body_bytes: Positive = Field(32 * 2**20, description="Maximum size of a JSON body.")
-    max_batch: int = Field(1000, ge=1, le=1000, description="Maximum messages per append.")
-    page_bytes: Positive = Field(
-        8 * 2**20,
-        description="Maximum size of a list page; a page always has at least one item.",
-    )
-    heavy_requests: Positive = Field(
-        32,
-        description="Slots per process for uploads, downloads, searches of outputs, lists, and"
-        " bodies of more than 64 KiB, one more for each 4 MiB; forks, exports, imports and full"
-        " contents take more. Others wait 10 s and then receive 503.",
-    )
-    heavy_requests_per_tenant: Positive = Field(
-        16, description="The same limit per tenant; more receive 429."
-    )
-    events_max_streams: int = Field(
-        1000, ge=0, description="Concurrent event streams per process; more receive 503."
-    )
-    events_max_streams_per_tenant: int = Field(
-        250, ge=0, description="Concurrent event streams per tenant and process; more receive 429."
-    )
-    events_poll_seconds: Seconds = Field(
-        0.5, description="Interval at which event streams look for new events."
-    )
-    window_cache_bytes: int = Field(
-        32 * 2**20,
-        ge=0,
-        description="Memory per process for rendered payloads; 0 disables the cache.",
-    )
+    requests_per_minute: Positive | None = None
+    """Requests per tenant, minute and process; unset: no limit."""
+    refused_keys_per_minute: Count = 60
+    """Refused API keys per client address (IPv6: its /64), minute and process; more receive 429 in
+    place of 401. A valid key always passes. 0: no limit.
+    """
+    max_body_bytes: Positive = 32 * 2**20
+    """Maximum size of a JSON body."""
+    page_bytes: Positive = 8 * 2**20
+    """Maximum size of a list page; a page always has at least one item."""
+    heavy_requests: Positive = 32
+    """Slots per process for uploads, downloads, searches of outputs, lists, and bodies of more than
+    64 KiB, one more for each 4 MiB; forks, exports, imports and full contents take more. Others
+    wait 10 s and then receive 503, or 429 if their tenant has half of the slots.
+    """
+    events_max_streams: Count = 1000
+    """Concurrent event streams per process; more receive 503, or 429 if their tenant has a quarter.
+    """
+    window_cache_bytes: Count = 32 * 2**20
+    """Memory per process for rendered payloads; 0 disables the cache."""
 
 
-class StorageSettings(BaseModel):
+class StorageSettings(Group):
     """Tool outputs and retention."""
 
-    max_blob_bytes: Positive = Field(2 * 2**30, description="Maximum size of a tool output upload.")
-    blob_store_url: str | None = Field(
-        None,
-        pattern="^(s3://|gs://|az://|file:///|memory:///)",
-        description="Object store for tool outputs, such as `s3://bucket/prefix`, `gs://`, `az://`"
-        " or `file:///`; credentials come from the provider's own variables; unset: PostgreSQL.",
-    )
-    blob_gc_seconds: Seconds = Field(
-        3600.0, description="Interval at which a worker deletes unreferenced tool outputs."
-    )
-    blob_upload_ttl_seconds: Seconds = Field(
-        86_400.0, description="How long an upload that no message references is kept."
-    )
-    retention_conversation_days: Days | None = Field(
-        None,
-        description="Conversations without an append or change for this many days are deleted with"
-        " all their data, unless a snapshot holds them; unset: kept forever.",
-    )
-    retention_event_days: Days | None = Field(
-        None, description="How long events can be read; unset: forever."
-    )
-    retention_job_days: Days = Field(30, description="How long finished jobs can be polled.")
+    max_blob_bytes: Positive = 2 * 2**30
+    """Maximum size of a tool output upload."""
+    blob_store_url: BlobStoreUrl | None = None
+    """Object store for tool outputs, such as `s3://bucket/prefix`, `gs://`, `az://` or `file:///`;
+    credentials come from the provider's own variables; unset: PostgreSQL.
+    """
+    blob_upload_ttl_seconds: Seconds = 86_400.0
+    """How long an upload that no message references is kept."""
+    retention_conversation_days: Days | None = None
+    """Conversations without an append or change for this many days are deleted with all their data,
+    unless a snapshot holds them; unset: kept forever.
+    """
+    retention_event_days: Days | None = None
+    """How long events can be read; unset: forever."""
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(Group):
     """Models and summaries."""
 
-    default_model: str | None = Field(
-        None, description="Model of conversations and agents that do not name one."
-    )
-    rolling_window_seconds: int | None = Field(
-        None,
-        ge=0,
-        le=1_000_000_000,
-        description="Maximum age of the messages that conversations show if neither they nor their"
-        " agents set one; 0: no limit; unset: 86400 for conversations of agents, else no limit.",
-    )
-    summarizer_model: str | None = Field(
-        None,
-        description="LiteLLM name of the model that summarizes; unset: built-in extractive"
-        " summaries.",
-    )
-    summarizer_api_base: str | None = Field(None, description="Base URL of the summarizer's API.")
-    summarizer_api_key: str | None = Field(
-        None,
-        repr=False,
-        description="Key of the summarizer's API; unset: the provider's own variable.",
-    )
-    summarizer_timeout_seconds: Seconds = Field(60.0, description="Timeout of one summarizer call.")
-    summarizer_deadline_seconds: Seconds = Field(
-        300.0,
-        description="Time limit for all summarizer calls of one compaction, including retries.",
-    )
-    summarizer_fallback_models: Names = Field(
-        (), description="Models to try when the summarizer fails."
-    )
-    summarizer_allowed_models: Names = Field(
-        (),
-        description="Models that a policy may select as summarizer; unset: the summarizer and its"
-        " fallbacks.",
-    )
-    summarizer_context_window: Positive = Field(
-        32_000, description="Context window in tokens of a summarizer that is not in the registry."
-    )
-    summarizer_calls_per_hour: int = Field(
-        1000,
-        ge=0,
-        description="Maximum summarizer calls per tenant and clock hour, over all processes.",
-    )
-    secret_masking: bool = Field(True, description="Mask secrets in texts for a summarizer.")
-    secret_patterns: Patterns | None = Field(
-        None,
-        description="JSON list of regular expressions (RE2) that match secrets; if a pattern has a"
-        " group, its first group is masked; unset: common formats of keys, tokens and passwords.",
-    )
+    default_model: str | None = None
+    """Model of conversations and agents that do not name one."""
+    rolling_window_seconds: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
+    """Maximum age of the messages that conversations show if neither they nor their agents set one;
+    0: no limit; unset: 86400 for conversations of agents, else no limit.
+    """
+    summarizer_model: str | None = None
+    """LiteLLM name of the model that summarizes; unset: built-in extractive summaries."""
+    summarizer_api_base: str | None = None
+    """Base URL of the summarizer's API."""
+    summarizer_api_key: Secret = None
+    """Key of the summarizer's API; unset: the provider's own variable."""
+    summarizer_timeout_seconds: Seconds = 60.0
+    """Timeout of one summarizer call."""
+    summarizer_deadline_seconds: Seconds = 300.0
+    """Time limit for all summarizer calls of one compaction, including retries."""
+    summarizer_fallback_models: Names = ()
+    """Models to try when the summarizer fails."""
+    summarizer_allowed_models: Names = ()
+    """Models that a policy may select as summarizer; unset: the summarizer and its fallbacks."""
+    summarizer_context_window: Positive = 32_000
+    """Context window in tokens of a summarizer that is not in the registry."""
+    summarizer_calls_per_hour: Count = 1000
+    """Maximum summarizer calls per tenant and clock hour, over all processes."""
+    secret_patterns: Patterns | None = None
+    """JSON list of regular expressions (RE2) that match secrets, which are masked in texts for a
+    summarizer; if a pattern has a group, its first group is masked; `[]` masks nothing; unset:
+    common formats of keys, tokens and passwords.
+    """
 
 
-GROUPS: tuple[type[BaseModel], ...] = (
+GROUPS: tuple[type[Group], ...] = (
     ServerSettings,
     DatabaseSettings,
     WorkerSettings,
@@ -341,7 +265,7 @@ class Environment(EnvSettingsSource):
         secrets = {
             name: _secret(name, file) for name, file in files.items() if file and name not in values
         }
-        return secrets | values | {"policy": policy_from_env(os.environ, DEFAULT_POLICY)}
+        return secrets | values | {"policy": policy_from_env(os.environ)}
 
 
 def secret_files() -> dict[str, str]:
@@ -374,9 +298,8 @@ class Settings(
         env_prefix=PREFIX, enable_decoding=False, frozen=True, hide_input_in_errors=True
     )
 
-    policy: Mapping[str, Any] = Field(
-        default_factory=dict, description="Default policy as a JSON object, see below."
-    )
+    policy: Mapping[str, Any] = Field(default_factory=dict)
+    """Default policy as a JSON object, see below."""
 
     @classmethod
     def settings_customise_sources(
@@ -399,8 +322,6 @@ class Settings(
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.pool_min_size > self.pool_max_size:
-            raise ValueError("CONTEXT_POOL_MIN_SIZE is greater than CONTEXT_POOL_MAX_SIZE")
         if self.database_pooler != "none" and self.worker and self.direct_database_url is None:
             raise ValueError(
                 "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
@@ -456,12 +377,11 @@ def _explain(error: Mapping[str, Any]) -> str:
 
 def description_of(name: str) -> str:
     """Return the description of a field of `Settings`."""
-    return Settings.model_fields[name].description or ""
+    return one_line(Settings.model_fields[name].description)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, such as misspelt ones."""
     known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
-    known |= set(secret_files().values())
-    known |= {leaf for leaf, _ in policy_variables(DEFAULT_POLICY)}
+    known |= {*secret_files().values(), *POLICY_VARIABLES}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

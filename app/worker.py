@@ -29,6 +29,8 @@ from app.work.job import Claim
 from app.work.leases import Leases
 from app.work.repository import listening
 
+BLOB_GC_SECONDS = 3600.0
+"""The interval at which unreferenced tool outputs are deleted."""
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
@@ -289,7 +291,7 @@ def worker_of(settings: Settings, parts: Parts) -> Worker:
         poll_seconds=settings.sweep_seconds,
         index_hidden=parts.search.index_hidden,
         collect_blobs=parts.blob_collector.collect_all,
-        collect_blobs_seconds=settings.blob_gc_seconds,
+        collect_blobs_seconds=BLOB_GC_SECONDS,
         delete_expired=parts.retention.delete_expired,
         delete_expired_conversations=parts.retention.delete_expired_conversations,
         measure=parts.telemetry.working,

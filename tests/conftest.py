@@ -450,7 +450,6 @@ def settings(database_url: str, pooled: Pooled) -> Settings:
         database_url=pooled(database_url),
         direct_database_url=database_url,
         database_pooler=POOLER,
-        pool_min_size=0,
         default_model="gpt-4o",
     )
 

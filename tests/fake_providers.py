@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.blobs.preview import AGENT_TOOL_NAMES, GREP
+from app.blobs.preview import GREP
+from app.policy.policy import AGENT_TOOL_NAMES
 from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
 from tests.judge import refusals
 

@@ -11,18 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.configuration import markdown
-from app.environment import SettingsError, missing, policy_from_env, policy_variables
-from app.policy.policy import DEFAULT_POLICY, effective
+from app.environment import SettingsError, missing
+from app.policy.environment import POLICY_VARIABLES, policy_from_env
+from app.policy.policy import effective, leaves
 from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {
-    "strategy": "sandwich",
-    "sandwich": {"preserve_top": 5, "compression_threshold": 0.7},
-    "compaction": {"auto": True, "model": None, "summary_directives": ()},
-    "budget": {"context_window": None, "max_output_tokens": 4096},
-}
 
 
 def test_defaults() -> None:
@@ -34,7 +29,6 @@ def test_defaults() -> None:
     assert settings.summarizer_model is None
     assert settings.summarizer_context_window == 32_000
     assert settings.max_body_bytes == 32 * 1024 * 1024
-    assert settings.max_batch == 1000
     assert not settings.allow_unauthenticated
     assert settings.policy == {}
 
@@ -54,7 +48,6 @@ def test_defaults() -> None:
         ("CONTEXT_DATABASE_URL", "postgresql://h/d", "database_url", "postgresql://h/d"),
         ("CONTEXT_SECRET_PATTERNS", r'["id-\\d+"]', "secret_patterns", (r"id-\d+",)),
         ("CONTEXT_SECRET_PATTERNS", "[]", "secret_patterns", ()),
-        ("CONTEXT_SECRET_MASKING", "false", "secret_masking", False),
     ],
 )
 def test_variable(name: str, text: str, field: str, value: object) -> None:
@@ -79,8 +72,6 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_SECRET_PATTERNS", '["(?=a)b"]'),
         ("CONTEXT_SECRET_PATTERNS", '["a*"]'),
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
-        ("CONTEXT_MAX_BATCH", "1001"),
-        ("CONTEXT_POOL_MIN_SIZE", "11"),
         ("CONTEXT_POLICY", "{"),
         ("CONTEXT_POLICY", "[]"),
         ("CONTEXT_POLICY", '{"sandwitch": {}}'),
@@ -138,15 +129,14 @@ def test_leaf_is_read_by_the_kind_of_its_default(
     name: str, text: str, expected: dict[str, Any]
 ) -> None:
     """A leaf's text becomes the kind of value its default has. [policy.inheritance]"""
-    assert policy_from_env({name: text}, LEAVES) == expected
+    assert policy_from_env({name: text}) == expected
 
 
 def test_every_policy_leaf_has_a_variable() -> None:
     """Each leaf of the policy has one variable, and no setting has the same."""
-    names = [name for name, _ in policy_variables(DEFAULT_POLICY)]
-    assert "CONTEXT_SANDWICH_PRESERVE_TOP" in names
-    assert len(set(names)) == len(names)
-    assert unknown_variables(dict.fromkeys(names, "")) == []
+    assert POLICY_VARIABLES["CONTEXT_SANDWICH_PRESERVE_TOP"] == ("sandwich", "preserve_top")
+    assert len(POLICY_VARIABLES) == len(list(leaves()))
+    assert unknown_variables(dict.fromkeys(POLICY_VARIABLES, "")) == []
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
@@ -176,7 +166,7 @@ def test_the_documentation_of_the_settings_is_current() -> None:
     """docs/configuration.md is what `make docs` writes."""
     page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == markdown()
-    assert all(f"| `{name}` |" in page for name, _ in policy_variables(DEFAULT_POLICY))
+    assert all(f"| `{name}` |" in page for name in POLICY_VARIABLES)
 
 
 def test_every_invalid_variable_is_named_without_its_value() -> None:

@@ -256,9 +256,12 @@ async def test_a_worker_deletes_expired_rows(
     assert "secret words" not in caplog.text
 
 
-async def test_the_settings_worker_collects_uploads(place: Place) -> None:
+async def test_the_settings_worker_collects_uploads(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An upload that no message refers to is gone once its time is over."""
-    given = Settings(database_url=place.url, blob_gc_seconds=0.05, blob_upload_ttl_seconds=0.05)
+    monkeypatch.setattr("app.worker.BLOB_GC_SECONDS", 0.05)
+    given = Settings(database_url=place.url, blob_upload_ttl_seconds=0.05)
     parts = Parts(given)
     conversation_id = await place.conversation()
 

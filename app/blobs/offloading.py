@@ -18,13 +18,12 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 from app.blobs.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
 from app.blobs.preview import (
-    AGENT_TOOL_NAMES,
     PreviewKind,
     ToolPreview,
     has_long_line,
@@ -43,7 +42,7 @@ from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats.inline_media import media_type_of
 from app.formats.message import File, FormatName, Image, Message, Part, Text
-from app.policy.policy import ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
 OPAQUE = "application/octet-stream"
 
@@ -117,7 +116,7 @@ def offload_result(
     if should_offload(size, policy):
         return _offload(raw_message, parts, format, policy, call)
     if _has_long_lines(parts, policy) and not is_object(raw_message, format):
-        truncating = replace(policy, view=ToolView.TRUNCATE)
+        truncating = policy.model_copy(update={"view": ToolView.TRUNCATE})
         offloaded = _offload(raw_message, parts, format, truncating, call)
         if len(json_text.dump_stored(offloaded.raw_message)) < len(
             json_text.dump_stored(raw_message)

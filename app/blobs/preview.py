@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
@@ -30,15 +30,9 @@ from app.blobs.blobs import (
     split_character,
 )
 from app.models.budget import Limits
-from app.policy.policy import ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
-READ_LINES = "tool_output_cache"
-GREP = "tool_output_cache_grep"
-READ_BYTES = "read_result"
-TOOL_SEARCH = "tool_search"
-COMPACT_CONTEXT = "compact_context"
-RECALL = "recall"
-AGENT_TOOL_NAMES = (READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL)
+READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL = AGENT_TOOL_NAMES
 """Agent tools, whose results are never offloaded [tool-output.own-tools-inline].
 
 The first three read the rest of a cut result.
@@ -83,7 +77,7 @@ def bounded_by_window(policy: ToolOutputPolicy, limits: Limits | None) -> ToolOu
         return policy
     share = int(limits.effective_window * WINDOW_SHARE * BYTES_PER_TOKEN)
     max_bytes = min(policy.max_message_bytes, max(MIN_BOUND_BYTES, share))
-    return replace(policy, max_message_bytes=max_bytes)
+    return policy.model_copy(update={"max_message_bytes": max_bytes})
 
 
 def should_offload(size_bytes: int, output: ToolOutputPolicy) -> bool:

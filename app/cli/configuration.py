@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
-from app.environment import policy_variables, variable
-from app.policy.policy import DEFAULT_POLICY
-from app.prompt.policy_schemas import PolicyPatch
-from app.settings import GROUPS, Settings, secret_files
+from app.environment import variable
+from app.policy.environment import POLICY_VARIABLES
+from app.policy.policy import DEFAULT_POLICY, Policy
+from app.settings import GROUPS, Settings, description_of, secret_files
 
 _HEAD = """\
 # Configuration
@@ -49,10 +51,8 @@ def markdown() -> str:
     for group in GROUPS:
         rows = [_setting_row(name, properties[name]) for name in group.model_fields]
         parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(header, rows)}")
-    schema = PolicyPatch.model_json_schema()
-    policy_rows = [
-        _policy_row(name, path, schema) for name, path in policy_variables(DEFAULT_POLICY)
-    ]
+    schema = Policy.model_json_schema()
+    policy_rows = [_policy_row(name, path, schema) for name, path in POLICY_VARIABLES.items()]
     parts.append(f"{_POLICY}\n{_table(('value', *header), policy_rows)}")
     return "\n".join(parts)
 
@@ -62,26 +62,18 @@ def _setting_row(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
     shown = _code(default) if default is not None and default != () else "unset"
     pattern = [_code(kind["pattern"]) for kind in _alternatives(schema, {}) if "pattern" in kind]
     bounds = _bounds(schema, {}) or ", ".join(pattern)
-    return (_code(variable(name)), _type(schema, {}), shown, bounds, schema["description"])
+    return (_code(variable(name)), _type(schema, {}), shown, bounds, description_of(name))
 
 
 def _policy_row(name: str, path: Sequence[str], root: Mapping[str, Any]) -> tuple[str, ...]:
     schema, definitions = root, root["$defs"]
-    default: Any = DEFAULT_POLICY
     for key in path:
-        (schema,) = [kind["properties"][key] for kind in _alternatives(schema, definitions)]
-        default = default[key]
+        (group,) = _alternatives(schema, definitions)
+        schema = group["properties"][key]
+    default: Any = reduce(getitem, path, DEFAULT_POLICY)
     shown = _code(default if isinstance(default, str) else json.dumps(default))
-    description = schema["description"]
-    setting_path = _code(".".join(path))
-    return (
-        setting_path,
-        _code(name),
-        _type(schema, definitions),
-        shown,
-        _bounds(schema, definitions),
-        description,
-    )
+    kind, bounds = _type(schema, definitions), _bounds(schema, definitions)
+    return (_code(".".join(path)), _code(name), kind, shown, bounds, schema["description"])
 
 
 def _alternatives(

@@ -43,10 +43,10 @@ class SettingOption(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the flag with the setting's description and default."""
-        from app.settings import Settings
+        from app.settings import Settings, description_of
 
         field = Settings.model_fields[self.setting]
-        self.help = field.description
+        self.help = description_of(self.setting)
         self.show_default = str(field.default) if field.default is not None else False
         return super().get_help_record(ctx)
 

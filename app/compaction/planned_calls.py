@@ -18,7 +18,7 @@ from typing import cast
 
 from app.conversations.compaction_results import PlannedCall, PromptMessage
 from app.conversations.ports import Tokenizer
-from app.formats.message import FormatName
+from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
 from app.models.tokens import count_payload_messages
 from app.policy.policy import SummaryInput
@@ -53,7 +53,7 @@ class CallNotes:
     def _note(self, call: ModelCall) -> Completion:
         self.count += 1
         prompt = "\n".join(message["content"] for message in call.messages)
-        tokens = count_payload_messages(FormatName.OPENAI_CHAT, call.messages, self.tokenizer.count)
+        tokens = count_payload_messages(LOG_FORMAT, call.messages, self.tokenizer.count)
         native = call.native
         if native is not None:
             tokens += native.prefix_tokens

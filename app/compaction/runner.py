@@ -38,13 +38,13 @@ from app.conversations.lookup import lock_conversation
 from app.conversations.observers import UNOBSERVED
 from app.conversations.plans import NoCompaction, tokens_of
 from app.conversations.ports import Observer
-from app.conversations.provider_compaction import provider_call
-from app.conversations.provider_items import NATIVE_FORMATS, UNAVAILABLE
+from app.conversations.provider_items import UNAVAILABLE, provider_call
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import exceeds_messages, resume_at_tokens
 from app.conversations.view import Span, Summary
 from app.conversations.views import kept_seqs, view_for_model, view_summary_tokens
 from app.conversations.windows.service import ActiveWindows
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.policy.policy import StrategyName
 from app.repositories import Database
@@ -111,7 +111,8 @@ class CompactionRunner:
         if epoch is not None:
             streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
         else:
-            streams = [(format, resolved.model or "") for format in NATIVE_FORMATS]
+            compacting = (it.name for it in PROVIDERS.values() if it.compacting_families)
+            streams = [(format, resolved.model or "") for format in compacting]
         items = [view_for_model(source.view, model, format).sent_item for format, model in streams]
         calls = (
             provider_call(*stream, item, request.instructions)

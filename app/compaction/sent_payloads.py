@@ -13,6 +13,7 @@ from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload, 
 from app.compaction.summariser import Summariser
 from app.conversations.epochs import BuildId, epoch_start_from, model_in
 from app.conversations.view import Span, spans_through
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.tokens import CountText, count_json, count_payload_messages
 from app.repositories import Database
@@ -20,7 +21,6 @@ from app.repositories import Database
 ReadBuild = Callable[[str, str, str], Awaitable[Mapping[str, Any]]]
 """Returns the payload of a tenant's conversation by a build's id; raises NotFound or Gone."""
 
-_ITEMS = {FormatName.OPENAI_RESPONSES: "input"}
 _COUNTED_AS_JSON = ("system", "tools")
 
 
@@ -78,6 +78,6 @@ def _parsed(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(format: FormatName, body: Mapping[str, Any], count: CountText) -> int:
-    messages = count_payload_messages(format, body[_ITEMS.get(format, "messages")], count)
+    messages = count_payload_messages(format, body[PROVIDERS[format].items_key], count)
     fields = (body[name] for name in _COUNTED_AS_JSON if name in body)
     return messages + sum(count_json(value, count) for value in fields)

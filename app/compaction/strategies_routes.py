@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import APIRouter
 
 from app.compaction.strategies import STRATEGIES
@@ -58,7 +56,7 @@ async def list_strategies() -> StrategyList:
         shown = Strategy.of(
             strategy,
             is_default=strategy.name is policy.strategy,
-            trigger=replace(policy, strategy=strategy.name).due_ratio,
+            trigger=Policy(strategy=strategy.name).due_ratio,
             preserve_top=top,
             preserve_bottom=bottom,
         )

@@ -43,7 +43,7 @@ from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
 from app.formats.message import FormatName, Message, Role, Text
 from app.models.model_calls import EXTRACTIVE
-from app.payload.assembler import placeholder_of
+from app.payload.shown_messages import placeholder_of
 from app.repositories import Database
 
 PAGE_MESSAGES = 500
@@ -408,7 +408,7 @@ def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
 
 async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:
     async with database.session() as session:
-        return await session.contexts.rows(conversation_id, page.start, page.end, as_chat=False)
+        return await session.contexts.rows(conversation_id, [page], as_chat=False)
 
 
 def _pages(spans: Sequence[Span]) -> list[Span]:

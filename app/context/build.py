@@ -17,7 +17,6 @@ it again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -173,11 +172,9 @@ class ContextService:
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
-        """Build once; few at once that have read long messages."""
-        deps = self._deps
-        loaded = await load(deps, attempt)
-        async with deps.long_builds if loaded.is_long else nullcontext():
-            state = await choose_view(deps, loaded)
+        deps = self._deps.for_one_build()
+        async with deps.long_build:
+            state = await choose_view(deps, await load(deps, attempt))
             if isinstance(state, Changed):
                 return state
             fitted = await fit(deps, state)
@@ -192,10 +189,10 @@ class ContextService:
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
     ) -> CompactResult | Changed | Overflow:
-        loaded = await load(self._deps, attempt)
-        async with self._deps.long_builds if loaded.is_long else nullcontext():
-            state = await choose_view(self._deps, loaded)
-            return state if isinstance(state, Changed) else await reduce(self._deps, state)
+        deps = self._deps.for_one_build()
+        async with deps.long_build:
+            state = await choose_view(deps, await load(deps, attempt))
+            return state if isinstance(state, Changed) else await reduce(deps, state)
 
 
 # --- read and settings ----------------------------------------------------------------------------

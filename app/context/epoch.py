@@ -22,8 +22,8 @@ from app.conversations.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.formats.message import FormatName
-from app.formats.reasoning_families import GEMINI, accepted_families, binds_reasoning
+from app.formats import PROVIDERS
+from app.formats.reasoning_families import GEMINI, binds_reasoning
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import digest
 
@@ -146,9 +146,10 @@ def _has_foreign(state: BuildState) -> bool:
     In the Chat format its fields name the family. Gemini and models that bind their reasoning
     refuse that of other models of their family too.
     """
-    family, format = state.resolved.accepted_reasoning(state.format)[:1], state.format
-    others = {accepted_families(model_in(it), format)[:1] for it in state.input.other_streams}
-    if format is FormatName.OPENAI_CHAT:
+    family = state.resolved.accepted_reasoning(state.format)[:1]
+    provider = PROVIDERS[state.format]
+    others = {provider.accepted_families(model_in(it))[:1] for it in state.input.other_streams}
+    if provider.names_family:
         others &= {family}
     is_strict = family == (GEMINI,) or binds_reasoning(state.resolved.model or "")
     return bool(others if is_strict else others - {family})
@@ -191,7 +192,7 @@ async def record(
     if build.is_new_epoch:
         async with deps.database.session() as session:
             is_added = await session.contexts.add_epoch(
-                attempt.conversation_id, epoch, choice.start.view, _texts_by_hash(state)
+                attempt.conversation_id, epoch, _texts_by_hash(state)
             )
         if not is_added:
             return state.changed()

@@ -52,7 +52,7 @@ from app.conversations.views import (
     with_omission_note,
     without_item,
 )
-from app.formats.message import FormatName
+from app.formats import PROVIDERS
 from app.models.budget import Pressure, pressure_status
 from app.policy.policy import CompactionMode, StrategyName
 
@@ -480,5 +480,5 @@ async def shorten_messages(
         state.attempt.conversation_id,
         max_tokens_by_seq,
         state.resolved,
-        as_chat=state.format is FormatName.OPENAI_CHAT,
+        as_chat=PROVIDERS[state.format].is_stored,
     )

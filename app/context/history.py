@@ -15,6 +15,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.view import View, spans_through
 from app.conversations.views import lasting_agent_tools
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.payload.assemblers import assembler_of
 from app.policy.policy import DynamicPosition
@@ -52,7 +53,7 @@ def _renders_alike(rendered: CachedPayload, view: View) -> bool:
     assembler = rendered.assembler
     if rendered.epoch_id or assembler.has_reasoning or assembler.drops_reasoning:
         return False
-    if assembler.format is not FormatName.OPENAI_CHAT:
+    if not assembler.provider.names_family:
         return False  # others may have reasoning that counts nothing
     other = replace(
         rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of
@@ -71,7 +72,8 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
             state.view,
             conversation.state.head_seq,
         )
-    rendered = await render_rows(state, rows)
+    await deps.long_build.hold(rows)
+    rendered = await in_thread_if(_are_long(rows), _render, state, rows)
     return await rendered.call(state.with_rendered, rendered)
 
 
@@ -79,22 +81,13 @@ async def read_rows(
     session: Repositories, conversation_id: str, format: FormatName, view: View, through_seq: int
 ) -> list[LogRow]:
     """Read the messages that a view shows up to a seq, for rendering in a format."""
-    rows: list[LogRow] = []
-    for span in spans_through(view.spans, through_seq):
-        rows += await session.contexts.rows(
-            conversation_id,
-            span.start,
-            span.end,
-            as_chat=format is FormatName.OPENAI_CHAT,
-            results_cleared_through=view.results_cleared_through,
-            uncleared_results=view.uncleared_results,
-        )
-    return rows
-
-
-async def render_rows(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
-    """Render all rows of the view."""
-    return await in_thread_if(_are_long(rows), _render, state, rows)
+    return await session.contexts.rows(
+        conversation_id,
+        spans_through(view.spans, through_seq),
+        as_chat=PROVIDERS[format].is_stored,
+        results_cleared_through=view.results_cleared_through,
+        uncleared_results=view.uncleared_results,
+    )
 
 
 def _render(state: BuildState, rows: Sequence[LogRow]) -> CachedPayload:
@@ -201,7 +194,7 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
         wanted = set(state.last_agent_tools)
     tools = state.resolved.agent_tools(wanted | state.notes.mentions)
     has_tools = bool(tools or state.resolved.tools)
-    if state.format is FormatName.ANTHROPIC and state.items.has_calls and not has_tools:
+    if PROVIDERS[state.format].needs_tools and state.items.has_calls and not has_tools:
         return (STUB_TOOL.name,)
     return tools
 

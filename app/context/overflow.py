@@ -18,7 +18,6 @@ from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
 from app.conversations.views import with_shortened, without_item
-from app.formats.message import FormatName
 from app.models.budget import Limits, Usage, measure
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
@@ -86,8 +85,8 @@ async def leave_out_media(
         state = await render_view(deps, state)
     assert state.rendered is not None
     assembler, index = state.rendered.assembler, verdict.item_index
-    # Only these formats have the system prompt apart from the items that the provider counts.
-    is_counted = index is not None and state.format in (FormatName.ANTHROPIC, FormatName.GEMINI)
+    # Elsewhere the system prompt is among the items that the provider counts.
+    is_counted = not assembler.provider.takes_system
     seq = assembler.seq_of(index) if index is not None and is_counted else None
     cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
     if cut is None:

@@ -8,23 +8,172 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
-from app.context.build_reads import EPOCH_FIELDS, LONG_TEXT, READ, ROWS
 from app.conversations.epoch import BuildInput, Epoch
 from app.conversations.epochs import requested_window
 from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
-from app.conversations.rows import epoch_from, log_rows_from, versions_of
-from app.conversations.view import Span, View, view_from
-from app.conversations.views import kept_seqs
+from app.conversations.rows import (
+    CONVERSATION_COLUMNS,
+    SETTINGS_JOINS,
+    STATE_COLUMNS,
+    epoch_from,
+    log_rows_from,
+    versions_of,
+)
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.conversations.view import Span, view_from
 from app.database.connections import Statement
+from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import fields_of, placeholders
-from app.formats.message import FormatName
+from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
+
+_LONG_BYTES = 4 * 2**20
+_EPOCH_FIELDS = (
+    "epoch",
+    "epoch_id",
+    "lane",
+    "format",
+    "window",
+    "reason",
+    "start_seq",
+    "view_version",
+    "frame",
+    "sections_hash",
+    "tools_hash",
+    "policy_hash",
+)
+
+
+def _epoch_columns(alias: str) -> str:
+    plain = ", ".join(
+        f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS if name != "frame"
+    )
+    # A caller that has the epoch in its payload cache has its start as well.
+    is_cached = f"{alias}.epoch_id = CAST(:cached_epoch_id AS uuid)"
+    return f"{plain}, CASE WHEN {is_cached} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
+
+
+# An aggregate copies a value several times: long messages, which have media, are read apart.
+# Of a cleared result only the `output` is read: its placeholder needs no more. An array per column
+# is decoded several times faster than a record per message. A chat build reads the rendered item,
+# except where that lacks media of results, labels or reasoning.
+_ROW_ARRAYS = f"""
+    array_agg(r.message_id ORDER BY r.seq) AS ids,
+    array_agg(r.seq ORDER BY r.seq) AS seqs,
+    array_agg(r.role ORDER BY r.seq) AS roles,
+    array_agg(r.tokens ORDER BY r.seq) AS row_tokens,
+    array_agg(r.reasoning_tokens ORDER BY r.seq) AS row_reasoning,
+    array_agg(r.call_ids ORDER BY r.seq) AS row_calls,
+    array_agg(r.has_media ORDER BY r.seq) AS row_media,
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
+            THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
+    array_agg(CASE WHEN r.role = 'tool' AND r.output IS NOT NULL
+            AND r.seq <= CAST(:trimmed_through AS bigint) AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
+            AND r.seq <> ALL (CAST(:untrimmed AS bigint[])) THEN ''
+        WHEN octet_length(r.body) > {_LONG_BYTES} THEN NULL
+        ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
+                AND r.reasoning_tokens = 0
+            THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
+        ORDER BY r.seq) AS bodies,
+    array_agg(r.output ORDER BY r.seq) AS outputs,
+    array_agg(r.joins ORDER BY r.seq) AS row_joins
+"""
+
+
+_PAYLOAD_STREAM = """CAST(:format AS text) || ':'
+    || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
+
+# Where a caller has the newest epoch in its payload cache, the messages since then are read, too.
+# They are ordered by the index. Without that, a plan made before there are statistics may use
+# another index, which costs the same while the table is small, and keep it while the table grows.
+READ = Statement(
+    f"""
+        SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
+            {_epoch_columns("e")}, {_epoch_columns("w")},
+            CASE WHEN cached.is_current THEN NULL ELSE k.view END AS view,
+            k.created_at AS compacted_at,
+            k.policy_strategy AS compaction_strategy,
+            ARRAY(
+                SELECT pin.seq FROM pins pin
+                WHERE pin.conversation_id = CAST(:conversation_id AS uuid)
+                ORDER BY pin.seq
+            ) AS pins,
+            CASE WHEN e.epoch IS NULL THEN ARRAY(
+                SELECT DISTINCT other.lane FROM epochs other
+                WHERE other.conversation_id = CAST(:conversation_id AS uuid)
+                    AND other.format = CAST(:format AS text)
+            ) ELSE '{{}}'::text[] END AS other_streams,
+            rows.*
+        FROM conversations c
+        JOIN heads h ON h.conversation_id = c.conversation_id
+        {SETTINGS_JOINS}
+        LEFT JOIN LATERAL (
+            SELECT * FROM compactions active
+            WHERE active.conversation_id = CAST(:conversation_id AS uuid)
+                AND active.compaction_id = h.compaction_id
+            LIMIT 1
+        ) k ON true
+        LEFT JOIN LATERAL (
+            SELECT * FROM epochs newest
+            WHERE newest.conversation_id = CAST(:conversation_id AS uuid)
+                AND newest.lane = {_PAYLOAD_STREAM}
+            ORDER BY newest.epoch DESC LIMIT 1
+        ) e ON true
+        LEFT JOIN LATERAL (
+            SELECT * FROM epochs same_window
+            WHERE same_window.conversation_id = CAST(:conversation_id AS uuid)
+                AND same_window.lane = {_PAYLOAD_STREAM}
+                AND same_window."window" = CAST(:window AS bigint)
+                AND e."window" <> CAST(:window AS bigint)
+            ORDER BY same_window.epoch DESC LIMIT 1
+        ) w ON true
+        CROSS JOIN LATERAL (
+            SELECT coalesce(w.epoch_id, e.epoch_id) = CAST(:cached_epoch_id AS uuid)
+                AND coalesce(w.view_version, e.view_version) = h.view_version AS is_current
+        ) cached
+        LEFT JOIN LATERAL (
+            SELECT {_ROW_ARRAYS}
+            FROM (
+                SELECT * FROM messages appended
+                WHERE appended.conversation_id = CAST(:conversation_id AS uuid)
+                    AND cached.is_current
+                    AND appended.seq > CAST(:cached_through AS bigint)
+                    AND appended.seq <= h.head_seq
+                ORDER BY appended.seq
+            ) r
+        ) rows ON true
+        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        """
+)
+
+ROWS = Statement(
+    f"""
+        SELECT {_ROW_ARRAYS}
+        FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[])) AS span (first, past)
+        CROSS JOIN LATERAL (
+            SELECT * FROM messages
+            WHERE conversation_id = CAST(:conversation_id AS uuid)
+                AND seq >= span.first AND seq < span.past
+            ORDER BY seq
+        ) r
+        """
+)
+
+LONG_TEXT = Statement(
+    """
+        SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT has_media
+                AND reasoning_tokens = 0
+            THEN coalesce(fragment, body) ELSE body END, 'UTF8') AS text
+        FROM messages
+        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
+        """
+)
 
 _EPOCH_COLUMNS = """
     conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq, view_version,
-    top_start, top_end, tail_start, kept, trimmed_through, frame, sections_hash, tools_hash,
-    policy_hash
+    frame, sections_hash, tools_hash, policy_hash
 """
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id,
 # and with a redaction.
@@ -85,7 +234,7 @@ TEXTS = Statement(
 
 FIND_EPOCH = Statement(
     f"""
-        SELECT {", ".join(f'e."{name}" AS e_{name}' for name in EPOCH_FIELDS)}
+        SELECT {", ".join(f'e."{name}" AS e_{name}' for name in _EPOCH_FIELDS)}
         FROM epochs e
         WHERE e.conversation_id = CAST(:conversation_id AS uuid)
             AND e.epoch_id = CAST(:epoch_id AS uuid)
@@ -109,8 +258,8 @@ class ContextRepository(CompactionQueries, PinQueries):
     ) -> BuildInput | None:
         """Return all a build needs, None for an unknown conversation.
 
-        The start of an epoch and the rows up to a seq that the caller has in its payload cache are
-        not read again, nor is the active summary, which that start contains.
+        Of an epoch in the caller's payload cache its start is not read again, nor the active
+        summary, which that contains; rows are read from the seq on that the cache lacks.
         """
         model = settings.model
         cached = self._settings_cache.get(tenant_id, conversation_id, model)
@@ -124,7 +273,9 @@ class ContextRepository(CompactionQueries, PinQueries):
             window=requested_window(settings),
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
-            as_chat=settings.format is FormatName.OPENAI_CHAT,
+            trimmed_through=0,
+            untrimmed=(),
+            as_chat=PROVIDERS[settings.format].is_stored,
             **versions_of(cached),
         )
         if row is None:
@@ -139,21 +290,19 @@ class ContextRepository(CompactionQueries, PinQueries):
             compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
-            has_rows=row["has_rows"],
-            rows=await self._rows(conversation_id, row, settings.format is FormatName.OPENAI_CHAT),
+            rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),
         )
 
     async def rows(
         self,
         conversation_id: str,
-        start: int,
-        end: int,
+        spans: Sequence[Span],
         *,
         as_chat: bool,
         results_cleared_through: int = 0,
         uncleared_results: Sequence[int] = (),
     ) -> list[LogRow]:
-        """Return the messages in `[start, end)` as a build or a summariser reads them.
+        """Return the messages in these spans as a build or a summariser reads them.
 
         Results up to `results_cleared_through` have no text, except the seqs in
         `uncleared_results`.
@@ -161,8 +310,8 @@ class ContextRepository(CompactionQueries, PinQueries):
         row = await self._session.first(
             ROWS,
             conversation_id=conversation_id,
-            start=start,
-            end=end,
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
             as_chat=as_chat,
             trimmed_through=results_cleared_through,
             untrimmed=uncleared_results,
@@ -184,23 +333,15 @@ class ContextRepository(CompactionQueries, PinQueries):
             item.text = found["text"]
         return rows
 
-    async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, view: View, texts: Mapping[str, str]
-    ) -> bool:
+    async def add_epoch(self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str]) -> bool:
         """Store an epoch.
 
         False when another build stored it first, the conversation is gone, or a message was
         redacted since.
         """
-        top_start, hidden = _bounds(view)
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
             "lane": epoch.payload_stream,
-            "top_start": top_start,
-            "top_end": hidden.start,
-            "tail_start": hidden.end,
-            "kept": kept_seqs(view),
-            "trimmed_through": view.results_cleared_through,
             "frame": epoch.start_json,
             "hashes": [*texts],
             "texts": [*texts.values()],
@@ -238,16 +379,3 @@ class ContextRepository(CompactionQueries, PinQueries):
         """Return the stored texts among these, by their hashes."""
         rows = await self._session.all(TEXTS, conversation_id=conversation_id, hashes=hashes)
         return {row["hash"]: row["body"] for row in rows}
-
-
-def _bounds(view: View) -> tuple[int, Span]:
-    """Return the first seq that an epoch shows, and the range hidden in it, empty without one.
-
-    Of an active window in several parts only the newest is stored. A build that needs the others,
-    which is rare, reads them.
-    """
-    if len(view.window) > 1:
-        start = view.spans[-1].start
-        return start, Span(start, start)
-    start = view.window[0].start
-    return start, view.hidden or Span(start, start)

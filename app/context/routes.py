@@ -18,6 +18,7 @@ from app.common.errors import (
     UnpairedToolResult,
     ValidationError,
 )
+from app.common.schema_errors import NAME_PATTERN
 from app.context.schemas import (
     BuiltContext,
     CallSettings,
@@ -39,7 +40,7 @@ from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
-from app.http.fields import MAX_TOKENS, NAME_PATTERN
+from app.http.fields import MAX_TOKENS
 from app.http.routing import WireRoute, direct
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings

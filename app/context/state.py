@@ -19,6 +19,7 @@ from app.context.payload_cache import CachedPayload, PayloadCache
 from app.conversations.compaction_results import CompactResult
 from app.conversations.epoch import BuildInput
 from app.conversations.epochs import epoch_start_from, requested_window
+from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer
 from app.conversations.provider_items import UNAVAILABLE
@@ -60,6 +61,31 @@ from app.prompt.resolved_settings import (
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from app.repositories import Database
 
+LONG_BUILD_BYTES = 8 * 2**20
+
+
+@dataclass(slots=True)
+class LongBuild:
+    """A build's place among the few at once that have read long messages.
+
+    Each takes many times the memory of these messages.
+    """
+
+    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
+    is_held: bool = False
+
+    async def hold(self, rows: Sequence[LogRow]) -> None:
+        """Wait for a place, if these messages are long, and keep it until the build ends."""
+        if not self.is_held and sum(len(row.text) for row in rows) > LONG_BUILD_BYTES:
+            await self.places.acquire()
+            self.is_held = True
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.is_held:
+            self.places.release()
+
 
 @dataclass(frozen=True, slots=True)
 class BuildDependencies:
@@ -74,8 +100,11 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
-    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
-    """Builds that have read long messages, of which each takes many times their memory."""
+    long_build: LongBuild = field(default_factory=LongBuild)
+
+    def for_one_build(self) -> BuildDependencies:
+        """Return the dependencies of one build."""
+        return replace(self, long_build=LongBuild(self.long_build.places))
 
 
 SUMMARY_AS_USER = "summary_role_user"

@@ -16,11 +16,22 @@ from typing import Any
 
 from app.common.errors import ValidationError
 from app.conversations.compaction_results import ContextState
-from app.policy.policy import SandwichPolicy
 
 STRATEGY = "sandwich"
 
 WireMessage = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The messages kept at both ends, and the share of the window that triggers.
+
+    A policy has more bounds.
+    """
+
+    preserve_top: int = 5
+    preserve_bottom: int = 5
+    compression_threshold: float = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,7 @@ def estimate_tokens(messages: Sequence[WireMessage]) -> int:
     return sum(_content_bytes(message.get("content")) // 4 for message in messages)
 
 
-def needs_compression(
-    messages: Sequence[WireMessage], max_context_tokens: int, policy: SandwichPolicy
-) -> bool:
+def needs_compression(messages: Sequence[WireMessage], max_context_tokens: int, ends: Ends) -> bool:
     """Whether the middle must be summarised (rule 2).
 
     Raises ValidationError for a limit that is not positive and for no messages.
@@ -61,42 +70,40 @@ def needs_compression(
     if max_context_tokens <= 0:
         raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
     require_messages(messages)
-    threshold = math.floor(max_context_tokens * policy.compression_threshold)
-    preserved = policy.preserve_top + policy.preserve_bottom
+    threshold = math.floor(max_context_tokens * ends.compression_threshold)
+    preserved = ends.preserve_top + ends.preserve_bottom
     return estimate_tokens(messages) > threshold and len(messages) > preserved
 
 
-def is_valid(state: ContextState, count: int, policy: SandwichPolicy) -> bool:
+def is_valid(state: ContextState, count: int, ends: Ends) -> bool:
     """Whether the state's summary covers exactly the middle of `count` messages (rule 3)."""
-    return state.summary_range == middle_range(count, policy)
+    return state.summary_range == middle_range(count, ends)
 
 
-def middle_range(count: int, policy: SandwichPolicy) -> tuple[int, int]:
+def middle_range(count: int, ends: Ends) -> tuple[int, int]:
     """Return the half-open range of messages between the preserved ends."""
-    return policy.preserve_top, count - policy.preserve_bottom
+    return ends.preserve_top, count - ends.preserve_bottom
 
 
 def plan_build(
     messages: Sequence[WireMessage],
     state: ContextState | None,
     max_context_tokens: int,
-    policy: SandwichPolicy,
+    ends: Ends,
 ) -> BuildPlan:
     """Return what a build must do; raises ValidationError as `needs_compression` does."""
-    if not needs_compression(messages, max_context_tokens, policy):
+    if not needs_compression(messages, max_context_tokens, ends):
         return ShowAll()
     count = len(messages)
-    if state is not None and state.strategy == STRATEGY and is_valid(state, count, policy):
+    if state is not None and state.strategy == STRATEGY and is_valid(state, count, ends):
         return ReuseSummary(state.summary)
-    start, end = middle_range(count, policy)
+    start, end = middle_range(count, ends)
     return CompressMiddle(start, end)
 
 
-def assemble(
-    messages: Sequence[WireMessage], summary: str, policy: SandwichPolicy
-) -> list[WireMessage]:
+def assemble(messages: Sequence[WireMessage], summary: str, ends: Ends) -> list[WireMessage]:
     """Return top, summary and bottom, the messages that stand for all of them."""
-    start, end = middle_range(len(messages), policy)
+    start, end = middle_range(len(messages), ends)
     note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
     return [*messages[:start], note, *messages[end:]]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
+from app.context.stateless import Ends
 from app.context.stateless_schemas import (
     Compression,
     StatelessBuild,
@@ -21,7 +22,6 @@ from app.conversations.compaction_results import ContextState
 from app.http.bodies import long_json, size_of_body
 from app.http.dependencies import services, tenant_of
 from app.http.routing import WireRoute
-from app.policy.policy import SandwichPolicy
 
 router = APIRouter(route_class=WireRoute, tags=["stateless"])
 
@@ -59,5 +59,5 @@ async def compress(request: Request, body: Compression) -> MessageSummary:
 
 
 def _request(body: StatelessMessages) -> StatelessRequest:
-    policy = SandwichPolicy(body.preserve_top, body.preserve_bottom, body.compression_threshold)
-    return StatelessRequest(body.messages, body.max_context_tokens, policy)
+    ends = Ends(body.preserve_top, body.preserve_bottom, body.compression_threshold)
+    return StatelessRequest(body.messages, body.max_context_tokens, ends)

@@ -29,7 +29,7 @@ from app.models.calibration import Calibration, estimate_of, safety_margin
 from app.models.estimates import bytes_4, chars_2_5, chars_4
 from app.models.limits import INEXACT_MARGIN
 from app.models.tokens import count_payload_messages, estimate_tool_defs_tokens
-from app.policy.policy import CounterName, SandwichPolicy
+from app.policy.policy import CounterName
 from app.repositories import Database
 
 SUMMARY_TOKENS = (64, 2048)
@@ -46,7 +46,7 @@ class StatelessRequest:
 
     messages: Sequence[Any]
     max_context_tokens: int
-    policy: SandwichPolicy
+    ends: stateless.Ends
     state: ContextState | None = None
     model: str | None = None
 
@@ -166,7 +166,7 @@ class StatelessService:
         return await asyncio.to_thread(
             lambda: CompressionCheck(
                 stateless.needs_compression(
-                    request.messages, request.max_context_tokens, request.policy
+                    request.messages, request.max_context_tokens, request.ends
                 ),
                 stateless.estimate_tokens(request.messages),
             )
@@ -185,13 +185,13 @@ class StatelessService:
             messages,
             request.state,
             request.max_context_tokens,
-            request.policy,
+            request.ends,
         )
         match plan:
             case stateless.ShowAll():
                 return _result(messages, summary_used=False)
             case stateless.ReuseSummary():
-                messages = stateless.assemble(messages, plan.summary, request.policy)
+                messages = stateless.assemble(messages, plan.summary, request.ends)
                 return _result(messages, summary_used=True)
             case stateless.CompressMiddle():
                 minimum, maximum = SUMMARY_TOKENS
@@ -201,7 +201,7 @@ class StatelessService:
                     tenant_id, await _parse_in_thread(messages, middle), request.model, max_tokens
                 )
                 state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
-                messages = stateless.assemble(messages, compressed.summary, request.policy)
+                messages = stateless.assemble(messages, compressed.summary, request.ends)
                 return _result(messages, summary_used=True, state=state)
 
     async def compress(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -10,7 +9,7 @@ from app.common.errors import ServiceUnavailable
 from app.compaction.reduction.truncation import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
-from app.context.history import can_extend, extended, render_rows
+from app.context.history import can_extend, extended, render_view
 from app.context.payload_cache import CachedPayload
 from app.context.state import Attempt, BuildDependencies, BuildState, Changed
 from app.conversations.epoch import BuildInput, Epoch
@@ -19,13 +18,14 @@ from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
-from app.conversations.view import ENDLESS, Span, View, spans_beside, spans_through, union
+from app.conversations.view import Span, View, spans_beside, spans_through, union
 from app.conversations.views import base_view, lacks_summary, view_for_model, with_omission_note
 from app.models.budget import Limits
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, ResolvedSettings, accepts_all_tools
 
-LONG_BUILD_BYTES = 8 * 2**20
+_MAX_UNKNOWN_TOKENS = 260_000
+"""How many tokens are rendered before it is known whether they fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,6 @@ class LoadedConversation:
     cached: CachedPayload | None
     cached_epoch_id: str
 
-    @property
-    def is_long(self) -> bool:
-        """Whether long messages were read."""
-        return sum(len(row.text) for row in self.input.rows) > LONG_BUILD_BYTES
-
 
 async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState | Changed:
     """Return the state to start from, rendered where the rows of its view are in memory."""
@@ -56,12 +51,13 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
     degraded: tuple[str, ...] = ()
     epoch_tools: PayloadTools | None = None
+    is_current = False
     if (
         last_epoch is not None
         and start is not None
         and _is_start_current(loaded, last_epoch, start)
     ):
-        view = start.view
+        is_current, view = True, start.view
         if last_epoch.tools_hash == resolved.tools_hash:
             epoch_tools = start.tools
         degraded = start.degraded
@@ -91,7 +87,7 @@ async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> Bu
     if view.provider_item is not None and view.sent_item is None:
         state = await show_newest_user(deps, state)
     state = await _choose_tools(deps, state, epoch_tools)
-    state = await _with_entries(deps, loaded, state)
+    state = await _with_history(deps, loaded, state, is_current=is_current)
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
         return _slide(state)
     return state
@@ -189,36 +185,27 @@ async def _choose_tools(
     return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
 
-async def _with_entries(
-    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState
+async def _with_history(
+    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState, *, is_current: bool
 ) -> BuildState:
-    """Add the entries of the view and, where its rows are in memory, the rendered history."""
-    build_input, view, last_epoch, cached = (
-        state.input,
-        state.view,
-        loaded.last_epoch,
-        loaded.cached,
-    )
+    """Render the history, by the payload cache or the log; only read entries of a long one.
+
+    One that is too long would be rendered in vain. That of the last epoch's view probably fits.
+    """
+    build_input, last_epoch, cached = state.input, loaded.last_epoch, loaded.cached
     # Only a payload of the same view is extended by the rows that were read.
     is_warm = (
         last_epoch is not None
         and loaded.cached_epoch_id == last_epoch.epoch_id
         and last_epoch.view_version == build_input.conversation.state.view_version
     )
-    if is_warm and cached is not None and cached.view == view and can_extend(cached, state):
+    if is_warm and cached is not None and cached.view == state.view and can_extend(cached, state):
+        await deps.long_build.hold(build_input.rows)
         cached = await extended(deps, state, cached, build_input.rows)
         return await cached.call(state.with_rendered, cached)
-    if (
-        build_input.has_rows
-        and not is_warm
-        and _covers(_spans_of_rows(build_input, last_epoch), view.spans)
-    ):
-        rows = [row for row in build_input.rows if view.shows(row.seq)]
-        # A row comes without its text where the view that it was read for clears the result.
-        if all(row.text or view.clears_result(row.seq) for row in rows):
-            rendered = await render_rows(state, rows)
-            return await rendered.call(state.with_rendered, rendered)
-    return replace(state, entries=await read_entries(deps, state, view))
+    if is_current or build_input.conversation.state.shown_tokens <= _MAX_UNKNOWN_TOKENS:
+        return await render_view(deps, state)
+    return replace(state, entries=await read_entries(deps, state, state.view))
 
 
 async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
@@ -241,23 +228,6 @@ async def show_newest_user(deps: BuildDependencies, state: BuildState) -> BuildS
     spans = union((*view.spans, Span(newest.seq, newest.seq + 1)))
     entries = sorted((*state.entries, newest), key=attrgetter("seq"))
     return replace(state, view=with_omission_note(replace(view, spans=spans)), entries=entries)
-
-
-def _spans_of_rows(build_input: BuildInput, last_epoch: Epoch | None) -> Sequence[Span]:
-    """Return the spans whose rows were read; the select READ follows the same rule."""
-    state = build_input.conversation.state
-    if last_epoch is not None and last_epoch.view_version == state.view_version:
-        view = epoch_start_from(last_epoch.start_json).view
-        return view.spans if len(view.window) == 1 else view.spans[-1:]
-    window = (Span(state.window.since, ENDLESS),)
-    return spans_beside(state.hidden_span, state.kept_seqs, window)
-
-
-def _covers(available: Sequence[Span], wanted: Sequence[Span]) -> bool:
-    return all(
-        any(part.start <= span.start and span.end <= part.end for part in available)
-        for span in wanted
-    )
 
 
 def _slide(state: BuildState) -> BuildState:

@@ -54,8 +54,8 @@ class BuildInput:
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
     the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
-    if this one has no epoch yet. `pins` are the pinned seqs. With `has_rows`, `rows` are the
-    visible messages that are not cached.
+    if this one has no epoch yet. `pins` are the pinned seqs. `rows` are the messages that came
+    since the cached payload of the newest epoch.
     """
 
     conversation: Conversation
@@ -66,5 +66,4 @@ class BuildInput:
     compacted_at: datetime | None
     other_streams: tuple[str, ...]
     pins: tuple[int, ...]
-    has_rows: bool
     rows: list[LogRow]

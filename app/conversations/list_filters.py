@@ -11,6 +11,7 @@ from fastapi import Depends, Query, Request
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
 from app.common.errors import Problem, ValidationError
+from app.common.schema_errors import pointer_to
 from app.common.sendable import is_sendable
 from app.conversations.listing_filters import (
     MAX_LABEL_KEY_CHARS,
@@ -22,7 +23,6 @@ from app.conversations.listing_filters import (
 )
 from app.http import cursors
 from app.http.fields import AgentId, ModelName
-from app.http.request_errors import pointer_to
 
 METADATA_FILTER: dict[str, Any] = {
     "type": "object",

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.conversations.view import ProviderItem
+from app.conversations.compaction_results import ProviderCall
+from app.conversations.view import ProviderItem, View
+from app.formats import PROVIDERS
 from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
 from app.formats.message import FormatName, Reasoning
-from app.formats.reasoning_families import ANTHROPIC, OPENAI, XAI, accepted_families
+from app.formats.reasoning_families import OPENAI
+from app.formats.requests import Compaction
+from app.models.budget import Limits
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy, StrategyName
 
 BYTES_PER_TOKEN: Final = 4
 UNAVAILABLE: Final = "provider_compaction_unavailable"
 """`degraded`: the strategy is `provider`, but the provider of the format has no compaction."""
-_FAMILIES: Final = {
-    FormatName.OPENAI_RESPONSES: ((), (OPENAI,), (XAI,)),
-    FormatName.ANTHROPIC: ((ANTHROPIC,),),
-}
-"""The families whose providers compact, by format; a name of no known family is taken for one."""
-
-
-NATIVE_FORMATS: Final = tuple(_FAMILIES)
-"""The formats whose providers compact."""
 
 
 def leaves_user_messages(format: FormatName, model: str) -> bool:
@@ -34,13 +29,14 @@ def leaves_user_messages(format: FormatName, model: str) -> bool:
 
     OpenAI's endpoint for compactions returns those beside it.
     """
-    is_openai = accepted_families(model, format)[:1] in ((), (OPENAI,))
-    return format is FormatName.OPENAI_RESPONSES and is_openai
+    provider = PROVIDERS[format]
+    return provider.keeps_user_messages and provider.accepted_families(model)[:1] in ((), (OPENAI,))
 
 
 def has_compaction(format: FormatName, model: str) -> bool:
     """Whether the provider of a model compacts what it is sent in a format."""
-    return accepted_families(model, format)[:1] in _FAMILIES.get(format, ())
+    provider = PROVIDERS[format]
+    return provider.accepted_families(model)[:1] in provider.compacting_families
 
 
 def asks_provider(policy: Policy, format: FormatName, model: str) -> bool:
@@ -57,3 +53,27 @@ def provider_item(
     text = readable_summary(part)
     tokens = count(text) if text else encrypted_bytes(part) // BYTES_PER_TOKEN
     return ProviderItem(seq, format, model, MESSAGE_OVERHEAD + tokens, is_requested(part))
+
+
+def provider_fields(
+    format: FormatName, view: View, limits: Limits, threshold_ratio: float, *, compacts: bool
+) -> Compaction:
+    """Return what a payload needs to be sent with its item, and to be compacted if it `compacts`.
+
+    The threshold is a share of the effective window.
+    """
+    item = view.sent_item
+    threshold = int(threshold_ratio * limits.effective_window)
+    requested = item.requested if item is not None else None
+    return PROVIDERS[format].compaction(threshold, requested, asks=compacts)
+
+
+def provider_call(
+    format: FormatName, model: str, item: ProviderItem | None, instructions: str | None
+) -> ProviderCall | None:
+    """Return the call with which the provider of a model compacts, None where it has none."""
+    if not has_compaction(format, model):
+        return None
+    requested = item.requested if item is not None else None
+    made = PROVIDERS[format].compaction_call(requested, instructions)
+    return ProviderCall(format, made.method, made.fields, dict(made.added), made.betas)

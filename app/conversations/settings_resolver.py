@@ -35,7 +35,6 @@ from app.policy.policy import (
     OnUnknownModel,
     Policy,
     ToolOutputPolicy,
-    as_json,
     effective,
 )
 from app.prompt.resolved_settings import (
@@ -259,7 +258,7 @@ class SettingsResolver:
             policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
         static = [asdict(section) for section in static_sections(sections)]
         lists = static, [tool.record() for tool in tools]
-        texts = [json_text.dumps(value) for value in (*lists, as_json(policy))]
+        texts = [json_text.dumps(value) for value in (*lists, policy.model_dump(mode="json"))]
         hashes = [*map(digest, texts)]
         resolved = ResolvedSettings(
             policy=policy,

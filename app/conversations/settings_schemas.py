@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, create_model
 
 from app.common import json_text
 from app.common.answers import AnyObject
@@ -14,9 +14,9 @@ from app.conversations.configurable_resources import Configured
 from app.conversations.conversation import Conversation
 from app.conversations.own_settings import OwnSettings, Patch
 from app.conversations.windows.rolling_window import WindowSource
+from app.environment import one_line
 from app.http.fields import Metadata, ModelName, RequestSchema, ResponseSchema
-from app.policy.policy import DEFAULT_POLICY
-from app.prompt.policy_schemas import EffectivePolicy, PolicyPatch, policy_settings
+from app.policy.policy import DEFAULT_POLICY, Group, Policy
 from app.prompt.section_schemas import (
     StoredSections,
     complete_sections,
@@ -37,6 +37,30 @@ EFFECTIVE_SETTINGS: dict[str, Any] = {
 """An example of the effective settings."""
 
 
+class _PolicyPatch(RequestSchema):
+    """The base of a change of the policy, whose own types say what is converted."""
+
+    model_config = ConfigDict(strict=False)
+
+
+def _patch_of(kind: type[Group]) -> Any:
+    """Return the schema of a change of these settings: none is required, null inherits again."""
+    members: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name not in kind.model_fields:
+            continue
+        is_group = isinstance(hint, type) and issubclass(hint, Group)
+        text = hint.__doc__ if is_group else one_line(kind.model_fields[name].description)
+        kind_of_value = _patch_of(hint) if is_group else hint
+        members[name] = (kind_of_value | None, Field(default=None, description=text))
+    name = f"{kind.__name__}Patch"
+    return create_model(name, __base__=_PolicyPatch, __doc__=kind.__doc__, **members)
+
+
+PolicyPatch: Any = _patch_of(Policy)
+"""Policy settings in a request."""
+
+
 class SettingsCreate(RequestSchema):
     """The settings of a new agent or conversation."""
 
@@ -55,7 +79,7 @@ class SettingsCreate(RequestSchema):
         return {
             "settings": OwnSettings(
                 model=self.model,
-                policy=policy_settings(self.policy) or {},
+                policy=self.policy.model_dump(exclude_unset=True) if self.policy else {},
                 sections=sections_to_store(self.sections),
                 tools=self.tools,
             ),
@@ -79,7 +103,7 @@ class SettingsPatch(RequestSchema):
         return Patch(
             fields=frozenset(self.model_fields_set),
             model=self.model,
-            policy=policy_settings(self.policy),
+            policy=self.policy and self.policy.model_dump(exclude_unset=True),
             metadata=self.metadata,
             **own,
         )
@@ -107,7 +131,7 @@ class EffectiveSettings(ResponseSchema):
 
     effective_model: str | None
     """The model after inheritance."""
-    policy: EffectivePolicy
+    policy: Policy
     """The effective policy: a value for every setting."""
     policy_overrides: AnyObject
     """Its own policy settings."""

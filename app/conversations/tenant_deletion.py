@@ -13,11 +13,8 @@ from collections.abc import Mapping
 from app.common.errors import NotFound
 from app.conversations.service import ConversationService
 from app.repositories import Database
+from app.tenancy.repository import DELETE
 
-_DELETED = (
-    *("snapshot_messages", "snapshots", "agent_versions", "agents", "models", "calibrations"),
-    *("creations", "tenant_usage", "tenants"),
-)
 _CONVERSATIONS_AT_ONCE = 100
 _ROWS_PER_DELETION = 1_000
 
@@ -33,21 +30,21 @@ class TenantDeletion:
         """Delete everything of a tenant; return the numbers of rows by table."""
         counts: Counter[str] = Counter()
         async with self._database.session() as session:
-            counts["revoked_keys"] = await session.tenant_data.revoke_keys(tenant_id)
+            counts["revoked_keys"] = await session.tenants.revoke_keys(tenant_id)
         while conversation_ids := await self._some_conversations(tenant_id):
             for conversation_id in conversation_ids:
                 try:
                     counts.update(await self._conversations.remove(tenant_id, conversation_id))
                 except NotFound:  # expired, or deleted meanwhile
                     await self._conversations.remove_expired(tenant_id, conversation_id)
-        for table in _DELETED:
+        for table in DELETE:
             deleted = _ROWS_PER_DELETION
             while deleted == _ROWS_PER_DELETION:
                 async with self._database.session() as session:
-                    deleted = await session.tenant_data.delete(table, tenant_id, _ROWS_PER_DELETION)
+                    deleted = await session.tenants.delete(table, tenant_id, _ROWS_PER_DELETION)
                 counts[table] += deleted
         return +counts
 
     async def _some_conversations(self, tenant_id: str) -> list[str]:
         async with self._database.session() as session:
-            return await session.tenant_data.conversations(tenant_id, _CONVERSATIONS_AT_ONCE)
+            return await session.tenants.conversations(tenant_id, _CONVERSATIONS_AT_ONCE)

@@ -29,8 +29,8 @@ from app.conversations.view import (
     spans_of,
     union,
 )
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
-from app.formats.reasoning_families import is_same_family
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy, SummaryRole
 from app.prompt.resolved_settings import ResolvedSettings
@@ -159,7 +159,9 @@ def view_for_model(view: View, model: str, format: FormatName) -> View:
     [compaction.provider-family]
     """
     item = view.provider_item
-    if item is None or (item.format is format and is_same_family(item.model, model, format)):
+    if item is None or (
+        item.format is format and PROVIDERS[format].is_same_family(item.model, model)
+    ):
         return view
     return with_omission_note(replace(view, provider_item=replace(item, is_sent=False)))
 

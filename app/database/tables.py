@@ -244,22 +244,6 @@ CREATE TABLE blobs (
 CREATE INDEX blobs_by_content ON blobs (conversation_id, content_id) WHERE collected_at IS NULL;
 CREATE INDEX blobs_unattached ON blobs (created_at) WHERE NOT attached AND collected_at IS NULL;
 
-CREATE TABLE blob_chunks (
-    conversation_id uuid,
-    content_id uuid,
-    number integer,
-    start bigint NOT NULL,
-    newlines bigint NOT NULL,
-    size integer NOT NULL,
-    data bytea,
-    object_start bigint,
-    object_size integer,
-    PRIMARY KEY (conversation_id, content_id, number)
-);
--- Chunks are compressed already.
-ALTER TABLE blob_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
-CREATE INDEX blob_chunks_by_line ON blob_chunks (conversation_id, content_id, newlines, number);
-
 -- The messages that refer to a blob.
 CREATE TABLE blob_uses (
     conversation_id uuid,
@@ -277,6 +261,22 @@ CREATE TABLE blob_uploads (
     PRIMARY KEY (conversation_id, content_id)
 );
 CREATE INDEX blob_uploads_by_time ON blob_uploads (begun_at);
+
+CREATE TABLE blob_chunks (
+    conversation_id uuid,
+    content_id uuid,
+    number integer,
+    start bigint NOT NULL,
+    newlines bigint NOT NULL,
+    size integer NOT NULL,
+    data bytea,
+    object_start bigint,
+    object_size integer,
+    PRIMARY KEY (conversation_id, content_id, number)
+);
+-- Chunks are compressed already.
+ALTER TABLE blob_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX blob_chunks_by_line ON blob_chunks (conversation_id, content_id, newlines, number);
 
 CREATE TABLE idempotency_keys (
     conversation_id uuid,
@@ -370,15 +370,10 @@ CREATE TABLE epochs (
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
-    top_start bigint NOT NULL,
-    top_end bigint NOT NULL,
-    tail_start bigint NOT NULL,
-    kept bigint[] NOT NULL DEFAULT '{}',
     frame text NOT NULL,
     sections_hash text NOT NULL,
     tools_hash text NOT NULL,
     policy_hash text NOT NULL,
-    trimmed_through bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, lane, epoch)
 );
@@ -570,8 +565,8 @@ TABLES: Mapping[str, Table] = {
 }
 
 _KINDS: dict[str, set[str]] = {}
-for _table in TABLES.values():
-    for _name, _kind in _table.columns.items():
+for _each in TABLES.values():
+    for _name, _kind in _each.columns.items():
         _KINDS.setdefault(_name, set()).add(_kind)
 TYPES: Mapping[str, str] = {
     **{name: kind for name, (kind, *others) in _KINDS.items() if not others},

@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app.formats import tool_calls
-from app.formats.message import (
-    Message,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    placeholder_for,
-)
+from app.formats.message import Message, Part, Reasoning, Role, Text, placeholder_for
 
 SYSTEM_LABEL = "[System]"
 """What precedes a system message where a format has none inside a conversation."""

@@ -1,7 +1,7 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
 `PROVIDERS` in the registry finds one by the name of its format. To add a provider, add a subclass
-there: of a provider whose format it speaks, or of one of the classes here and in `openai`.
+there: of a provider whose format it speaks, or of a class here, in `blocks` or in `openai`.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
    carry it, and `render`, whose result differs by format, writes it.
@@ -12,11 +12,11 @@ there: of a provider whose format it speaks, or of one of the classes here and i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from app.formats import adapting, base64_media, inline_media, labels, tool_calls
+from app.formats import adapting, labels, tool_calls
 from app.formats.hosted_tools import hosted_definition
 from app.formats.json_fields import Fields
 from app.formats.message import (
@@ -31,6 +31,8 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
+from app.formats.reasoning_families import accepted_families
+from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
 from app.formats.tool_calls import NO_IDS
 from app.formats.tools import ToolDefinition
 
@@ -38,27 +40,42 @@ Original = Message | Text | Image | File | ToolCall
 """What may have fields that are sent to the format it came in alone."""
 
 
-class AgentCall(NamedTuple):
-    """A call of a tool as a provider's client has it; `at` is the JSON pointer of its fields.
-
-    `arguments` are in the field `key`; an absent one is None. Only Gemini's calls may lack an `id`.
-    `is_search` is true for the call of a provider's own tool search, which has no name.
-    """
-
-    id: str | None
-    fields: Fields
-    key: str
-    is_search: bool = False
-
-
 class Provider(ABC):
     """One provider's format; an instance has no state."""
 
     name: FormatName
+    part_types: ClassVar[tuple[str, ...]] = ()
+    """The types of parts that only some formats have. Any other is accepted, and replayed here."""
     result_key: ClassVar[str] = "content"
     """The field of a result that holds its content."""
     family: ClassVar[str] = ""
     """The family whose reasoning a model of an unknown name takes."""
+    items_key: ClassVar[str] = "messages"
+    """The field of a request that holds the items of a payload."""
+    max_output_key: ClassVar[str] = ""
+    """The field of a request that bounds the answer."""
+    breakpoint: ClassVar[tuple[str, Mapping[str, str]] | None] = None
+    """The field that makes a block a cache breakpoint, and its value."""
+    caches_by_itself: ClassVar[bool] = True
+    """Whether the provider caches prefixes without any breakpoint."""
+    system_breakpoints: ClassVar[int] = 2
+    """Breakpoints in the system prompt: after static text, and after text that seldom changes."""
+    max_tools: ClassVar[int | None] = None
+    """How many tools a request may define."""
+    defers_tools: ClassVar[bool] = False
+    """Whether models of the provider may search its tools."""
+    needs_tools: ClassVar[bool] = False
+    """Whether a payload with calls has to define a tool."""
+    usage_shapes: ClassVar[tuple[str, ...]] = ("chat",)
+    """The shapes of the usage objects that the provider reports, its own first."""
+    compacting_families: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """The families whose provider compacts; a name of no known family is taken for one."""
+    keeps_user_messages: ClassVar[bool] = False
+    """Whether a compaction of its endpoint is answered with the user's messages beside it."""
+    litellm_call: ClassVar[str] = ""
+    """LiteLLM's function that sends a request in this format."""
+    litellm_providers: ClassVar[frozenset[str]] = frozenset()
+    """LiteLLM's names of the providers that are sent this format unchanged."""
     takes_system: ClassVar[bool] = True
     """Whether messages may have the system role, whatever the model."""
     sends_objects: ClassVar[bool] = False
@@ -69,6 +86,8 @@ class Provider(ABC):
     """Whether what is sent apart from a result has a message of its own."""
     makes_ids: ClassVar[bool] = False
     """Whether the provider makes the ids of messages: one that is too long is no id of ours."""
+    derives_ids: ClassVar[bool] = False
+    """Whether a call without an id has one by its position."""
     names_family: ClassVar[bool] = False
     """Whether reasoning names the family that made it, otherwise it is that of the provider."""
 
@@ -76,6 +95,15 @@ class Provider(ABC):
     def is_stored(self) -> bool:
         """Whether its payload items are stored with the messages of the log."""
         return self.name is LOG_FORMAT
+
+    def accepted_families(self, model: str) -> tuple[str, ...]:
+        """Return the families whose reasoning a model accepts."""
+        return accepted_families(model, self.family)
+
+    def is_same_family(self, model: str, other: str) -> bool:
+        """Whether two models read each other's encrypted items; unknown names have to be equal."""
+        family = self.accepted_families(model)[:1]
+        return model == other or (family != () and family == self.accepted_families(other)[:1])
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -114,7 +142,15 @@ class Provider(ABC):
         """Return a stored message whose `id` and `timestamp` can be replaced by those of a copy."""
         return raw
 
+    def unbound(self, message: Message) -> Message:
+        """Return a message as it is accepted without the compactions in it."""
+        return message
+
     # --- calls -----------------------------------------------------------------------------------
+
+    def call_id(self, call_id: str) -> str:
+        """Return an id that depends on the id of a call alone, and that the provider accepts."""
+        return tool_calls.sendable_id(call_id)
 
     @abstractmethod
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -228,6 +264,66 @@ class Provider(ABC):
     @abstractmethod
     def _function(self, tool: ToolDefinition) -> dict[str, Any]: ...
 
+    def deferred_to_wire(
+        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
+    ) -> list[dict[str, Any]]:
+        """Render tools of which some are deferred; `search` is the tool that finds them."""
+        return self.tools_to_wire([tool for tool in tools if tool.name not in deferred])
+
+    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+        """Return references to deferred tools as the content of a result, none where it is text."""
+        return []
+
+    def search_output(
+        self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
+    ) -> dict[str, Any]:
+        """Return the result of a call of the provider's own tool search."""
+        raise NotImplementedError(f"{self.name} has no tool search of its own")
+
+    # --- requests --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
+        """Render the system prompt, with breakpoints after the `marked` sections."""
+
+    @abstractmethod
+    def body(self, fields: RequestFields) -> dict[str, Any]:
+        """Return a request without its model."""
+
+    def marked(self, block: Mapping[str, Any], *, is_marked: bool = True) -> dict[str, Any]:
+        """Return a block with a cache breakpoint."""
+        mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}
+        return {**block, **mark}
+
+    @abstractmethod
+    def with_instruction(
+        self, body: Mapping[str, Any], instruction: str, max_tokens: int
+    ) -> dict[str, Any]:
+        """Return a request with an instruction of the user, for an answer of up to `max_tokens`."""
+
+    def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
+        """Return what a payload needs for the provider's own compaction.
+
+        `requested` is that of the item it begins with, None without one. It is compacted if it
+        `asks` for that.
+        """
+        return Compaction()
+
+    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
+        """Return the call with which the provider compacts a payload that begins with an item."""
+        raise NotImplementedError(f"{self.name} has no compaction")
+
+    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments with which LiteLLM sends a request unchanged."""
+        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
+
+    def answer(self, response: Any) -> Answer:
+        """Return what an answer to such a request says.
+
+        Raises AttributeError, LookupError or TypeError for one without the fields of its format.
+        """
+        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
+
     # --- tokens ----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -258,61 +354,3 @@ class Provider(ABC):
 def without(block: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return the fields that count of a block: those with other names that are not empty."""
     return {key: value for key, value in block.items() if value and key not in names}
-
-
-class BlockProvider(Provider):
-    """A format of user and assistant messages that are blocks.
-
-    A wire message of the user with k tool results is k tool messages and one message with the rest.
-    """
-
-    takes_system = False
-    sends_objects = True
-    blocks_key: ClassVar[str]
-    """The field of a message that holds its blocks."""
-    image_types: ClassVar[tuple[str, ...]]
-
-    @abstractmethod
-    def is_result(self, block: Mapping[str, Any]) -> bool:
-        """Whether a block is a tool result."""
-
-    def split(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Return the wire message to store for each neutral message that `parse` returns.
-
-        Each block is in one of them. The first keeps the unknown fields of the message.
-        """
-        content = raw.get(self.blocks_key)
-        blocks = content if isinstance(content, list) else []
-        groups = [[block] for block in blocks if self.is_result(block)]
-        rest = [block for block in blocks if not self.is_result(block)]
-        if not groups or (len(groups) == 1 and not rest):
-            return (dict(raw),)
-        groups += [rest] if rest else []
-        others = ({"role": "user", self.blocks_key: group} for group in groups[1:])
-        return (dict(raw) | {self.blocks_key: groups[0]}, *others)
-
-    def _parse_user(self, blocks: Sequence[Fields]) -> tuple[Message, ...]:
-        """Read results, then the rest, as they are sent [anthropic.results-first]."""
-        messages = self._parse_results([block for block in blocks if self.is_result(block.raw)])
-        rest = [block for block in blocks if not self.is_result(block.raw)]
-        if rest or not messages:
-            parts = tuple(self._parse_part(block, Role.USER) for block in rest)
-            messages.append(Message(Role.USER, parts))
-        return tuple(messages)
-
-    @abstractmethod
-    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]: ...
-
-    @abstractmethod
-    def _parse_part(self, block: Fields, role: Role) -> Part: ...
-
-    def _adapt_image(self, image: Image) -> Image | Text:
-        declared = self._image_type(image)
-        media_type = "image/jpeg" if declared == "image/jpg" else declared
-        is_sendable = image.data is not None or base64_media.is_web_url(image.url)
-        if media_type not in self.image_types or not is_sendable:
-            return labels.label_for(image)
-        return image if media_type == image.media_type else replace(image, media_type=media_type)
-
-    def _image_type(self, image: Image) -> str | None:
-        return inline_media.media_type_of(image)

@@ -7,35 +7,13 @@ provider unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from app.common.errors import Problem, ValidationError
 from app.formats.mcp_parts import is_mcp
 from app.formats.message import FormatName
+from app.formats.registry import PROVIDERS
 
-_CHAT, _RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
-_ANTHROPIC = FormatName.ANTHROPIC
-
-_OWNERS: Final[Mapping[str, tuple[FormatName, ...]]] = {
-    "text": (_CHAT, _ANTHROPIC),
-    "image_url": (_CHAT,),
-    "file": (_CHAT,),
-    "input_audio": (_CHAT, _RESPONSES),
-    "refusal": (_CHAT, _RESPONSES),
-    "input_text": (_RESPONSES,),
-    "output_text": (_RESPONSES,),
-    "input_image": (_RESPONSES,),
-    "input_file": (_RESPONSES,),
-    "reasoning": (_RESPONSES,),
-    "compaction": (_RESPONSES, _ANTHROPIC),
-    "image": (_ANTHROPIC,),
-    "document": (_ANTHROPIC,),
-    "tool_use": (_ANTHROPIC,),
-    "tool_result": (_ANTHROPIC,),
-    "server_tool_use": (_ANTHROPIC,),
-    "thinking": (_ANTHROPIC,),
-    "redacted_thinking": (_ANTHROPIC,),
-}
 _CONTENT_FIELDS = ("content", "parts", "output")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 """Types of OpenAI Responses items, each a message by itself."""
@@ -43,7 +21,7 @@ _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 def owners_of(kind: object, format: FormatName) -> tuple[FormatName, ...]:
     """Return the formats that have parts of this type; none if `format` may have them."""
-    owners = _OWNERS.get(kind, ()) if isinstance(kind, str) else ()
+    owners = tuple(item.name for item in PROVIDERS.values() if kind in item.part_types)
     return () if format in owners else owners
 
 
@@ -71,7 +49,7 @@ def with_format_hint(
 
 def _shape_of(raw: Mapping[str, Any]) -> FormatName | None:
     if raw.get("type") in _ITEMS:
-        return _RESPONSES
+        return FormatName.OPENAI_RESPONSES
     return FormatName.GEMINI if "parts" in raw and "content" not in raw else None
 
 

@@ -70,15 +70,23 @@ class Fields:
 
     def text(self, key: str) -> str:
         """Read a required string, which may be empty."""
-        return text_at(self.raw, key, self.at)
+        if key not in self.raw:
+            raise self.error(key, "is required")
+        value = self.raw[key]
+        if not isinstance(value, str):
+            raise self.error(key, f"must be a string, not {json_type(value)}")
+        return value
 
     def filled_text(self, key: str) -> str:
         """Read a required string that may not be empty."""
-        return filled_text_at(self.raw, key, self.at)
+        value = self.text(key)
+        if not value:
+            raise self.error(key, "must not be empty")
+        return value
 
     def optional_text(self, key: str) -> str | None:
         """Read a string that may be null or absent."""
-        return optional_text_at(self.raw, key, self.at)
+        return None if self.raw.get(key) is None else self.text(key)
 
     def expect_type(self, expected: str, default: str | None = None) -> None:
         """Raise for a `type` that is another one."""
@@ -104,29 +112,6 @@ class Fields:
         """
         block = without_nulls(self.json("type", *CACHE_MARKS, *known))
         return {"block": block, "format": format} if block else {}
-
-
-def text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
-    """Read a required string field, which may be empty."""
-    if key not in raw:
-        raise ValidationError.at(f"{pointer}/{key}", "is required")
-    value = raw[key]
-    if not isinstance(value, str):
-        raise ValidationError.at(f"{pointer}/{key}", f"must be a string, not {json_type(value)}")
-    return value
-
-
-def filled_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str:
-    """Read a required string field that may not be empty."""
-    value = text_at(raw, key, pointer)
-    if not value:
-        raise ValidationError.at(f"{pointer}/{key}", "must not be empty")
-    return value
-
-
-def optional_text_at(raw: Mapping[str, Any], key: str, pointer: str) -> str | None:
-    """Read a string field that may be null or absent."""
-    return None if raw.get(key) is None else text_at(raw, key, pointer)
 
 
 def without_nulls(raw: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:

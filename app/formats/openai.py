@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
+from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats import base64_media, inline_media, json_fields, labels
 from app.formats.base import Provider
 from app.formats.json_fields import Fields
 from app.formats.message import OPENAI_FORMATS, File, Image, Opaque, Part, Text
+from app.formats.requests import System
+
+MAX_TOOLS: Final = 128
+"""The most tools in a request."""
 
 
 class OpenAIProvider(Provider):
     """A format whose messages are items, with text as a string or as parts."""
 
+    breakpoint = ("prompt_cache_breakpoint", {"mode": "explicit"})
+    max_tools = MAX_TOOLS
     details: ClassVar[tuple[str, ...]]
     """The values of an image's `detail`."""
     has_file_urls: ClassVar[bool] = False
@@ -88,3 +95,20 @@ class OpenAIProvider(Provider):
     def is_uploaded(file: File) -> bool:
         """Whether a file has an id of OpenAI's, which is valid in both formats."""
         return file.file_id is not None and file.format in OPENAI_FORMATS
+
+    def with_instruction(
+        self, body: Mapping[str, Any], instruction: str, max_tokens: int
+    ) -> dict[str, Any]:
+        """Return a request with an instruction as the last item."""
+        items = [*body[self.items_key], {"role": "user", "content": self._said(instruction)}]
+        return {**body, self.items_key: items, self.max_output_key: max_tokens}
+
+    def _said(self, text: str) -> Any:
+        """Return a text as the content of a message."""
+        return text
+
+
+def system_messages(messages: Iterable[dict[str, Any]]) -> System:
+    """Return a system prompt that consists of items."""
+    items = tuple(map(json_text.dump_payload, messages))
+    return System(items, None, b",".join(items))

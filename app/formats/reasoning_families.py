@@ -9,8 +9,6 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from app.formats.message import FormatName
-
 ANTHROPIC: Final = "anthropic"
 GEMINI: Final = "gemini"
 OPENAI: Final = "openai"
@@ -45,17 +43,14 @@ _FIRST_BOUND: Final = (5, 1)
 
 
 @lru_cache(maxsize=1024)
-def accepted_families(model: str, format: FormatName) -> tuple[str, ...]:
-    """Return the families whose reasoning a model accepts in a format.
-
-    An unknown name in the format of a provider is treated as a model of that provider.
-    """
+def accepted_families(model: str, default: str) -> tuple[str, ...]:
+    """Return the families whose reasoning a model accepts; an unknown name has the default one."""
     name = model.lower()
     family = next((family for words, family in _FAMILIES if any(w in name for w in words)), "")
     if not family and _REASONING_MODEL.search(name):
         family = OPENAI
     if not family:
-        family = {FormatName.ANTHROPIC: ANTHROPIC, FormatName.GEMINI: GEMINI}.get(format, "")
+        family = default
     if name.startswith("openrouter/"):
         return (family, SEALED) if family else (SEALED,)
     if any(word in name for word in _DEMANDING) and not name.endswith("deepseek-chat"):
@@ -67,12 +62,3 @@ def binds_reasoning(model: str) -> bool:
     """Whether a model takes reasoning back only while nothing before it has changed."""
     found = _CLAUDE_VERSION.search(model.lower())
     return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST_BOUND
-
-
-def is_same_family(model: str, other: str, format: FormatName) -> bool:
-    """Whether two models of a format read each other's encrypted items.
-
-    Names of unknown models have to be equal.
-    """
-    family = accepted_families(model, format)[:1]
-    return model == other or (family != () and family == accepted_families(other, format)[:1])

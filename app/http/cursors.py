@@ -13,8 +13,9 @@ from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from app.common.errors import ValidationError
+from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
 from app.common.sendable import is_sendable
-from app.http.fields import AGENT_ID_PATTERN, MAX_SEQ, UUID_PATTERN
+from app.http.fields import MAX_SEQ
 from app.models.usage_totals import GroupBy
 
 _YEARS = range(2000, 9000)

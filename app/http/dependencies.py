@@ -11,6 +11,7 @@ from fastapi import Header, Path, Query, Request
 from app.common.errors import NotFound
 from app.common.pages import Bound
 from app.common.public_ids import MAX_CHARS, PATTERN
+from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.common.sendable import is_sendable
 from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
@@ -33,7 +34,7 @@ from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search.service import SearchService
 from app.conversations.search.tenant_service import TenantSearchService
 from app.conversations.service import ConversationService
-from app.http.fields import AGENT_ID, IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
+from app.http.fields import AGENT_ID
 from app.snapshots.exports_service import ExportService
 from app.snapshots.forks_service import ForkService
 from app.snapshots.imports_service import ImportService

@@ -22,6 +22,7 @@ from pydantic import (
 from typing_extensions import TypeAliasType
 
 from app.common import public_ids as own_ids
+from app.common.schema_errors import AGENT_ID_PATTERN, NAME_PATTERN, UUID_PATTERN
 from app.common.times import time_from
 from app.formats.message import FormatName
 from app.policy.policy import StrategyName
@@ -30,21 +31,6 @@ MAX_TOKENS = 1_000_000_000
 MAX_SEQ = 2**53 - 1  # the largest integer that every JSON parser keeps exact
 MAX_METADATA_BYTES = 65_536
 MAX_WINDOW_SECONDS = 1_000_000_000
-
-NAME_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
-AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]*$"
-UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-IDEMPOTENCY_KEY_PATTERN = r"^[\x21-\x7e]+$"
-MAX_IDEMPOTENCY_KEY_CHARS = 255
-PATTERNS = {
-    NAME_PATTERN: "must be one line of text, without control characters",
-    AGENT_ID_PATTERN: "must be letters, digits and ._:@=+-, with a letter or digit first",
-    UUID_PATTERN: "must be a UUID",
-    DAY_PATTERN: "must be a day such as 2026-11-23",
-    IDEMPOTENCY_KEY_PATTERN: f"must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} visible ASCII characters",
-}
-"""The error message of each pattern."""
 
 UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)

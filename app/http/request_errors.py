@@ -1,9 +1,7 @@
 """Request validation errors: pydantic's messages at JSON pointers into the request.
 
-1. A pointer holds only steps of the request. pydantic adds the name of each member of a union, and
-   one error for each: the messages of one place are joined.
-2. An answer names at most a hundred places. pydantic creates objects for all errors or for none:
-   a body with very many errors is validated again by the first items of its objects and lists.
+An answer names at most a hundred places. pydantic creates objects for all errors or for none: a
+body with very many errors is validated again by the first items of its objects and lists.
 """
 
 from __future__ import annotations
@@ -18,19 +16,15 @@ from pydantic import ValidationError as PydanticError
 from starlette.requests import Request
 
 from app.common.errors import Problem, ValidationError
+from app.common.schema_errors import in_body, pointer_to, problems_of
 from app.http.bodies import UnknownParameter
-from app.http.fields import PATTERNS
 
 _KEY = re.compile(r"\[.*\]\Z", re.DOTALL)
-_MUST = "must be "
-_SHOULD = re.compile(r"^\w+ should ")
 _MAX_PLACES = 100
 _MAX_ERRORS = 1_000
 """The number of errors whose objects pydantic creates within milliseconds."""
 _MAX_SAMPLED = 10_000
 """The number of values of a body that are validated again."""
-_MAX_STEP = 100
-"""Characters of a name in a pointer."""
 
 
 def validated(schema: TypeAdapter[Any], value: Any) -> Any:
@@ -40,8 +34,7 @@ def validated(schema: TypeAdapter[Any], value: Any) -> Any:
     except PydanticError as error:
         count = error.error_count()
         errors = _errors_of(error) if count <= _MAX_ERRORS else _sampled_errors(schema, value)
-        in_body = [{**each, "loc": ("body", *each["loc"])} for each in errors]
-        raise validation_error(in_body, value, count) from error
+        raise validation_error(in_body(errors), value, count) from error
 
 
 def _errors_of(error: PydanticError) -> list[Any]:
@@ -76,10 +69,7 @@ def validation_error(
 
     `count` is the number of errors where `errors` holds only some of them.
     """
-    messages: dict[str, list[str]] = {}
-    for error in errors[:_MAX_PLACES]:
-        messages.setdefault(pointer_to(_steps(error, body)), []).append(_message(error))
-    problems = tuple(Problem(pointer, _joined(details)) for pointer, details in messages.items())
+    problems = problems_of(errors[:_MAX_PLACES], body)
     return ValidationError(_summary(problems, count or len(errors)), problems=problems)
 
 
@@ -99,54 +89,6 @@ def refuse_unknown_query(request: Request, accepted: frozenset[str]) -> None:
     problems = tuple(Problem(pointer_to(("query", name)), detail) for name in unknown[:_MAX_PLACES])
     if problems:
         raise UnknownParameter(_summary(problems, len(unknown)), problems=problems)
-
-
-def pointer_to(steps: Sequence[int | str]) -> str:
-    """Return the JSON pointer with these steps, with long names truncated."""
-    return "".join(f"/{_shortened(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
-
-
-def _shortened(step: int | str) -> str:
-    text = str(step)
-    return f"{text[:_MAX_STEP]}…" if len(text) > _MAX_STEP else text
-
-
-def _steps(error: Mapping[str, Any], body: Any) -> list[int | str]:
-    """Return the steps to the place of an error (rule 1)."""
-    source, *location = error["loc"]
-    if source != "body":
-        return [source, *location]
-    steps: list[int | str] = []
-    value = body
-    for step in location:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            continue  # pydantic's name for a member of a union
-        steps.append(step)
-    if error["type"] == "missing" and location:
-        steps.append(location[-1])
-    return steps
-
-
-def _message(error: Mapping[str, Any]) -> str:
-    match error["type"]:
-        case "missing":
-            return "is required"
-        case "extra_forbidden":
-            return "is an unknown field"
-        case "string_pattern_mismatch":
-            pattern = error["ctx"]["pattern"]
-            return PATTERNS.get(pattern, f"must match {pattern}")
-        case "value_error":
-            return str(error["ctx"]["error"])
-    return _SHOULD.sub("must ", error["msg"])
-
-
-def _joined(messages: Sequence[str]) -> str:
-    """Return the messages for the members of a union as one (rule 1)."""
-    first, *others = dict.fromkeys(messages)
-    return " or ".join((first, *(other.removeprefix(_MUST) for other in others)))
 
 
 def _summary(problems: Sequence[Problem], count: int) -> str:

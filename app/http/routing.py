@@ -37,6 +37,7 @@ from app.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     Json,
@@ -49,7 +50,6 @@ from app.http.bodies import (
 )
 from app.http.conversation_ids import with_key
 from app.http.errors import answer_error, answer_unexpected, problems_of
-from app.http.fields import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.http.heavy_requests import SLOT_BYTES, drained, take_share
 from app.http.request_errors import refuse_unknown_query, validated, validation_error
 

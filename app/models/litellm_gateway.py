@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.formats.message import FormatName
+from app.formats.message import LOG_FORMAT, FormatName
 from app.models import native_calls
 from app.models.bounded_answers import bound, bounding
 from app.models.model_calls import Completion, ModelCall
@@ -227,35 +227,10 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     Raises AttributeError, LookupError, TypeError or ValidationError for one without the fields of
     its format, and ServiceUnavailable for a refusal.
     """
-    native_reason = None
-    match call.native.format if call.native is not None else FormatName.OPENAI_CHAT:
-        case FormatName.ANTHROPIC:
-            completion = native_calls.anthropic_completion(response)
-            native_reason = response["stop_reason"]
-        case FormatName.OPENAI_RESPONSES:
-            completion = native_calls.responses_completion(response.model_dump())
-        case _:
-            completion, native_reason = _chat_completion(response)
+    format = call.native.format if call.native is not None else LOG_FORMAT
+    completion, native_reason = native_calls.completion_of(response, format)
     if completion.finish_reason == "content_filter":
         raise _unavailable("refused", call.model)
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
     return completion
-
-
-def _chat_completion(response: Any) -> tuple[Completion, Any]:
-    """Return what an answer in LiteLLM's form says, and the finish reason of its provider."""
-    choice = response.choices[0]
-    message = choice.message
-    # LiteLLM has some fields of providers apart, and maps unknown finish reasons to `stop`.
-    extra = getattr(message, "provider_specific_fields", None) or {}
-    refusal = getattr(message, "refusal", None) or extra.get("refusal")
-    extra = getattr(choice, "provider_specific_fields", None) or {}
-    finish_reason = "content_filter" if refusal else str(choice.finish_reason or "stop")
-    has_tool_calls = bool(message.tool_calls)
-    completion = Completion(str(message.content or ""), finish_reason, 0, 0, has_tool_calls)
-    usage = getattr(response, "usage", None)
-    completion = native_calls.with_usage(
-        completion, usage.model_dump() if usage is not None else None, FormatName.OPENAI_CHAT
-    )
-    return completion, extra.get("native_finish_reason")

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.formats.reasoning_families import ANTHROPIC, GEMINI, OPENAI, accepted_families
+from app.formats.reasoning_families import ANTHROPIC, GEMINI, OPENAI
 
 _MB: Final = 1_000_000
 _LARGE_WINDOW: Final = 1_000_000
@@ -41,7 +42,7 @@ _HOSTS: Final = (("bedrock", 20 * _MB), ("vertex", 30 * _MB))
 
 def media_limits(model: str, format: FormatName, window: int | None) -> MediaLimits | None:
     """Return the limits of a model's family, None where they are unknown."""
-    limits = _BY_FAMILY.get(next(iter(accepted_families(model, format)), ""))
+    limits = _BY_FAMILY.get(next(iter(PROVIDERS[format].accepted_families(model)), ""))
     if limits is None or limits.many is None:
         return limits
     max_bytes = next((size for host, size in _HOSTS if host in model.lower()), limits.bytes)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.common.errors import ValidationError
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 
 MAX_REPORTED_TOKENS = 10**12
@@ -42,17 +43,10 @@ class UsageShape(StrEnum):
     @property
     def formats(self) -> tuple[FormatName, ...]:
         """The formats whose provider reports it; Bedrock's Converse serves all of them."""
-        return _FORMATS[self]
+        own = (name for name, provider in PROVIDERS.items() if self in provider.usage_shapes)
+        return tuple(sorted(own)) or tuple(FormatName)
 
 
-_FORMATS = {
-    UsageShape.CHAT: (FormatName.OPENAI_CHAT,),
-    UsageShape.RESPONSES: (FormatName.OPENAI_RESPONSES,),
-    UsageShape.ANTHROPIC: (FormatName.ANTHROPIC,),
-    UsageShape.GEMINI: (FormatName.GEMINI,),
-    UsageShape.PLAIN: (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES),
-    UsageShape.CONVERSE: tuple(FormatName),
-}
 _INPUT_NAMES = {
     "prompt_token_count": UsageShape.GEMINI,
     "promptTokenCount": UsageShape.GEMINI,
@@ -88,7 +82,8 @@ def _with_cache(names: Collection[str], format: FormatName | None) -> UsageShape
     """
     is_openai = "input_tokens_details" in names
     if any(name.startswith("cache_") for name in names) or "iterations" in names:
-        is_both = is_openai and format is not FormatName.ANTHROPIC
+        own = PROVIDERS[format].usage_shapes if format is not None else ()
+        is_both = is_openai and UsageShape.ANTHROPIC not in own
         return UsageShape.RESPONSES if is_both else UsageShape.ANTHROPIC
     return UsageShape.RESPONSES if is_openai or "total_tokens" in names else None
 
@@ -103,7 +98,7 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
         shape = usage_shape(raw, format)
     except ValidationError:
         # The reader's error names the missing field.
-        shape = next(shape for shape, formats in _FORMATS.items() if formats == (format,))
+        shape = UsageShape(PROVIDERS[format].usage_shapes[0])
     return _READERS[shape](raw)
 
 

@@ -25,109 +25,46 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from app.blobs.preview import AGENT_TOOL_NAMES, READ_LINES, placeholder
-from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
-from app.common import json_text
-from app.conversations.messages.row import JoinedRow, LogRow
-from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
-from app.conversations.text_shortening import shortened_preview
-from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.conversations.view import ProviderItem, ShortenedMessage, View
-from app.formats import PROVIDERS, compactions, labels
-from app.formats.base import Provider
-from app.formats.message import (
-    EMPTY_MESSAGE,
-    LOG_FORMAT,
-    NO_RESULT,
-    Message,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
-from app.formats.openai_chat.reasoning_conversion import convert_reasoning
-from app.formats.openai_chat.reasoning_fields import is_replayed
+from app.conversations.messages.row import LogRow
+from app.conversations.view import ProviderItem
+from app.formats import compactions
+from app.formats.message import Reasoning, Role
 from app.formats.openai_responses.items import CONFIGURATION, is_configuration
-from app.formats.reasoning_families import MISTRAL
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import sendable_id, short_id
-from app.models.tokens import (
-    CountText,
-    count_reasoning,
-    count_sealed,
-    count_visible,
-    counts_as_stored,
-    signed_parts,
-)
+from app.models.tokens import count_reasoning
+from app.payload.call_groups import CallGroups
 from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
+from app.payload.shown_messages import may_have_compaction
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
-ALL_TOOLS = frozenset(AGENT_TOOL_NAMES)
-NO_NAMES: frozenset[str] = frozenset()
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
-MAX_NOT_CARRIED = 16
-"""How many types of content a payload lists as not carried."""
 _CONFIGURATION = f'"{CONFIGURATION}"'.encode()
-_COMPACTION_TYPE = f'"{compactions.COMPACTION}"'.encode()
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
 
-def placeholder_of(row: LogRow, *, names_tool: bool = True) -> str:
-    """Return the placeholder of a cleared tool result."""
-    output = output_of(row)
-    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=names_tool)
-
-
-def output_of(row: LogRow) -> StoredOutput:
-    """Return how a row shows its tool result, whole by default."""
-    if (output := row.output) is not None:
-        return output
-    return inline_output(row.message())
-
-
 @dataclass(eq=False)
-class Assembler(ABC):
-    """Renders rows into the items of one payload, and counts their `tokens`.
-
-    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
-    name if it could.
-    `defined_tools` are the tools that the payload defines, `references` those of them that a search
-    result refers to. `opening` is the dynamic text before the history.
-    """
+class Assembler(CallGroups):
+    """Renders rows into the items of one payload, and counts their `tokens`."""
 
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
-    joins_answers: ClassVar[bool] = True
-    """Whether messages of one answer are joined, because results have to follow their calls."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
     ends_with_reasoning: ClassVar[bool] = False
     """Whether a message may end with reasoning behind something else."""
-    linked_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a call that its result has to have, too."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
-    provider: Provider
-    view: View
-    count: CountText
-    mentionable_tools: Collection[str] = ALL_TOOLS
-    opening: DynamicTexts = NO_DYNAMIC_TEXTS
-    defined_tools: Collection[str] = NO_NAMES
-    mentions: set[str] = field(default_factory=set, init=False)
-    references: set[str] = field(default_factory=set, init=False)
     opening_tokens: int = field(default=0, init=False)
     tokens: int = field(default=0, init=False)
     summary_tokens: int = field(default=0, init=False)
@@ -137,56 +74,20 @@ class Assembler(ABC):
     has_reasoning: bool = field(default=False, init=False)
     drops_reasoning: bool = field(default=False, init=False)
     """Whether a shown message has reasoning of the model's own family that is not replayed."""
-    sealed_tokens: int = field(default=0, init=False)
-    """Those of the tokens that are of reasoning and sealed text."""
-    costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
-    """The tokens of messages whose items cost another number than their stored count."""
-    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.format = self.provider.name
+        super().__post_init__()
         self._stable_items: list[bytes] = []
         self._hash = hashlib.sha256()
-        self._not_carried: dict[str, None] = {}
-        self._used_ids: set[str] = set()
-        self._open_calls: dict[str, str] = {}  # the id to send, by call id
-        self._answer: list[LogRow] = []  # the messages with these calls, not put yet
-        self._replaced_ids: dict[str, str] = {}  # of the calls in them
-        self._has_result = False  # whether one has come for these calls
-        self._late_results: dict[tuple[str, int], LogRow] = {}  # by id of the call and its seq
-        self._expected: dict[str, LogRow] = {}  # the late ones of the open calls
-        self._placed: set[int] = set()  # the late ones next to their calls
-        self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
-        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._summary_texts = self.view.summary_texts()
-        self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
-        self._has_first_message = False
         self._has_opening = False
         self._has_item = self.view.sent_item is None
         self._rows_before_item: list[LogRow] = []
         self._held: LogRow | None = None
         self._positions: list[BreakpointPosition] = []
         self._fixed_positions: list[BreakpointPosition] = []
-        # By row: its seq, and how many stable items, positions, fixed positions, tokens and sealed
-        # tokens there were then.
-        self._seqs: list[int] = []
+        # By row: how many stable items, positions, fixed positions, tokens and sealed tokens.
         self._counts: list[tuple[int, int, int, int, int]] = []
-        self._item_counts: list[int] = []  # how many items there were with the row
-
-    def expect(self, rows: Sequence[LogRow]) -> None:
-        """Take note of results that come late in these rows, which are added afterwards."""
-        called: dict[str, tuple[int, int]] = {}  # the seqs of the call and of its group
-        group_seq = 0
-        for row in rows:
-            if row.seq > self.view.late_through:
-                break
-            if row.role is not Role.TOOL:
-                group_seq = group_seq if row.joins else row.seq
-                called |= dict.fromkeys(row.call_ids, (row.seq, group_seq))
-                continue
-            seq, of_group = called.pop(row.call_ids[0], (0, group_seq))
-            if of_group != group_seq:
-                self._late_results[row.call_ids[0], seq] = row
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
@@ -259,27 +160,6 @@ class Assembler(ABC):
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
 
-    def _goes_on(self, row: LogRow) -> bool:
-        """Whether a message that belongs to the call group before can stand in it."""
-        repeats = not self._open_calls.keys().isdisjoint(row.call_ids)
-        is_next = self._has_result or row.role is Role.USER or repeats
-        return row.joins and not (self._open_calls and is_next)
-
-    def _add_tool_row(self, row: LogRow) -> None:
-        if row.call_ids[0] in self._open_calls:
-            self._put_answer()
-            self._has_result = True
-            self._add_result(row, self._open_calls.pop(row.call_ids[0]))
-        elif row.seq not in self._placed:
-            self._late_texts.append(row)
-            if not self._waits:
-                self._end_group()
-
-    @property
-    def _waits(self) -> bool:
-        """Whether results have to come before any text."""
-        return bool(self._open_calls)
-
     def _with_held(self, row: LogRow) -> LogRow:
         """Return a row with the reasoning that was held back before it (rule 9)."""
         held, self._held = self._held, None
@@ -293,7 +173,7 @@ class Assembler(ABC):
 
     def _hold_back(self, row: LogRow) -> bool:
         """Hold back reasoning at the end of a row (rule 9); return whether that is all of it."""
-        if not row.reasoning_tokens or row.call_ids or _may_have_compaction(row):
+        if not row.reasoning_tokens or row.call_ids or may_have_compaction(row):
             return False
         message = row.message()
         parts = message.parts
@@ -310,14 +190,14 @@ class Assembler(ABC):
         """Whether a row has nothing for this payload: a compaction, another format's settings."""
         if row.format is not self.format and _CONFIGURATION in row.text:
             return is_configuration(row.message())
-        if not _may_have_compaction(row):
+        if not may_have_compaction(row):
             return False
         rest = self._without_compactions(row)
         return rest is None or all(isinstance(part, Reasoning) for part in rest.parts)
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
-        has_item = _may_have_compaction(row) and compactions.last_compaction(row.message())
+        has_item = may_have_compaction(row) and compactions.last_compaction(row.message())
         if has_item:  # nothing shows what it stands for
             self._not_carried[compactions.COMPACTION] = None
         self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
@@ -336,7 +216,6 @@ class Assembler(ABC):
 
     @property
     def _item_count(self) -> int:
-        """How many items are complete: the stable ones, and those that wait for a result."""
         return self.stable_items
 
     def point_at(self, seq: int) -> StablePoint | None:
@@ -399,218 +278,6 @@ class Assembler(ABC):
         # Every payload of this view that has the last row before the summary has the summary too.
         self._record_point(self._seqs[-1] if self._seqs else 0)
 
-    def _end_group(self) -> None:
-        """End the last call group: what comes now does not belong to it."""
-        self._close_calls()
-
-    def _close_calls(self) -> None:
-        """Answer the open calls: by late results, or by the note that there is none."""
-        self._put_answer()
-        for call_id, wire_id in self._open_calls.items():
-            if (late := self._expected.get(call_id)) is not None:
-                self._placed.add(late.seq)
-                self._add_result(late, wire_id)
-            else:
-                self._put_result(wire_id)
-        self._open_calls.clear()
-        self._expected.clear()
-        self._has_result = False
-        self._finish_group()
-        if not self._waits:
-            rows, self._late_texts = self._late_texts, []
-            for row in rows:
-                self._put_late_text(row)
-
-    def _put_answer(self) -> None:
-        """Put the messages of the assistant with the open calls, as one."""
-        rows, self._answer = self._answer, []
-        if not rows:
-            return
-        self._put_row(rows[0] if len(rows) == 1 else JoinedRow(rows), self._replaced_ids)
-        self._replaced_ids = {}
-        for index in range(bisect_left(self._seqs, rows[0].seq), len(self._seqs)):
-            self._item_counts[index] = self._item_count
-
-    def _put_late_text(self, row: LogRow) -> None:
-        """Put a result as text of the user, where it came."""
-        if self._is_cleared(row):
-            shown = Message(Role.TOOL, (Text(self._placeholder(row)),))
-        else:
-            shown = self._message_with_media(row)
-        shown = replace(shown, tool_call_id=row.call_ids[0])
-        message = openai_chat.adapt(Message(Role.USER, labels.labelled_result(shown)))
-        tokens = count_visible(message, self.count)
-        text = json_text.dump_payload(openai_chat.render(message))
-        user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)
-        self._has_first_message = True
-        self._put_row(user, {})
-        self.costs_by_seq[row.seq] = tokens
-
-    def _is_cleared(self, row: LogRow) -> bool:
-        return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
-
-    def _placeholder(self, row: LogRow) -> str:
-        self.mentions.add(READ_LINES)
-        return placeholder_of(row, names_tool=READ_LINES in self.mentionable_tools)
-
-    def _is_rewritten(self, row: LogRow) -> bool:
-        """Whether a row is not shown as it is stored, and so counted again.
-
-        The names of tools leave its preview (rule 5), its text is shortened, or it loses what a
-        compaction item in it stands for (rule 8).
-        """
-        if row.seq in self._shortened_by_seq or self._has_sent_item(row):
-            return True
-        if self.view.cuts_media(row.seq) and may_have_media(row):
-            return True
-        output = row.output
-        if output is None or not output.mentions:
-            return False
-        self.mentions.update(output.mentions)
-        return any(name not in self.mentionable_tools for name in output.mentions)
-
-    def _message(self, row: LogRow) -> Message:
-        """Return a row's message as it is shown."""
-        if isinstance(row, JoinedRow):
-            messages = [self._message(each) for each in row.rows]
-            joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
-            joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
-            first = next((each for each in messages if each.block is not None), messages[0])
-            return replace(first, parts=tuple(joined))
-        message = self._message_with_media(row)
-        cut = self.view.media_cut
-        if cut is not None and row.seq <= cut.seq:
-            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
-            count = cut.count if row.seq == cut.seq else len(message.parts)
-            message = without_media(message, count, ref or message_ref(row.id, row.seq))
-        self.media += media_in(row.seq, message)
-        return message
-
-    def _message_with_media(self, row: LogRow) -> Message:
-        if (shortened := self._shortened_by_seq.get(row.seq)) is not None:
-            return self._shortened(row, shortened)
-        message = self._sent_message(row)
-        if self._has_sent_item(row):
-            return message
-        return _without_tool_names(message, output_of(row)) if self._is_rewritten(row) else message
-
-    def _has_sent_item(self, row: LogRow) -> bool:
-        item = self.view.sent_item
-        return item is not None and row.seq == item.seq
-
-    def _sent_message(self, row: LogRow) -> Message:
-        if not _may_have_compaction(row):
-            return row.message()
-        return self._without_compactions(row) or row.message()
-
-    def _without_compactions(self, row: LogRow) -> Message | None:
-        """Return a message without compactions, None where nothing else is in it (rule 8)."""
-        message = row.message()
-        if self._has_sent_item(row):
-            return compactions.after_compaction(message)
-        return compactions.without_compactions(self._unbound(row, message))
-
-    def _unbound(self, row: LogRow, message: Message) -> Message:
-        """Return a message as it is accepted without the compactions in it."""
-        return message
-
-    def _shortened(self, row: LogRow, shortened: ShortenedMessage) -> Message:
-        """Return a message with the middle of its texts left out (rule 5)."""
-        message, ref = self._sent_message(row), message_ref(row.id, row.seq)
-        preview = shortened_preview(message, shortened, ref)
-        self.mentions.update(preview.mentions)
-        if all(name in self.mentionable_tools for name in preview.mentions):
-            return preview.message
-        return shortened_preview(message, shortened, ref, named=False).message
-
-    def _with_converted_reasoning(self, row: LogRow, message: Message) -> Message:
-        """Return a message with reasoning that came in the Chat format in this format's form."""
-        if not (row.reasoning_tokens and PROVIDERS[row.format].names_family):
-            return message
-        accepts = self.view.reasoning_of if row.seq > self.view.reasoning_after else ()
-        return convert_reasoning(message, self.format, accepts)
-
-    def _is_own_reasoning(self, row: LogRow) -> bool:
-        """Whether the model would take the reasoning of a message."""
-        message = row.message()
-        if row.format is self.format and not self.provider.names_family:
-            return any(part.format is self.format for part in signed_parts(message))
-        return is_replayed(message, self.view.reasoning_of)
-
-    def _visible_tokens(
-        self, row: LogRow, message: Message, shown: Message, *, is_changed: bool
-    ) -> int:
-        """Return the tokens of a row without reasoning: the stored count where that still holds.
-
-        `message` is sent as `shown`; with `is_changed` it is not the stored one.
-        """
-        is_same = not (is_changed or row.has_media or self._is_rewritten(row))
-        if is_same and counts_as_stored(message, shown, self.format):
-            return row.tokens
-        return count_visible(shown, self.count, self.format)
-
-    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
-        """Record what the items of a row cost, and return it."""
-        self.sealed_tokens += reasoning
-        tokens = visible + reasoning
-        if tokens != row.tokens:
-            others = row.rows[1:] if isinstance(row, JoinedRow) else ()
-            self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
-        return tokens
-
-    def _record_content(self, shown: Message) -> None:
-        """Count the sealed text of a shown message, and collect the types that labels stand for."""
-        self.sealed_tokens += count_sealed(shown, self.format, self.count)
-        for part in shown.parts:
-            if isinstance(part, Text) and part.stands_for and part.format is not self.format:
-                for kind in part.stands_for:
-                    if len(self._not_carried) < MAX_NOT_CARRIED:
-                        self._not_carried[kind] = None
-
-    def _add_message(self, row: LogRow) -> None:
-        for call_id in row.call_ids:
-            wire_id = self._unique_id(call_id)
-            self._open_calls[call_id] = wire_id
-            self._replaced_ids |= replaced_id(call_id, wire_id)
-            if (late := self._late_results.get((call_id, row.seq))) is not None:
-                self._expected[call_id] = late
-        self._answer.append(row)
-        if not (self.joins_answers and self._open_calls):
-            self._put_answer()
-
-    def _unique_id(self, call_id: str) -> str:
-        """Return the id to send: valid, unique in the payload, the original where possible."""
-        form = short_id if MISTRAL in self.view.reasoning_of else sendable_id
-        wire_id, number = form(call_id), 1
-        while wire_id in self._used_ids:
-            number += 1
-            wire_id = form(f"{call_id}\0{number}")
-        self._used_ids.add(wire_id)
-        return wire_id
-
-    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
-        """Remember the fields of a rendered call that its result has to have."""
-        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
-            self._linked[call_id] = fields
-
-    def _with_linked(self, message: Message) -> Message:
-        """Return an adapted result with the fields of its call."""
-        linked = self._linked.get(message.tool_call_id or "")
-        if linked is None:
-            return message
-        own = message.block if message.format is self.format else None
-        return replace(message, block={**linked, **(own or {})}, format=self.format)
-
-    def _add_result(self, row: LogRow, wire_id: str) -> None:
-        if self._is_cleared(row):
-            self._put_result(wire_id, self._placeholder(row))
-        else:
-            self._put_row(row, replaced_id(row.call_ids[0], wire_id))
-
-    @abstractmethod
-    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        """Add a row; `ids` replaces call ids."""
-
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         """Add a provider's compaction item, which only some formats have."""
         raise NotImplementedError(f"{self.format} has no compaction items")
@@ -618,13 +285,6 @@ class Assembler(ABC):
     @abstractmethod
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         """Add a text of the service, as the system's or the user's."""
-
-    @abstractmethod
-    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
-        """Answer a call with a text, by default with the note that it has no result."""
-
-    def _finish_group(self) -> None:  # noqa: B027  # most formats need nothing
-        """Add what follows all results of a call group."""
 
     def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items of the rows so far, open calls closed, and a tail.
@@ -657,34 +317,3 @@ class Assembler(ABC):
     @abstractmethod
     def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
         """Return all items and their tokens, how many are the tail's, and the tokens of it."""
-
-
-def may_have_media(row: LogRow) -> bool:
-    """Whether media may be in a row, by the words in its text."""
-    return any(word in row.text for word in MEDIA_WORDS)
-
-
-def _may_have_compaction(row: LogRow) -> bool:
-    return (
-        row.role is Role.ASSISTANT
-        and row.format in compactions.CONTENT_KEYS
-        and _COMPACTION_TYPE in row.text
-    )
-
-
-def replaced_id(call_id: str, wire_id: str) -> dict[str, str]:
-    """Map a call's id, as in the log and as in its chat item, to another id to send."""
-    if wire_id == call_id:
-        return {}
-    return {call_id: wire_id, sendable_id(call_id): wire_id}
-
-
-def _without_tool_names(message: Message, output: StoredOutput) -> Message:
-    """Return a truncated result whose note, at the end of its last text, names no tool."""
-    parts: list[Part] = list(message.parts)
-    for index in reversed(range(len(parts))):
-        part = parts[index]
-        if isinstance(part, Text):
-            parts[index] = Text(without_tool_names(part.text, output))
-            break
-    return replace(message, parts=tuple(parts))

@@ -6,6 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from app.common import json_text
+from app.formats.base import Provider
+
 
 class BreakpointPosition(NamedTuple):
     """Where a cache breakpoint may be: an item, a byte in it, and the tokens up to there."""
@@ -48,6 +51,11 @@ class PayloadItems:
     opening_tokens: int = 0
     tail_tokens: int = 0
     not_carried: tuple[str, ...] = ()
+
+
+def breakpoint_json(provider: Provider) -> bytes:
+    """Return the JSON that makes a block a breakpoint."""
+    return b"," + json_text.dump_payload(provider.marked({}))[1:-1]
 
 
 class MisplacedBreakpoint(ValueError):

@@ -1,6 +1,7 @@
 """The policy: the settings of a conversation, as one nested value.
 
-1. Every setting has a default here. GET returns the effective value of each.
+1. Every setting has its type, bounds, text and default here. What a request may change, what GET
+   answers, the environment variables and docs/configuration.md are made from it.
 2. The policies of service, agent and conversation are merged in this order, setting by setting:
    the later one overrides. Lists are replaced as a whole.
 3. An absent setting is inherited. `null` is a value only where the default is null; in a PATCH it
@@ -10,13 +11,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from app.common.errors import Problem, ValidationError
-from app.common.json_values import build
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic import ValidationError as PydanticError
+from typing_extensions import TypeAliasType
+
+from app.common.errors import ValidationError
+from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
+from app.environment import one_line
 
 
 class StrategyName(StrEnum):
@@ -106,8 +119,6 @@ class StatusPreamble(StrEnum):
     NONE = "none"
 
 
-Auto = Literal["auto"]
-"""The service computes the value."""
 AGENT_TOOL_NAMES = (
     "tool_output_cache",
     "tool_output_cache_grep",
@@ -117,116 +128,247 @@ AGENT_TOOL_NAMES = (
     "recall",
 )
 """The names of the agent tools: the tools that the service offers to an LLM."""
-AgentToolChoice = Literal["auto", "none"]
-"""Which agent tools are added to a payload; a list of names is the third choice."""
+
+MAX_CONTEXT_WINDOW = 10**9
+"""The maximum of a context window; a larger one is a mistake in the request."""
+
+MAX_PREVIEW_BYTES = 1_000_000
+"""The maximum size of a preview and of a slice that is read, which bounds memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandwichPolicy:
-    """Messages kept verbatim at both ends, and the share of the window that triggers."""
-
-    preserve_top: int = 5
-    preserve_bottom: int = 5
-    compression_threshold: float = 0.75
+def _tool_name(name: str) -> str:
+    if name not in AGENT_TOOL_NAMES:
+        raise ValueError(f"must be one of {', '.join(AGENT_TOOL_NAMES)}")
+    return name
 
 
-@dataclass(frozen=True, slots=True)
-class SlidingWindowPolicy:
-    """The number of newest messages that are kept."""
-
-    keep_last_n: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSummaryPolicy:
-    """The messages per summary of the tree, and the levels of the tree."""
-
-    chunk_size: int = 20
-    levels: int = 3
+def _once(steps: tuple[ChainStep, ...]) -> tuple[ChainStep, ...]:
+    if len(set(steps)) < len(steps):
+        raise ValueError("must not repeat a step")
+    return steps
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPolicy:
-    """When and how summaries are made; ratios are relative to the effective window."""
+Flag = Annotated[bool, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_CONTEXT_WINDOW)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=MAX_CONTEXT_WINDOW)]
+PreviewSize = Annotated[int, Field(strict=True, ge=1, le=MAX_PREVIEW_BYTES)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+Text = Annotated[str, Field(strict=True, max_length=32_000)]
+Texts = Annotated[tuple[Text, ...], Field(max_length=100)]
+Auto = Literal["auto"]
+"""The service computes the value."""
+AddedTools = TypeAliasType(
+    "AddedTools",
+    Annotated[
+        Literal["auto", "none"],
+        Field(description="Which of the service's tools a payload has."),
+    ],
+)
+AgentToolName = Annotated[
+    str,
+    Field(strict=True, json_schema_extra={"pattern": f"^({'|'.join(AGENT_TOOL_NAMES)})$"}),
+    AfterValidator(_tool_name),
+]
+"""Its schema has a pattern: an enumeration would narrow the types of generated clients."""
 
-    enabled: bool = True
-    auto: bool = True
-    threshold_ratio: float = 0.8
-    model: str | None = None
+
+def _as_published(schema: dict[str, Any]) -> None:
+    """Remove line ends, and defaults: a setting without a value is inherited."""
+    for setting in schema["properties"].values():
+        setting.pop("default", None)
+        if "description" in setting:
+            setting["description"] = one_line(setting["description"])
+
+
+class Group(BaseModel):
+    """Settings that belong together. A text below a setting describes it to callers."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra=_as_published,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+class SandwichPolicy(Group):
+    """Settings of the strategy `sandwich`."""
+
+    preserve_top: Count = 5
+    """Messages kept verbatim at the start."""
+    preserve_bottom: Positive = 5
+    """Messages kept verbatim at the end."""
+    compression_threshold: Share = 0.75
+    """Share of the effective window at which a summary is due."""
+
+
+class SlidingWindowPolicy(Group):
+    """Settings of the strategy `sliding_window`."""
+
+    keep_last_n: Positive = 20
+    """Number of the newest messages in a payload."""
+
+
+class TreeSummaryPolicy(Group):
+    """Settings of the strategy `tree_summary`."""
+
+    chunk_size: Annotated[int, Field(strict=True, ge=2, le=MAX_CONTEXT_WINDOW)] = 20
+    """Approximate number of messages in one summary."""
+    levels: Annotated[int, Field(strict=True, ge=1, le=10)] = 3
+    """Maximum levels of summaries: 1 means that summaries are not summarised again."""
+
+
+class CompactionPolicy(Group):
+    """When and how summaries are made."""
+
+    enabled: Flag = True
+    """false: never compact; a build that exceeds the context window is refused."""
+    auto: Flag = True
+    """false: compact only on request, or if the context window would overflow."""
+    threshold_ratio: Share = 0.8
+    """Share of the effective window at which `retain_summary`, `tree_summary` and `chain` are due.
+    """
+    model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
+    """Model that writes summaries; `extractive` is built in and calls no model."""
     summary_template: SummaryTemplate = SummaryTemplate.SECTIONS
+    """Built-in prompt for summaries by a model: `sections` asks for requests, decisions, state,
+    files, errors, values, evidence and next step below headings, `brief` for a dense text.
+    """
     summary_input: SummaryInput = SummaryInput.TRANSCRIPT
-    summary_prompt: str | None = None
-    summary_directives: tuple[str, ...] = ()
-    retain_prompt: str | None = None
-    retain_directives: tuple[str, ...] = ()
-    retain_last_turns: int = 1
+    """What a model reads: `transcript` is a text made for the summary; `prefix` is the newest
+    payload with one instruction, sent to the payload's model, which has it in its cache.
+    """
+    summary_prompt: Text | None = None
+    """Prompt for summaries, instead of the built-in one."""
+    summary_directives: Texts = ()
+    """Additional instructions, added to the prompt as bullets."""
+    retain_prompt: Text | None = None
+    """Prompt for a text that is kept verbatim beside the summary; null uses only the directives."""
+    retain_directives: Texts = ()
+    """Additional instructions for that text, added to its prompt as bullets."""
+    retain_last_turns: Count = 1
+    """Number of turns that `retain_summary` keeps verbatim at the end."""
     mode: CompactionMode = CompactionMode.BACKGROUND
-    target: float = 0.45
-    min_gain: float = 0.1
-    max_messages: int | None = None
+    """`background`: after the turn, once due; `inline`: only during a build that needs it."""
+    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
+    """Share of the effective window to which a compaction reduces usage."""
+    min_gain: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
+    """Minimum share of the effective window that a compaction must free."""
+    max_messages: Positive | None = None
+    """Number of verbatim messages above which a compaction is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetPolicy:
-    """The context window and its reserved output in tokens, and the pressure thresholds."""
+class BudgetPolicy(Group):
+    """The context window and its thresholds."""
 
-    context_window: int | None = None
-    max_output_tokens: int = 4096
-    notice_at: float = 0.80
-    compact_trigger: float = 0.95
-    hard_block: float = 0.98
+    context_window: Positive | None = None
+    """Tokens of the context window; null takes the model's."""
+    max_output_tokens: Positive = Field(4096, validate_default=True)
+    """Tokens reserved for the response; fewer than the context window has."""
+    notice_at: Share = 0.80
+    """Share of the effective window at which `notice` is true."""
+    compact_trigger: Share = 0.95
+    """Share at which a build compacts before it returns."""
+    hard_block: Share = Field(0.98, validate_default=True)
+    """Share at which it compacts even if `compaction.auto` is false; not below `compact_trigger`.
+    """
     on_unknown_model: OnUnknownModel = OnUnknownModel.STRICT
+    """`derive`: the context window of an unknown model is max_output_tokens x 4."""
     counter: CounterName = CounterName.TOKENIZER
+    """How tokens are counted; set with a conversation's first message."""
+
+    @field_validator("max_output_tokens")
+    @classmethod
+    def _is_inside(cls, tokens: int, info: ValidationInfo) -> int:
+        if tokens >= (info.data.get("context_window") or math.inf):
+            raise ValueError("must be smaller than context_window")
+        return tokens
+
+    @field_validator("hard_block")
+    @classmethod
+    def _is_last(cls, share: float, info: ValidationInfo) -> float:
+        if share < info.data.get("compact_trigger", 0):
+            raise ValueError("must not be below compact_trigger")
+        return share
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutputPolicy:
-    """Handling of large tool results and of many; sizes are in bytes of UTF-8."""
+class ToolOutputPolicy(Group):
+    """How large tool results are stored and shortened in payloads."""
 
-    enabled: bool = True
-    offload_threshold_bytes: int = 4096
-    context_budget_tokens: int | Auto = "auto"
-    max_message_bytes: int = 51_200
-    max_line_length: int = 2000
+    enabled: Flag = True
+    """false: results stay whole, in their messages and in payloads."""
+    offload_threshold_bytes: Count = 4096
+    """Larger results are stored in a blob and shown as a preview."""
+    context_budget_tokens: Count | Auto = "auto"
+    """Tokens of tool results in a payload above which the oldest are cleared; `auto` is a quarter
+    of the context window, from 20000 to 60000.
+    """
+    max_message_bytes: PreviewSize = 51_200
+    """Maximum bytes of a preview, its note included. A small window lowers it."""
+    max_line_length: PreviewSize = 2000
+    """Maximum characters of a line in a preview. Longer lines are cut in small results too."""
     view: ToolView = ToolView.TRUNCATE
-    clear_at_least: int | Auto = "auto"
-    exclude_tools: tuple[str, ...] = ()
+    """Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."""
+    clear_at_least: Count | Auto = "auto"
+    """Minimum tokens that a clearing frees; `auto` is half of the budget."""
+    exclude_tools: Texts = ()
+    """Names of tools whose results are never cleared."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesPolicy:
-    """Handling of user and assistant texts that are larger than the context window."""
+class MessagesPolicy(Group):
+    """How user and assistant texts that exceed the context window are shortened."""
 
-    offload_oversized: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class GcPolicy:
-    """What garbage collection deletes besides uploads without a message."""
-
-    drop_compacted: bool = False
+    offload_oversized: Flag = True
+    """true: in a payload that would not fit, such a text is replaced by its beginning, a note with
+    its ref, and its end; false: such a build is refused.
+    """
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """All settings of one conversation."""
+class GcPolicy(Group):
+    """What the garbage collection deletes besides uploads that no message refers to."""
+
+    drop_compacted: Flag = False
+    """true: also blobs whose messages are all compacted."""
+
+
+class Policy(Group):
+    """Settings for the context of a conversation."""
 
     strategy: StrategyName = StrategyName.SANDWICH
-    sandwich: SandwichPolicy = field(default_factory=SandwichPolicy)
-    sliding_window: SlidingWindowPolicy = field(default_factory=SlidingWindowPolicy)
-    tree_summary: TreeSummaryPolicy = field(default_factory=TreeSummaryPolicy)
-    chain: tuple[ChainStep, ...] = tuple(ChainStep)
-    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    budget: BudgetPolicy = field(default_factory=BudgetPolicy)
-    tool_output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
-    messages: MessagesPolicy = field(default_factory=MessagesPolicy)
-    gc: GcPolicy = field(default_factory=GcPolicy)
-    tool_deferral_threshold: float = 0.10
+    """How the history is kept inside the context window; `GET /v1/strategies` lists them."""
+    sandwich: SandwichPolicy = SandwichPolicy()
+    sliding_window: SlidingWindowPolicy = SlidingWindowPolicy()
+    tree_summary: TreeSummaryPolicy = TreeSummaryPolicy()
+    chain: Annotated[
+        tuple[ChainStep, ...],
+        Field(min_length=1, max_length=len(ChainStep), json_schema_extra={"uniqueItems": True}),
+        AfterValidator(_once),
+    ] = tuple(ChainStep)
+    """Strategies that `chain` runs in order; each runs only while usage is above the target."""
+    compaction: CompactionPolicy = CompactionPolicy()
+    budget: BudgetPolicy = BudgetPolicy()
+    tool_output: ToolOutputPolicy = ToolOutputPolicy()
+    messages: MessagesPolicy = MessagesPolicy()
+    gc: GcPolicy = GcPolicy()
+    tool_deferral_threshold: Share = 0.10
+    """Share of the effective window that tool definitions may take before some are deferred."""
     dynamic_position: DynamicPosition = DynamicPosition.TAIL
+    """Position of scratchpad, status and notes; `tail` keeps the cached prefix."""
     status_preamble: StatusPreamble = StatusPreamble.NONE
-    agent_tools: AgentToolChoice | tuple[str, ...] = "auto"
+    """`auto`: a build without a status names the agent's other active conversations; `none`: it
+    does not.
+    """
+    agent_tools: AddedTools | Annotated[tuple[AgentToolName, ...], Field(max_length=100)] = "auto"
+    """Tools of the service in a payload: `auto` adds them beside tools of the caller, and elsewhere
+    those that its texts need; `none` adds none, a list adds the named ones.
+    """
     summary_role: SummaryRole = SummaryRole.USER
-    preserve_user_messages: bool = False
+    """Role of a summary. Anthropic and Gemini have no system messages in a history: `system`
+    becomes `user` there, and `degraded` has `summary_role_user`.
+    """
+    preserve_user_messages: Flag = False
+    """true: the newest user messages stay verbatim in compactions."""
 
     @property
     def due_ratio(self) -> float | None:
@@ -240,19 +382,7 @@ class Policy:
                 return self.compaction.threshold_ratio
 
 
-MAX_TREE_LEVELS = 10
-"""A tree with so many levels covers more messages than a log can have."""
-
-MAX_CONTEXT_WINDOW = 10**9
-"""The maximum of a context window; a larger one is a mistake in the request."""
-
-MAX_PREVIEW_BYTES = 1_000_000
-"""The maximum size of a preview and of a slice that is read, which bounds memory."""
-
-_MIN_CHUNK = 2
-_SHARE = "must be above 0 and at most 1"
-
-DEFAULT_POLICY: Mapping[str, Any] = asdict(Policy())
+DEFAULT_POLICY: Mapping[str, Any] = Policy().model_dump(mode="json")
 """Every setting with its default, nested as in JSON."""
 
 
@@ -272,84 +402,23 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
 def effective(*levels: Mapping[str, Any] | None) -> Policy:
     """Return the merged policy of these levels, each overriding those before it.
 
-    Raises ValidationError for a combination that can never work (rule 4).
+    Raises ValidationError for a wrong value, or a combination that can never work (rule 4).
     """
     merged: dict[str, Any] = {}
     for level in levels:
         merged = merge(merged, level or {})
-    policy = cast(Policy, build(Policy, merged, ""))
-    problems = tuple(_problems(policy))
-    if problems:
-        raise ValidationError(problems[0].detail, problems=problems)
-    return policy
+    try:
+        return Policy.model_validate(merged)
+    except PydanticError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        problems = problems_of(in_body(errors), merge(DEFAULT_POLICY, merged))
+        raise ValidationError(problems[0].detail, problems=problems) from error
 
 
-def _problems(policy: Policy) -> list[Problem]:
-    rules = (*_strategy_rules(policy), *_compaction_rules(policy.compaction))
-    rules += (*_budget_rules(policy.budget), *_tool_output_rules(policy.tool_output))
-    return [Problem(pointer, detail) for is_valid, pointer, detail in rules if not is_valid]
-
-
-def _strategy_rules(policy: Policy) -> Iterator[tuple[bool, str, str]]:
-    """Yield whether each rule is obeyed, with the pointer and the text of its problem."""
-    sandwich, tree = policy.sandwich, policy.tree_summary
-    yield sandwich.preserve_top >= 0, "/sandwich/preserve_top", "must not be negative"
-    yield sandwich.preserve_bottom >= 1, "/sandwich/preserve_bottom", "must be at least 1"
-    yield _is_share(sandwich.compression_threshold), "/sandwich/compression_threshold", _SHARE
-    keep_last_n = policy.sliding_window.keep_last_n
-    yield keep_last_n >= 1, "/sliding_window/keep_last_n", "must be at least 1"
-    yield tree.chunk_size >= _MIN_CHUNK, "/tree_summary/chunk_size", "must be at least 2"
-    levels_range = f"must be from 1 to {MAX_TREE_LEVELS}"
-    yield 1 <= tree.levels <= MAX_TREE_LEVELS, "/tree_summary/levels", levels_range
-    yield len(policy.chain) > 0, "/chain", "must have one step or more"
-    yield len(set(policy.chain)) == len(policy.chain), "/chain", "must not repeat a step"
-    yield _is_share(policy.tool_deferral_threshold), "/tool_deferral_threshold", _SHARE
-    if not isinstance(policy.agent_tools, str):
-        detail = f"Only {', '.join(AGENT_TOOL_NAMES)} may be listed"
-        yield set(policy.agent_tools) <= set(AGENT_TOOL_NAMES), "/agent_tools", detail
-
-
-def _compaction_rules(compaction: CompactionPolicy) -> Iterator[tuple[bool, str, str]]:
-    max_messages = compaction.max_messages
-    yield 0 < compaction.target < 1, "/compaction/target", "must be between 0 and 1"
-    yield 0 <= compaction.min_gain < 1, "/compaction/min_gain", "must be from 0 to below 1"
-    yield _is_share(compaction.threshold_ratio), "/compaction/threshold_ratio", _SHARE
-    turns = compaction.retain_last_turns
-    yield turns >= 0, "/compaction/retain_last_turns", "must not be negative"
-    is_valid = max_messages is None or max_messages >= 1
-    yield is_valid, "/compaction/max_messages", "must be at least 1"
-
-
-def _budget_rules(budget: BudgetPolicy) -> Iterator[tuple[bool, str, str]]:
-    window, output = budget.context_window, budget.max_output_tokens
-    pointer = "/budget/context_window"
-    yield window is None or window > 0, pointer, "Context limit must be positive"
-    yield (window or 0) <= MAX_CONTEXT_WINDOW, pointer, f"must be at most {MAX_CONTEXT_WINDOW}"
-    yield output > 0, "/budget/max_output_tokens", "must be positive"
-    is_smaller = window is None or window <= 0 or output < window
-    detail = "max_output_tokens must be smaller than context_window"
-    yield is_smaller, "/budget/max_output_tokens", detail
-    for name in ("notice_at", "compact_trigger", "hard_block"):
-        yield _is_share(getattr(budget, name)), f"/budget/{name}", _SHARE
-    detail = "hard_block must not be below compact_trigger"
-    yield budget.compact_trigger <= budget.hard_block, "/budget/hard_block", detail
-
-
-def _tool_output_rules(output: ToolOutputPolicy) -> Iterator[tuple[bool, str, str]]:
-    threshold = "/tool_output/offload_threshold_bytes"
-    yield output.offload_threshold_bytes >= 0, threshold, "must not be negative"
-    for name in ("max_message_bytes", "max_line_length"):
-        detail = f"must be from 1 to {MAX_PREVIEW_BYTES}"
-        yield 1 <= getattr(output, name) <= MAX_PREVIEW_BYTES, f"/tool_output/{name}", detail
-    for name in ("context_budget_tokens", "clear_at_least"):
-        value = getattr(output, name)
-        yield value == "auto" or value >= 0, f"/tool_output/{name}", "must not be negative"
-
-
-def _is_share(ratio: float) -> bool:
-    return 0 < ratio <= 1
-
-
-def as_json(policy: Policy) -> dict[str, Any]:
-    """Return all settings as nested plain values."""
-    return asdict(policy)
+def leaves(kind: type[Group] = Policy, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each setting: `("strategy",)`, `("sandwich", "preserve_top")`."""
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Group):
+            yield from leaves(field.annotation, (*path, name))
+        else:
+            yield (*path, name)

@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from app.blobs.blobs import encode
+from app.blobs.result_content import result_in
 from app.common.sendable import sendable
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.prompt.agent_tool_calls import Call
 from app.prompt.agent_tools import MAX_BYTES
-from app.prompt.tool_deferral import loaded_tools, tool_references
 
 NO_TOOL: Final = "[No tool matches.]"
 
@@ -30,7 +30,8 @@ def result_message(
     tool search takes no text; an error is an empty list with the status `incomplete`.
     """
     if call.is_search_item:
-        return _search_output(call, (), "incomplete" if is_error else "completed")
+        status = "incomplete" if is_error else "completed"
+        return PROVIDERS[format].search_output(call.id, (), status)
     return PROVIDERS[format].result(call.id, call.name, sendable(text), is_error=is_error)
 
 
@@ -41,11 +42,12 @@ def search_result_message(
 
     `native` is true if the caller's payloads defer tools with the provider's own mechanism.
     """
+    provider = PROVIDERS[format]
     if call.is_search_item:
-        return _search_output(call, tools, "completed")
+        return provider.search_output(call.id, tools, "completed")
     message = result_message(call, format, _definitions_text(tools))
-    if native and tools and format is FormatName.ANTHROPIC:
-        message["content"][0]["content"] = tool_references(tools)
+    if native and (references := provider.tool_references(tools)):
+        result_in(message, format)[provider.result_key] = references
     return message
 
 
@@ -68,15 +70,3 @@ def _definitions_text(tools: Sequence[ToolDefinition]) -> str:
         lines.append(line)
     others = ", ".join(tool.name for tool in tools[len(lines) :])
     return "\n".join([*lines, f"[Found as well: {others}.]"] if others else lines)
-
-
-def _search_output(
-    call: Call, tools: Sequence[ToolDefinition], status: Literal["completed", "incomplete"]
-) -> dict[str, Any]:
-    return {
-        "type": "tool_search_output",
-        "call_id": call.id,
-        "execution": "client",
-        "status": status,
-        "tools": loaded_tools(tools),
-    }

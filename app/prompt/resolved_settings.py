@@ -17,8 +17,8 @@ from app.common import json_text
 from app.common.errors import ContextError, ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.hosted_tools import is_run_by_client
-from app.formats.message import OPENAI_FORMATS, FormatName
-from app.formats.reasoning_families import accepted_families
+from app.formats.message import FormatName
+from app.formats.openai import MAX_TOOLS
 from app.models.budget import Limits, Usage, scaled
 from app.models.limits import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
@@ -39,12 +39,10 @@ from app.prompt.tool_deferral import (
     can_defer,
     is_fixed,
     plan_deferral,
-    with_deferred,
 )
 
 MAX_AGENT_TOOLS_SHARE = 0.2
 """The share of what prompt and tools leave that agent tools may take while no text names them."""
-MAX_CHAT_TOOLS = 128
 """The maximum number of tools in a request to OpenAI, in either of its formats."""
 _MAX_MEMO_ENTRIES = 256
 _NEVER_USED: Mapping[str, int] = MappingProxyType({})
@@ -155,7 +153,7 @@ class ResolvedSettings:
 
     def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
         """Return the model families whose reasoning in Chat messages the model accepts."""
-        return accepted_families(self.model or "", format)
+        return PROVIDERS[format].accepted_families(self.model or "")
 
     # --- tools ---------------------------------------------------------------------------
 
@@ -166,7 +164,9 @@ class ResolvedSettings:
             deferred = payload_tools.deferred
             tools = (*self.tools, *map(agent_tool_definition, payload_tools.agent_tools))
             if payload_tools.native and deferred:
-                return json_text.dump_payload(with_deferred(format, tools, deferred))
+                return json_text.dump_payload(
+                    PROVIDERS[format].deferred_to_wire(tools, deferred, TOOL_SEARCH)
+                )
             tools = tuple(tool for tool in tools if tool.name not in deferred)
             return json_text.dump_payload(PROVIDERS[format].tools_to_wire(tools)) if tools else None
 
@@ -230,7 +230,8 @@ class ResolvedSettings:
             # Deferral adds `tool_search`, whose definition counts as well.
             search_tokens = self.agent_tool_tokens((TOOL_SEARCH,))
             allowed, max_tokens = allowed - search_tokens, max_tokens - search_tokens
-        max_tools = MAX_CHAT_TOOLS - len(AGENT_TOOLS) if format in OPENAI_FORMATS else None
+        most = PROVIDERS[format].max_tools
+        max_tools = most - len(AGENT_TOOLS) if most is not None else None
         limits = ToolLimits(allowed, max_tokens, max_tools)
         return plan_deferral(self.tools, self.tool_costs, limits, last_used, promoted)
 
@@ -248,7 +249,7 @@ class ResolvedSettings:
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
         can_search = self.info is not None and self.info.tool_search
-        return can_search and format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES)
+        return can_search and PROVIDERS[format].defers_tools
 
     def named_agent_tools(self, agent_tools: Iterable[str]) -> frozenset[str]:
         """Return the names of agent tools that texts may have in a payload with these of them."""
@@ -306,9 +307,9 @@ class ResolvedSettings:
         listed = frozenset(AGENT_TOOLS if policy == "auto" else policy)
         if self._has_search or TOOL_SEARCH in listed:
             count = sum(map(is_fixed, self.tools))
-            if count > MAX_CHAT_TOOLS or self._leaves_no_room:
+            if count > MAX_TOOLS or self._leaves_no_room:
                 count = len(self.tools) - sum(map(can_defer, self.tools))  # the last resort
-        return listed if count + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS else frozenset()
+        return listed if count + len(AGENT_TOOLS) <= MAX_TOOLS else frozenset()
 
     @property
     def _leaves_no_room(self) -> bool:
@@ -400,18 +401,20 @@ def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefin
 
 def accepts_all_tools(resolved: ResolvedSettings, format: FormatName) -> bool:
     """Whether a format accepts all tools at once."""
-    return format not in OPENAI_FORMATS or len(resolved.tools) + len(AGENT_TOOLS) <= MAX_CHAT_TOOLS
+    max_tools = PROVIDERS[format].max_tools
+    return max_tools is None or len(resolved.tools) + len(AGENT_TOOLS) <= max_tools
 
 
 def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
     """Raise ValidationError if too few tools can be deferred for the format's limit."""
-    if format not in OPENAI_FORMATS or len(resolved.tools) <= MAX_CHAT_TOOLS:
+    max_tools = PROVIDERS[format].max_tools
+    if max_tools is None or len(resolved.tools) <= max_tools:
         return
     deferred = len(resolved.deferral(format))
-    if len(resolved.tools) - deferred > MAX_CHAT_TOOLS:
+    if len(resolved.tools) - deferred > max_tools:
         raise ValidationError.at(
             "/tools",
-            f"has {len(resolved.tools)} tools; OpenAI takes at most {MAX_CHAT_TOOLS}. Others are"
+            f"has {len(resolved.tools)} tools; OpenAI takes at most {max_tools}. Others are"
             " deferred where the policy's agent_tools allow tool_search; hosted tools never are",
         )
 

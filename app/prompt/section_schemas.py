@@ -8,7 +8,8 @@ from fastapi import Query
 from pydantic import Field
 
 from app.common import json_text
-from app.http.fields import MAX_SEQ, NAME_PATTERN, RequestSchema, ResponseSchema, examples
+from app.common.schema_errors import NAME_PATTERN
+from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
 from app.prompt.sections import PromptSection, SectionKind
 from app.prompt.tool_schemas import TOOL_EXAMPLE, AnyTool, StoredTools
 

@@ -18,14 +18,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from app.blobs.preview import AGENT_TOOL_NAMES, TOOL_SEARCH
-from app.common.sendable import sendable, sendable_json
-from app.formats import PROVIDERS, ToolDefinition
-from app.formats.message import FormatName
+from app.blobs.preview import TOOL_SEARCH
+from app.formats import ToolDefinition
+from app.policy.policy import AGENT_TOOL_NAMES
 
 MAX_QUERY: Final = 1000
 """The maximum length of a query, in characters."""
@@ -118,48 +117,3 @@ def can_defer(tool: ToolDefinition) -> bool:
 def deferred_note(count: int) -> str:
     """Return the note for the model about deferred tools [tools.deferral-note]."""
     return f"[{count} tools deferred to save context. Use {TOOL_SEARCH} to find them.]"
-
-
-def with_deferred(
-    format: FormatName, tools: Sequence[ToolDefinition], deferred: Collection[str]
-) -> list[dict[str, Any]]:
-    """Return a payload's tool list with tools deferred in the provider's own way (rule 5).
-
-    Anthropic gets all tools, deferred ones with `defer_loading`, and requires at least one without.
-    OpenAI Responses gets its tool search instead of the function `tool_search`, and no deferred
-    tools.
-    """
-    if format is FormatName.ANTHROPIC:
-        wire_tools = PROVIDERS[format].tools_to_wire(tools)
-        return [
-            {**wire, "defer_loading": True} if tool.name in deferred else wire
-            for tool, wire in zip(tools, wire_tools, strict=True)
-        ]
-    remaining = [tool for tool in tools if tool.name not in deferred]
-    wire_tools = PROVIDERS[format].tools_to_wire(remaining)
-    if format is FormatName.OPENAI_RESPONSES:
-        return [
-            _client_search(tool) if tool.name == TOOL_SEARCH else wire
-            for tool, wire in zip(remaining, wire_tools, strict=True)
-        ]
-    return wire_tools
-
-
-def tool_references(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return Anthropic's content blocks for references to deferred tools."""
-    return [{"type": "tool_reference", "tool_name": tool.name} for tool in tools]
-
-
-def loaded_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return definitions for an output of OpenAI's tool search."""
-    wire_tools = PROVIDERS[FormatName.OPENAI_RESPONSES].tools_to_wire(tools)
-    return [{**wire, "defer_loading": True} for wire in wire_tools]
-
-
-def _client_search(tool: ToolDefinition) -> dict[str, Any]:
-    return {
-        "type": "tool_search",
-        "execution": "client",
-        "description": sendable(tool.description),
-        "parameters": sendable_json(tool.parameters),
-    }

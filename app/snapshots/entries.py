@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from app.blobs.offloading import OffloadRules
@@ -37,7 +37,7 @@ ENTRY_FIELDS = (
 """The fields that an entry adds to its message."""
 
 
-_NO_OFFLOADING = OffloadRules(replace(ToolOutputPolicy(), enabled=False))
+_NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
 
 
 @dataclass(frozen=True, slots=True)

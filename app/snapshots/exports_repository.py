@@ -34,8 +34,6 @@ from app.snapshots.export_format import (
     RecordKind,
 )
 
-_WRITTEN = ("body", "fragment")
-"""The columns of a message that come as bytes: their text is not escaped once more."""
 _LARGE = {
     RecordKind.VERSION: ("body",),
     RecordKind.MESSAGE: ("body", "output"),
@@ -96,18 +94,12 @@ def _add(kind: RecordKind) -> Statement:
     columns = dict(COLUMNS[kind])
     if kind is RecordKind.MESSAGE:
         columns |= {name: TABLES["messages"].columns[name] for name in COMPUTED}
-    written = [name for name in columns if kind is RecordKind.MESSAGE and name in _WRITTEN]
-    plain = {name: type for name, type in columns.items() if name not in written}
-    typed = ", ".join(f'"{name}" {type}' for name, type in plain.items())
-    rows = f"json_to_recordset(CAST(:rows AS json)) AS ({typed})"
-    arrays = [f"unnest(CAST(:{name} AS bytea[]))" for name in written]
-    values = [f"convert_from(item.{name}, 'UTF8')" for name in written]
+    typed = ", ".join(f'"{name}" {type}' for name, type in columns.items())
     return Statement(
         f"""
-        INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join((*plain, *written))})
-        SELECT :conversation_id, {", ".join((*(f"item.{name}" for name in plain), *values))}
-        FROM ROWS FROM ({", ".join((rows, *arrays))})
-            AS item ({", ".join(f'"{name}"' for name in (*plain, *written))})
+        INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join(columns)})
+        SELECT :conversation_id, item.*
+        FROM json_to_recordset(CAST(:rows AS json)) AS item ({typed})
         """,
         is_long=True,
     )
@@ -198,18 +190,9 @@ class ExportRepository(Repository):
         self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
     ) -> bool:
         """Store records of an import; False if a message id is used twice."""
-        written = {name: [row.get(name) for row in records] for name in _WRITTEN}
-        is_message = kind is RecordKind.MESSAGE
-        rows = [
-            {name: value for name, value in row.items() if not is_message or name not in _WRITTEN}
-            for row in records
-        ]
         try:
             await self._session.run(
-                ADDITIONS[kind],
-                conversation_id=conversation_id,
-                rows=json_text.dumps(rows),
-                **written,
+                ADDITIONS[kind], conversation_id=conversation_id, rows=json_text.dumps(records)
             )
         except UniqueViolationError:
             return False

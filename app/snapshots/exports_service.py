@@ -20,18 +20,15 @@ from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.stored_results import StoredResults
 from app.repositories import Database
 from app.snapshots.export_fields import FIELDS
-from app.snapshots.export_format import KEYS, ExportWriter, RecordKind, blob_pieces
+from app.snapshots.export_format import (
+    KEYS,
+    RECORD_TABLES,
+    ExportWriter,
+    RecordKind,
+    blob_pieces,
+)
 
 _BATCH_BYTES = 2**20
-_AFTER_STATE = (
-    RecordKind.VERSION,
-    RecordKind.BLOB,
-    RecordKind.MESSAGE,
-    RecordKind.BLOB_USE,
-    RecordKind.PIN,
-    RecordKind.REDACTION,
-    RecordKind.COMPACTION,
-)
 
 
 @dataclass(eq=False, repr=False)
@@ -62,7 +59,7 @@ class ExportService:
             lines = writer.record(kind, {name: row[name] for name in FIELDS[kind]})
             async for batch in _batches(lines):
                 yield batch
-        for kind in _AFTER_STATE:
+        for kind in RECORD_TABLES:
             pages = self._pages(kind, conversation_id, row, writer, bound)
             async with aclosing(pages):
                 async for batch in pages:

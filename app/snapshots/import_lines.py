@@ -18,7 +18,7 @@ from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.json_structure import StructureLimits
 from app.conversations.messages.batch import NO_CALLS, batch_shape
-from app.conversations.messages.draft import Derived, Draft, derive
+from app.conversations.messages.draft import Draft, derive
 from app.conversations.messages.text_limit import require_short_text
 from app.conversations.provider_items import provider_item
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
@@ -26,7 +26,6 @@ from app.conversations.views import summary_message_tokens
 from app.conversations.windows.active_window import ActiveWindow, window_from
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
-from app.formats.provider_calls import waiting_calls
 from app.models.tokens import CountText
 from app.snapshots.export_fields import checked
 from app.snapshots.export_format import FORMAT, KEYS, ORDER, VERSION, Line, RecordKind
@@ -130,31 +129,23 @@ class ImportChecker:
         raw, message = _message(line, fields)
         self.head_seq += 1
         self.turns += message.role is Role.USER and not fields["joins"]
-        derived = self._derived(raw, message, FormatName(fields["format"]))
-        derived = self._with_calls(line, fields, message, derived)
-        self.tokens += derived.tokens
-        call_ids, names = derived.call_ids, derived.call_names
+        draft = self._with_calls(line, fields, self._draft(raw, message, fields["format"]))
+        self.tokens += draft.tokens
         fields |= {
-            "body": json_text.dump_stored(raw),
-            "fragment": derived.fragment,
-            "tokens": derived.tokens,
-            "reasoning_tokens": derived.reasoning_tokens,
-            "call_ids": json_text.dumps(call_ids) if call_ids else None,
-            "call_names": json_text.dumps(names) if names else None,
-            "has_media": derived.has_media,
+            **draft.columns,
             "turn": self.turns,
             "total_tokens": self.tokens,
-            "output": _output(fields["output"], message, derived.tokens),
+            "output": _output(fields["output"], message, draft.tokens),
         }
 
-    def _derived(self, raw: Mapping[str, Any], message: Message, format: FormatName) -> Derived:
+    def _draft(self, raw: Mapping[str, Any], message: Message, format: str) -> Draft:
         """Return what follows from a message, and note what its compaction item costs."""
         count = self._counter(self.settings["counter"])
-        derived = derive(raw, message, format, count)
-        if derived.compaction is not None:
-            item = provider_item(derived.compaction, self.head_seq, format, "", count)
+        draft = derive(raw, message, FormatName(format), count)
+        if draft.compaction is not None:
+            item = provider_item(draft.compaction, self.head_seq, FormatName(format), "", count)
             self._item_tokens[self.head_seq] = item.tokens
-        return derived
+        return draft
 
     def _check_compaction(self, line: Line, fields: dict[str, Any]) -> None:
         """Check the range of a receipt, and count what its view has."""
@@ -172,16 +163,11 @@ class ImportChecker:
         fields["view"] = json_text.dumps(view) if view else ""
         fields["made"] = json_text.dumps(made)
 
-    def _with_calls(
-        self, line: Line, fields: Mapping[str, Any], message: Message, derived: Derived
-    ) -> Derived:
-        """Check the place of a message among calls, and return the ids of its own in the log."""
+    def _with_calls(self, line: Line, fields: Mapping[str, Any], draft: Draft) -> Draft:
+        """Check the place of a message among calls, and return it with the ids of the log."""
         calls = self._calls
         if not fields["joins"]:
             calls = calls.ended(self.head_seq - 1)  # as by a clear, or in a fork
-        waiting, resolves = waiting_calls(message)
-        draft = Draft(None, message.role, b"", None, 0, 0, derived.call_ids, False, None)
-        draft = replace(draft, provider_calls=waiting, resolves=resolves)
         try:
             shape = batch_shape([draft], calls, self.head_seq - 1)
         except UnpairedToolResult as error:
@@ -190,7 +176,7 @@ class ImportChecker:
         if shape.drafts[0].joins != fields["joins"]:
             raise line.error("must say whether it belongs to the call group before it", "joins")
         self._calls = shape.after(calls, self.head_seq - 1)
-        return replace(derived, call_ids=shape.drafts[0].call_ids)
+        return shape.drafts[0]
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
         self._require_beginning(line)
@@ -235,7 +221,7 @@ def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     (message,) = messages
     require_short_text(message, f"/{line.number}/body")
     call_ids = json_text.loads(fields["call_ids"] or "[]")
-    if format is FormatName.GEMINI and message.role is Role.TOOL and len(call_ids) == 1:
+    if PROVIDERS[format].derives_ids and message.role is Role.TOOL and len(call_ids) == 1:
         message = replace(message, tool_call_id=call_ids[0])  # stored by its position
     return raw, message
 

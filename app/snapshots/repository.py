@@ -18,7 +18,8 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
-from app.database.sql import edges
+from app.database.sql import edges, fields_of, insert, read
+from app.database.tables import TABLES
 from app.snapshots.entries import ImportedMessage
 from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 
@@ -38,18 +39,13 @@ FIRST_AT = Statement(
         WHERE conversation_id = :conversation_id AND seq = :seq
         """
 )
+_OWN = TABLES["snapshots"].without("created_at")
 # Spans are passed as the text of their array: PostgreSQL would flatten an array of arrays.
 ADD = Statement(
-    """
+    f"""
         WITH added AS (
-            INSERT INTO snapshots (
-                tenant_id, session_id, agent_id, description, summary, message_count,
-                window_start, window_end, imported, models, created_at
-            ) VALUES (
-                :tenant_id, :session_id, :agent_id, :description, :summary,
-                :message_count, :window_start, :window_end, :imported, :models,
-                CAST(:timestamp AS timestamptz)
-            ) ON CONFLICT (tenant_id, session_id) DO NOTHING
+            {insert("snapshots", *_OWN, created_at="CAST(:timestamp AS timestamptz)")}
+            ON CONFLICT (tenant_id, session_id) DO NOTHING
             RETURNING tenant_id, session_id
         ), parts AS (
             INSERT INTO snapshot_parts (
@@ -71,15 +67,8 @@ ADD = Statement(
         """
 )
 
-_STORED = (
-    *("session_id", "agent_id", "description", "summary", "message_count", "window_start"),
-    *("window_end", "imported", "timestamp"),
-)
-"""The fields of a snapshot that its row holds as they are."""
-_COLUMNS = """
-    s.session_id, s.agent_id, s.description, s.summary, s.message_count, s.window_start,
-    s.window_end, s.imported, s.models, s.created_at AS timestamp
-"""
+_READ = (*TABLES["snapshots"].without("tenant_id", "created_at"),)
+_COLUMNS = f"{', '.join(_READ)}, created_at AS timestamp"
 
 
 def _with_ids(rows: str) -> str:
@@ -130,7 +119,7 @@ def _list(source: str) -> Statement:
     ids = {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"}
     large = lengths("description", "summary", "models") | ids
     rows = _with_ids(f"SELECT {_COLUMNS} {source} AND {_BEFORE}")
-    columns = (*_STORED, "models", "conversation_ids")
+    columns = (*_READ, "timestamp", "conversation_ids")
     return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
 
 
@@ -237,8 +226,8 @@ class SnapshotRepository(Repository):
         row = await self._session.first(
             ADD,
             tenant_id=tenant_id,
-            **{name: getattr(snapshot, name) for name in _STORED},
-            models=json_text.dumps({item.conversation_id: item.model for item in snapshot.models}),
+            **fields_of(snapshot)
+            | {"models": json_text.dumps({it.conversation_id: it.model for it in snapshot.models})},
             part_ids=[part.conversation_id for part in parts],
             part_spans=[_array_text(part.spans) for part in parts],
             part_counts=[part.message_count for part in parts],
@@ -333,9 +322,9 @@ def _snapshot_from(row: Any) -> Snapshot:
     ids: Sequence[str] = row["conversation_ids"]
     # Models of deleted conversations are left out.
     models: dict[str, str] = json_text.loads(row["models"])
-    return Snapshot(
-        **{name: row[name] for name in _STORED},
-        conversation_ids=tuple(ids),
+    return read(
+        Snapshot,
+        row,
         models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
     )
 

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from app.common.answers import AnyObject, answer
+from app.common.schema_errors import UUID_PATTERN
 from app.http.fields import (
     MAX_SEQ,
-    UUID_PATTERN,
     AgentId,
     ConversationId,
     MessageObject,

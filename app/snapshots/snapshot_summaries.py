@@ -163,7 +163,8 @@ class SnapshotSummaries:
         messages: list[Message] = []
         for start, end in batches(sizes, BATCH_BYTES):
             async with self._database.session() as session:
-                rows = await session.contexts.rows(conversation_id, start, end, as_chat=False)
+                part = Span(start, end)
+                rows = await session.contexts.rows(conversation_id, [part], as_chat=False)
             messages += await asyncio.to_thread(_truncated, rows)
         return messages
 

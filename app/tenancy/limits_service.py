@@ -46,7 +46,7 @@ class LimitService:
         self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
-                stored = await session.limits.find(tenant_id)
+                stored = await session.tenants.find_limits(tenant_id)
             limits = stored.with_defaults(self._defaults) if stored else self._defaults
             self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         return limits
@@ -55,10 +55,10 @@ class LimitService:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
         async with self._database.session() as session:
-            await session.limits.set(tenant_id, limits)
+            await session.tenants.set_limits(tenant_id, limits)
         self._known.pop(tenant_id, None)
 
     async def all(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
         async with self._database.session() as session:
-            return await session.limits.all()
+            return await session.tenants.list_limits()

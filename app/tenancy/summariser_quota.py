@@ -43,7 +43,7 @@ class SummariserQuota:
         hour = now.replace(minute=0, second=0, microsecond=0)
         try:
             async with self._database.session() as session:
-                calls = await session.limits.add_summarizer_call(tenant_id, hour)
+                calls = await session.tenants.add_summarizer_call(tenant_id, hour)
         except ServiceUnavailable as exc:
             raise ServiceUnavailable(
                 "The calls of the summariser cannot be counted", {"reason": SPEND_GUARD}

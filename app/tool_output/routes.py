@@ -17,13 +17,13 @@ from app.blobs.schemas import (
     UploadedBlob,
 )
 from app.common.errors import Conflict, Gone, ValidationError
+from app.common.schema_errors import NAME_PATTERN
 from app.common.sendable import is_sendable
 from app.http import cursors
 from app.http.bodies import Json, require_uncoded
 from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import ConversationPath, Cursor, Limit, services, tenant_of
 from app.http.errors import problems_of
-from app.http.fields import NAME_PATTERN
 from app.http.routing import WireRoute, heavy
 from app.tool_output.reading_routes import BINARY, BLOBS_PATH, RefPath, output_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
 from app.conversations.view import Span, View, minus
 from app.formats.message import FormatName
@@ -65,33 +65,3 @@ def shows_part(payload_view: View, view: View, spans: Sequence[Span]) -> bool:
         and payload_view.summary_texts() == view.summary_texts()
         and cleared in ((0, ()), (view.results_cleared_through, view.uncleared_results))
     )
-
-
-def with_instruction(
-    format: FormatName, body: Mapping[str, Any], instruction: str, max_tokens: int
-) -> dict[str, Any]:
-    """Return a payload with an instruction of the user, for an answer of up to `max_tokens`.
-
-    It is a last message or, where Anthropic demands it, a last block of the last one (rule 1).
-    """
-    match format:
-        case FormatName.OPENAI_CHAT:
-            message = {"role": "user", "content": instruction}
-            messages = [*body["messages"], message]
-            return {**body, "messages": messages, "max_completion_tokens": max_tokens}
-        case FormatName.OPENAI_RESPONSES:
-            content = [{"type": "input_text", "text": instruction}]
-            items = [*body["input"], {"role": "user", "content": content}]
-            return {**body, "input": items, "max_output_tokens": max_tokens}
-        case FormatName.ANTHROPIC:
-            *before, last = body["messages"]
-            block = {"type": "text", "text": instruction}
-            if last["role"] == "user":
-                messages = [*before, {**last, "content": [*last["content"], block]}]
-            else:
-                messages = [*before, last, {"role": "user", "content": [block]}]
-            return {**body, "messages": messages, "max_tokens": max_tokens}
-        case FormatName.GEMINI:
-            raise ValueError("No gateway sends payloads in Gemini's format")
-        case _:
-            assert_never(format)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from app.compaction.summaries.answer import SummaryResult
 from app.compaction.summaries.chunking import Chunk, TextGroup
 from app.compaction.summaries.model_summary import ModelSummary
-from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload, with_instruction
+from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload
 from app.compaction.summaries.prompt import PayloadPart, payload_instruction, prompt_hash
 from app.compaction.summaries.transcript_limits import shortened_groups
 from app.compaction.summaries.transcript_text import PartGroup, PartKind, TranscriptPart
+from app.formats import PROVIDERS
 from app.models.model_calls import ModelCall, NativeRequest
 
 QUOTE_CHARS = 240
@@ -76,7 +77,7 @@ class PayloadSummary(ModelSummary):
             self.run.infos.get(self.model),
             NativeRequest(
                 payload.format,
-                with_instruction(payload.format, payload.body, instruction, max_tokens),
+                PROVIDERS[payload.format].with_instruction(payload.body, instruction, max_tokens),
                 payload.build_id,
                 payload.tokens,
             ),

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.http.fields import NAME_PATTERN, RequestSchema, Tokens
+from app.common.schema_errors import NAME_PATTERN
+from app.http.fields import RequestSchema, Tokens
 from app.http.pages import Page
 from app.models.limits import ModelInfo
 

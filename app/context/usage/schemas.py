@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
+from app.common.schema_errors import NAME_PATTERN
 from app.conversations.budget_schemas import READING, Reading
 from app.http.fields import (
     MAX_SEQ,
-    NAME_PATTERN,
     Format,
     ModelName,
     RequestSchema,

@@ -40,7 +40,8 @@ from app.conversations.reported_usage import (
 )
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.conversations.windows.service import ActiveWindows
-from app.formats.message import FormatName
+from app.formats import PROVIDERS
+from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import ContextBudget, Pressure, Usage, measure, pressure_status
 from app.models.calibration import Estimate, Lesson, estimate_of, lesson_of
 from app.models.limits import INEXACT_MARGIN
@@ -214,7 +215,7 @@ class UsageService:
         gateway reported another provider's object for the stream built last.
         """
         if report.usage is None or report.format is not None:
-            return report.format or FormatName.OPENAI_CHAT
+            return report.format or LOG_FORMAT
         provider_formats = usage_shape(report.usage).formats
         for formats in (provider_formats, tuple(FormatName)):
             epoch = await session.usage.last_epoch(conversation_id, formats)
@@ -398,7 +399,7 @@ async def _count_payload(
         summary = cached.assembler.summary_tokens
     else:
         # The running sums have no reasoning.
-        replays = report.format is not FormatName.OPENAI_CHAT or bool(start.view.reasoning_of)
+        replays = not PROVIDERS[report.format].names_family or bool(start.view.reasoning_of)
         if replays and await session.usage.has_reasoning(
             conversation_id, start.view.spans, start.view.reasoning_after, through_seq
         ):

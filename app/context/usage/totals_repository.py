@@ -95,8 +95,7 @@ def _read(table: str, group_by: GroupBy) -> Statement:
     """)
 
 
-READS_OF_CONVERSATION = {group_by: _read("conversation_usage", group_by) for group_by in GroupBy}
-READS_OF_TENANT = {group_by: _read("tenant_usage", group_by) for group_by in GroupBy}
+READS = {(table, group_by): _read(table, group_by) for table in _OWNERS for group_by in GroupBy}
 
 
 class UsageTotalRepository(Repository):
@@ -126,24 +125,21 @@ class UsageTotalRepository(Repository):
         self, conversation_id: str, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
         """Return the totals of all matching rows, and a page of their groups."""
-        statement = READS_OF_CONVERSATION[query.group_by]
-        rows = await self._session.all(
-            statement, conversation_id=conversation_id, **_parameters(query)
-        )
-        return _page(rows, query)
+        return await self._of("conversation_usage", query, conversation_id=conversation_id)
 
     async def of_tenant(
         self, tenant_id: str, agent_id: str | None, query: UsageQuery
     ) -> tuple[UsageRow, Page[UsageRow]]:
         """Return the same of one agent, without an agent id of the whole tenant."""
-        statement = READS_OF_TENANT[query.group_by]
-        rows = await self._session.all(
-            statement,
-            tenant_id=tenant_id,
-            agent_id=WHOLE_TENANT if agent_id is None else agent_id,
-            **_parameters(query),
-        )
-        return _page(rows, query)
+        owner = {"tenant_id": tenant_id, "agent_id": agent_id or WHOLE_TENANT}
+        return await self._of("tenant_usage", query, **owner)
+
+    async def _of(
+        self, table: str, query: UsageQuery, **owner: str
+    ) -> tuple[UsageRow, Page[UsageRow]]:
+        rows = await self._session.all(READS[table, query.group_by], **owner, **_parameters(query))
+        totals, *groups = map(_row_from, rows)
+        return totals, Page(groups[: query.limit], has_more=len(groups) > query.limit)
 
 
 def _arrays(entries: Sequence[UsageEntry]) -> dict[str, Any]:
@@ -172,11 +168,6 @@ def _parameters(query: UsageQuery) -> dict[str, Any]:
         "after_day": after_day,
         "after_model": after_model,
     }
-
-
-def _page(rows: Sequence[Any], query: UsageQuery) -> tuple[UsageRow, Page[UsageRow]]:
-    totals, *groups = map(_row_from, rows)
-    return totals, Page(groups[: query.limit], has_more=len(groups) > query.limit)
 
 
 def _row_from(row: Any) -> UsageRow:

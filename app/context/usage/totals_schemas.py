@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field
 
-from app.http.fields import DAY_PATTERN, AgentId, ModelName, ResponseSchema, examples
+from app.common.schema_errors import DAY_PATTERN
+from app.http.fields import AgentId, ModelName, ResponseSchema, examples
 from app.models.usage_totals import MAX_DAYS, USUAL_DAYS, GroupBy
 
 _CALLS: dict[str, Any] = {

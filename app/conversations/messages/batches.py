@@ -103,7 +103,7 @@ class Batches:
             blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
-            inline = replace(rules, policy=replace(settings.output, enabled=False))
+            inline = replace(rules, policy=settings.output.model_copy(update={"enabled": False}))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
         attached_blob_ids = tuple(

@@ -113,6 +113,21 @@ class Draft:
         return self.raw_message.get("type") == CONFIGURATION
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row that follow from the message, and its place among calls."""
+        return {
+            "role": self.role,
+            "body": self.body.decode(),
+            "fragment": self.fragment.decode() if self.fragment is not None else None,
+            "tokens": self.tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "call_ids": json_text.dumps(self.call_ids) if self.call_ids else None,
+            "call_names": json_text.dumps(self.call_names) if self.call_names else None,
+            "has_media": self.has_media,
+            "joins": self.joins,
+        }
+
+    @property
     def sent_at(self) -> datetime | None:
         """The timestamp that the message has."""
         return time_from(self.timestamp) if self.timestamp is not None else None
@@ -130,19 +145,6 @@ class Draft:
         if output is None or output.ref is not None or self.tokens > MAX_PLACEHOLDER_TOKENS:
             return output
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """What follows from a stored message, as in `Draft`."""
-
-    fragment: bytes | None
-    tokens: int
-    reasoning_tokens: int
-    call_ids: tuple[str, ...]
-    call_names: tuple[str, ...]
-    has_media: bool
-    compaction: Reasoning | None
 
 
 def make_drafts(
@@ -229,29 +231,16 @@ def drafts_of_any(
             if stored_raw is not raw_message:
                 (preview,) = codec.parse(stored_raw, "")
                 message = replace(preview, tool_call_id=message.tool_call_id)
-        derived = derive(stored_raw, message, format, count)
-        provider_calls, resolves = waiting_calls(message)
-        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
         drafts.append(
-            Draft(
-                id=own_id,
-                role=message.role,
-                body=json_text.dump_stored(stored_raw),
-                fragment=derived.fragment,
-                tokens=derived.tokens,
-                reasoning_tokens=derived.reasoning_tokens,
-                call_ids=derived.call_ids,
-                has_media=derived.has_media,
+            replace(
+                derive(stored_raw, message, format, count),
+                id=message_id if index == 0 or message_id is None else f"{message_id}#{index}",
                 timestamp=timestamp,
-                provider_calls=provider_calls,
-                resolves=resolves,
                 output=offloaded.output if offloaded is not None else None,
                 blobs=offloaded.blobs if offloaded is not None else (),
                 attached_blob_id=offloaded.attached_blob_id if offloaded is not None else None,
-                call_names=derived.call_names,
                 raw_message=raw_message,
                 pointer=message_pointer,
-                compaction=derived.compaction,
             )
         )
     return drafts
@@ -259,23 +248,30 @@ def drafts_of_any(
 
 def derive(
     stored_raw: Mapping[str, Any], message: Message, format: FormatName, count: CountText
-) -> Derived:
-    """Return what follows from a message; `stored_raw` is its stored form."""
+) -> Draft:
+    """Return what follows from a message alone; `stored_raw` is its stored form."""
     cleaned = clean(message)
     visible = compactions.without_compactions(cleaned)
     sent = openai_chat.adapt(visible or cleaned)
     fragment = None
-    is_item = format is LOG_FORMAT and openai_chat.is_faithful(stored_raw, message)
+    is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
     has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
-    return Derived(
+    provider_calls, resolves = waiting_calls(message)
+    return Draft(
+        id=None,
+        role=message.role,
+        body=json_text.dump_stored(stored_raw),
         fragment=fragment,
         tokens=_count(sent, count) if visible is not None else 0,
         reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
         call_ids=_call_ids(message),
-        call_names=tuple(call.name for call in message.calls),
         has_media=visible is None or has_long_media or _needs_body(sent),
+        timestamp=None,
+        provider_calls=provider_calls,
+        resolves=resolves,
+        call_names=tuple(call.name for call in message.calls),
         compaction=compactions.last_compaction(cleaned),
     )
 

@@ -13,16 +13,14 @@ from app.database.repository import Repository
 # one such message of the user to the next.
 GROUP_OF = """
     SELECT seq, role, tokens, joins FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    WHERE conversation_id = :conversation_id
         AND seq >= coalesce((
             SELECT starts.seq FROM messages starts
-            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                AND starts.seq <= CAST(:seq AS bigint) AND {starts}
+            WHERE starts.conversation_id = :conversation_id AND starts.seq <= :seq AND {starts}
             ORDER BY starts.seq DESC LIMIT 1), 1)
         AND seq < coalesce((
             SELECT ends.seq FROM messages ends
-            WHERE ends.conversation_id = CAST(:conversation_id AS uuid)
-                AND ends.seq > CAST(:seq AS bigint) AND {ends}
+            WHERE ends.conversation_id = :conversation_id AND ends.seq > :seq AND {ends}
             ORDER BY ends.seq LIMIT 1), 9223372036854775807)
     ORDER BY seq
 """
@@ -38,32 +36,29 @@ PINNED = Statement(
     """
         SELECT m.seq, m.role, m.tokens, m.joins FROM pins p
         JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
-        WHERE p.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE p.conversation_id = :conversation_id
         ORDER BY m.seq
         """
 )
 PIN = Statement(
     """
         INSERT INTO pins (conversation_id, seq)
-        SELECT CAST(:conversation_id AS uuid), seq FROM unnest(CAST(:seqs AS bigint[])) AS seq
+        SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
         ON CONFLICT (conversation_id, seq) DO NOTHING
         """
 )
 UNPIN = Statement(
     """
-        DELETE FROM pins
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND seq = ANY (CAST(:seqs AS bigint[]))
+        DELETE FROM pins WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
         """
 )
 SHOW_PINNED = Statement(
     """
         UPDATE heads
-        SET view_version = view_version + 1, view_cause = 'pinned',
-            kept = CAST(:kept AS bigint[]),
+        SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
             hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
             hidden_messages = hidden_messages - CAST(:messages AS bigint)
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
         """
 )
 

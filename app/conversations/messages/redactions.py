@@ -20,6 +20,7 @@ from app.conversations.messages.redaction import NewRedaction, Redaction
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.tombstones import Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.view import Span
 from app.repositories import Database
 
 _COPIES_PER_READ = 100
@@ -59,7 +60,9 @@ class RedactionService:
             if not messages:
                 raise NotFound.message(message_id)
             seq = messages[0].seq
-            (row,) = await session.contexts.rows(conversation_id, seq, seq + 1, as_chat=False)
+            (row,) = await session.contexts.rows(
+                conversation_id, [Span(seq, seq + 1)], as_chat=False
+            )
         new, tombstone = NewRedaction(seq, message_id, reason, key_id), tombstone_of(row)
         count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
         while copies := await self._copies(conversation_id, new):

@@ -13,16 +13,16 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from app.common import json_text
 from app.conversations.messages.redaction import NewRedaction, Redaction
 from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone
 from app.database.connections import Statement
 from app.database.repository import Repository
+from app.database.sql import equal, fields_of, insert, read
 
-_CONVERSATION = "conversation_id = CAST(:conversation_id AS uuid)"
-_MESSAGE = f"{_CONVERSATION} AND seq = CAST(:seq AS bigint)"
+_CONVERSATION = equal("conversation_id")
+_MESSAGE = equal("conversation_id", "seq")
 
 # A fork names the conversation that all of its forks come from.
 COPIES = Statement(
@@ -31,8 +31,8 @@ COPIES = Statement(
             SELECT coalesce(c.origin_id, c.conversation_id) AS origin_id, m.created_at
             FROM conversations c
             JOIN messages m ON m.conversation_id = c.conversation_id
-                AND m.seq = CAST(:seq AS bigint)
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid)
+                AND m.seq = :seq
+            WHERE c.conversation_id = :conversation_id
         ), family AS (
             SELECT origin_id AS conversation_id FROM message
             UNION
@@ -42,15 +42,13 @@ COPIES = Statement(
         SELECT m.conversation_id
         FROM message CROSS JOIN family
         JOIN messages m ON m.conversation_id = family.conversation_id
-            AND m.seq = CAST(:seq AS bigint)
-        WHERE m.message_id = CAST(:message_id AS text) AND m.created_at = message.created_at
+            AND m.seq = :seq
+        WHERE m.message_id = :message_id AND m.created_at = message.created_at
             AND NOT EXISTS (
                 SELECT FROM redactions done
-                WHERE done.conversation_id = m.conversation_id
-                    AND done.seq = CAST(:seq AS bigint)
+                WHERE done.conversation_id = m.conversation_id AND done.seq = :seq
             )
-        ORDER BY m.conversation_id
-        LIMIT CAST(:limit AS bigint)
+        ORDER BY m.conversation_id LIMIT :limit
         """
 )
 REDACTION_LOCK = "hashtextextended('redaction:' || CAST(CAST(:conversation_id AS uuid) AS text), 0)"
@@ -60,8 +58,8 @@ LOCK = Statement(f"SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR U
 REPLACE = Statement(
     f"""
         UPDATE messages
-        SET body = CAST(:body AS text), fragment = CAST(:fragment AS text),
-            output = CAST(:output AS text), reasoning_tokens = 0, has_media = false
+        SET body = :body, fragment = :fragment,
+            output = :output, reasoning_tokens = 0, has_media = false
         WHERE {_MESSAGE}
             AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
         """
@@ -75,18 +73,16 @@ REMOVE_BLOBS = Statement(
             DELETE FROM blob_uses WHERE {_MESSAGE} RETURNING blob_id
         ), removed AS (
             DELETE FROM blobs b USING unused
-            WHERE b.conversation_id = CAST(:conversation_id AS uuid)
-                AND b.blob_id = unused.blob_id
+            WHERE b.conversation_id = :conversation_id AND b.blob_id = unused.blob_id
                 AND NOT EXISTS (
                     SELECT FROM blob_uses other
-                    WHERE other.conversation_id = CAST(:conversation_id AS uuid)
-                        AND other.blob_id = b.blob_id AND other.seq <> CAST(:seq AS bigint)
+                    WHERE other.conversation_id = :conversation_id
+                        AND other.blob_id = b.blob_id AND other.seq <> :seq
                 )
             RETURNING b.content_id, b.object_key
         ), chunks AS (
             DELETE FROM blob_chunks c USING removed
-            WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-                AND c.content_id = removed.content_id
+            WHERE c.conversation_id = :conversation_id AND c.content_id = removed.content_id
         )
         SELECT object_key FROM removed
         """,
@@ -97,15 +93,15 @@ DROP_SUMMARIES = Statement(
         WITH covering AS (
             SELECT compaction_id FROM compactions
             WHERE {_CONVERSATION} AND summary <> ''
-                AND (span_start <= CAST(:seq AS bigint) AND span_end > CAST(:seq AS bigint)
-                    OR trigger = 'provider' AND span_end = CAST(:seq AS bigint))
+                AND (span_start <= :seq AND span_end > :seq
+                    OR trigger = 'provider' AND span_end = :seq)
             ORDER BY compaction_id LIMIT 1
         )
         UPDATE compactions made
         SET summary = CASE WHEN made.summary = '' THEN '' ELSE '{REDACTED_SUMMARY}' END,
             view = '', made = '[]', undone_at = least(made.undone_at, statement_timestamp())
         FROM covering
-        WHERE made.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE made.conversation_id = :conversation_id
             AND made.compaction_id >= covering.compaction_id
         RETURNING made.compaction_id
         """,
@@ -132,17 +128,15 @@ SHOW_TOMBSTONE = Statement(
                 ELSE hidden_messages END,
             resume_at = CASE WHEN loses_summary THEN 0 ELSE resume_at END,
             failures = CASE WHEN loses_summary THEN 0 ELSE failures END
-        FROM shown
-        WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+        FROM shown WHERE h.conversation_id = :conversation_id
         RETURNING loses_summary
         """
 )
 EPOCHS = Statement(
     f"""
         SELECT lane, epoch, frame FROM epochs
-        WHERE {_CONVERSATION} AND (lane, epoch) > (CAST(:lane AS text), CAST(:epoch AS bigint))
-        ORDER BY lane, epoch
-        LIMIT CAST(:limit AS bigint)
+        WHERE {_CONVERSATION} AND (lane, epoch) > (:lane, :epoch)
+        ORDER BY lane, epoch LIMIT :limit
         """
 )
 SET_FRAMES = Statement(
@@ -150,8 +144,7 @@ SET_FRAMES = Statement(
         UPDATE epochs e SET frame = item.frame
         FROM unnest(CAST(:lanes AS text[]), CAST(:epochs AS bigint[]), CAST(:frames AS text[]))
             AS item (lane, epoch, frame)
-        WHERE e.conversation_id = CAST(:conversation_id AS uuid)
-            AND e.lane = item.lane AND e.epoch = item.epoch
+        WHERE e.conversation_id = :conversation_id AND e.lane = item.lane AND e.epoch = item.epoch
         """
 )
 DROP_SNAPSHOT_SUMMARIES = Statement(
@@ -160,21 +153,18 @@ DROP_SNAPSHOT_SUMMARIES = Statement(
             SELECT s.tenant_id, s.session_id
             FROM snapshot_parts p
             JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.session_id = p.session_id
-            WHERE p.conversation_id = CAST(:conversation_id AS uuid)
-                AND p.spans[cardinality(p.spans)] > CAST(:seq AS bigint)
+            WHERE p.conversation_id = :conversation_id AND p.spans[cardinality(p.spans)] > :seq
             ORDER BY s.session_id
             FOR UPDATE OF s
         )
         UPDATE snapshots s SET summary = '{REDACTED_SUMMARY}'
-        FROM naming
-        WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+        FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
         """
 )
+_RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
 RECORD = Statement(
-    """
-        INSERT INTO redactions (conversation_id, seq, message_id, reason, key_id, created_at)
-        VALUES (CAST(:conversation_id AS uuid), CAST(:seq AS bigint), CAST(:message_id AS text),
-            CAST(:reason AS text), CAST(:key_id AS text), clock_timestamp())
+    f"""
+        {insert("redactions", *_RECORDED, created_at="clock_timestamp()")}
         ON CONFLICT (conversation_id, seq) DO NOTHING
         """
 )
@@ -192,19 +182,14 @@ class RedactionRepository(Repository):
         self, conversation_id: str, seq: int, message_id: str, limit: int
     ) -> list[str]:
         """Return conversations in which this message, or its copy by a fork, is not redacted."""
-        rows = await self._session.all(
-            COPIES,
-            conversation_id=UUID(conversation_id),
-            seq=seq,
-            message_id=message_id,
-            limit=limit,
-        )
+        message = {"conversation_id": conversation_id, "seq": seq, "message_id": message_id}
+        rows = await self._session.all(COPIES, **message, limit=limit)
         return [str(row["conversation_id"]) for row in rows]
 
     async def find(self, conversation_id: str, seq: int) -> Redaction | None:
         """Return the record of a redaction, or None."""
         row = await self._session.first(FIND, conversation_id=conversation_id, seq=seq)
-        return Redaction(*row.values()) if row is not None else None
+        return read(Redaction, row, redacted_at=row["created_at"]) if row is not None else None
 
     async def replace(self, conversation_id: str, seq: int, tombstone: Tombstone) -> bool:
         """Lock the conversation, and replace a message in its log and its search index.
@@ -215,13 +200,7 @@ class RedactionRepository(Repository):
         if await self._session.first(LOCK, conversation_id=conversation_id) is None:
             return False
         await self._session.first(LOCK_FORKS, conversation_id=conversation_id)
-        replaced = await self._session.run(
-            REPLACE,
-            **key,
-            body=tombstone.body,
-            fragment=tombstone.fragment,
-            output=tombstone.output,
-        )
+        replaced = await self._session.run(REPLACE, **key, **fields_of(tombstone))
         if replaced:
             await self._session.run(CLEAR_WORDS, **key)
         return replaced == 1
@@ -239,12 +218,12 @@ class RedactionRepository(Repository):
         key = {"conversation_id": conversation_id, "seq": seq}
         rows = await self._session.all(DROP_SUMMARIES, **key)
         await self._session.run(DROP_SNAPSHOT_SUMMARIES, **key)
-        shown = await self._session.first(
-            SHOW_TOMBSTONE,
-            conversation_id=conversation_id,
-            dropped=[row["compaction_id"] for row in rows],
+        dropped = [row["compaction_id"] for row in rows]
+        return bool(
+            await self._session.value(
+                SHOW_TOMBSTONE, conversation_id=conversation_id, dropped=dropped
+            )
         )
-        return shown is not None and shown["loses_summary"]
 
     async def drop_epoch_texts(self, conversation_id: str) -> None:
         """Delete the summaries from the starts of all epochs."""
@@ -277,14 +256,7 @@ class RedactionRepository(Repository):
 
     async def record(self, conversation_id: str, new: NewRedaction) -> None:
         """Store the record of a redaction."""
-        await self._session.run(
-            RECORD,
-            conversation_id=conversation_id,
-            seq=new.seq,
-            message_id=new.message_id,
-            reason=new.reason,
-            key_id=new.key_id,
-        )
+        await self._session.run(RECORD, conversation_id=conversation_id, **fields_of(new))
 
 
 def _without_texts(frame: str) -> str:

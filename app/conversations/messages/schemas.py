@@ -10,17 +10,10 @@ from typing_extensions import TypeAliasType
 
 from app.blobs.blobs import ToolOutputRef
 from app.common.answers import AnyObject
+from app.common.schema_errors import NAME_PATTERN
 from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
-from app.http.fields import (
-    MAX_SEQ,
-    NAME_PATTERN,
-    Format,
-    MessageObject,
-    RequestSchema,
-    ResponseSchema,
-    examples,
-)
+from app.http.fields import MAX_SEQ, Format, MessageObject, RequestSchema, ResponseSchema, examples
 from app.http.pages import Page
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"

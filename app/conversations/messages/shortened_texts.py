@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from app.blobs.stored_output import message_ref
 from app.conversations.messages.row import LogRow
 from app.conversations.text_shortening import READER_TOOLS, shortened_to
-from app.conversations.view import ShortenedMessage
+from app.conversations.view import ShortenedMessage, Span
 from app.models.budget import Limits
 from app.prompt.resolved_settings import ResolvedSettings
 from app.repositories import Database
@@ -30,10 +30,9 @@ async def shortened_messages(
     A message that is large for another reason than its texts is left out. `as_chat` reads the
     messages as a build in the format openai_chat does.
     """
-    rows: list[LogRow] = []
+    spans = [Span(seq, seq + 1) for seq in max_tokens]
     async with database.session() as session:
-        for seq in max_tokens:
-            rows += await session.contexts.rows(conversation_id, seq, seq + 1, as_chat=as_chat)
+        rows = await session.contexts.rows(conversation_id, spans, as_chat=as_chat)
     if sum(len(row.text) for row in rows) > _THREAD_BYTES:
         return await asyncio.to_thread(_shortened, rows, max_tokens, resolved)
     return _shortened(rows, max_tokens, resolved)

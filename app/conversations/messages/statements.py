@@ -52,16 +52,13 @@ def bounded_messages(rows: str, order: str, *also: str) -> str:
 
 IDS = Statement("""
     SELECT seq, message_id FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq = ANY (CAST(:seqs AS bigint[]))
+    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
 """)
 _PAGE = f"""
     SELECT {STORED_COLUMNS}
     FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq > CAST(:after_seq AS bigint) AND seq < CAST(:before_seq AS bigint)
-    ORDER BY seq {{order}}
-    LIMIT CAST(:limit AS bigint)
+    WHERE conversation_id = :conversation_id AND seq > :after_seq AND seq < :before_seq
+    ORDER BY seq {{order}} LIMIT :limit
 """
 PAGE = {
     order.lower(): Statement(bounded_messages(_PAGE.format(order=order), f"seq {order}"))
@@ -72,10 +69,9 @@ BY_IDS = Statement(
         f"""
             SELECT {STORED_COLUMNS}
             FROM messages
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND message_id = ANY (CAST(:ids AS text[])) AND seq > CAST(:after_seq AS bigint)
-            ORDER BY seq
-            LIMIT CAST(:limit AS bigint)
+            WHERE conversation_id = :conversation_id
+                AND message_id = ANY (CAST(:ids AS text[])) AND seq > :after_seq
+            ORDER BY seq LIMIT :limit
         """,
         "seq",
     )
@@ -84,26 +80,24 @@ BY_IDS = Statement(
 SIZES = Statement("""
     SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
     FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq >= CAST(:start AS bigint) AND seq < CAST(:end AS bigint)
+    WHERE conversation_id = :conversation_id AND seq >= :start AND seq < CAST(:end AS bigint)
     ORDER BY seq
 """)
 ENTRIES = Statement("""
     SELECT m.seq, m.role, m.tokens, m.joins, p.seq IS NOT NULL AS pinned
     FROM messages m
     LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
-    WHERE m.conversation_id = CAST(:conversation_id AS uuid)
-        AND m.seq >= CAST(:start AS bigint) AND m.seq < CAST(:end AS bigint)
+    WHERE m.conversation_id = :conversation_id AND m.seq >= :start AND m.seq < CAST(:end AS bigint)
     ORDER BY m.seq
 """)
 # The call group in which a range begins has the calls of its first results.
 TOOL_NAMES = Statement("""
     SELECT seq, role, call_ids, call_names FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    WHERE conversation_id = :conversation_id
         AND seq >= coalesce((
             SELECT starts.seq FROM messages starts
-            WHERE starts.conversation_id = CAST(:conversation_id AS uuid)
-                AND starts.seq <= CAST(:start AS bigint) AND NOT starts.joins
+            WHERE starts.conversation_id = :conversation_id
+                AND starts.seq <= :start AND NOT starts.joins
             ORDER BY starts.seq DESC LIMIT 1), 1)
         AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
     ORDER BY seq
@@ -112,7 +106,7 @@ OPEN_CALLS = Statement("""
     SELECT m.call_ids, m.call_names, h.open_calls
     FROM heads h
     JOIN messages m ON m.conversation_id = h.conversation_id AND m.seq = ANY (h.open_seqs)
-    WHERE h.conversation_id = CAST(:conversation_id AS uuid)
+    WHERE h.conversation_id = :conversation_id
     ORDER BY m.seq
 """)
 MAX_MESSAGES_READ = 5_000
@@ -120,7 +114,7 @@ MAX_MESSAGES_READ = 5_000
 LAST_USED = Statement(f"""
     SELECT call_names, max(seq) AS seq FROM (
         SELECT seq, call_names FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
+        WHERE conversation_id = :conversation_id
         ORDER BY seq DESC LIMIT {MAX_MESSAGES_READ}
     ) AS newest
     WHERE call_names IS NOT NULL
@@ -138,24 +132,22 @@ PROMOTE = Statement("""
             ELSE CAST(:names AS text[])
         END,
         promoted_turn = turns
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
+    WHERE conversation_id = :conversation_id
     RETURNING promoted
 """)
 TOTAL_AT = Statement("""
     SELECT total_tokens FROM messages
-    WHERE conversation_id = CAST(:conversation_id AS uuid)
-        AND seq <= CAST(:seq AS bigint)
+    WHERE conversation_id = :conversation_id AND seq <= :seq
     ORDER BY seq DESC LIMIT 1
 """)
 FIND_ANSWER = Statement("""
     SELECT request_hash, answer FROM idempotency_keys
-    WHERE conversation_id = CAST(:conversation_id AS uuid) AND key = CAST(:key AS text)
+    WHERE conversation_id = :conversation_id AND key = :key
         AND created_at > now() - interval '24 hours'
 """)
 ADD_ANSWER = Statement("""
     INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer, created_at)
-    VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
-            CAST(:request_hash AS text), CAST(:answer AS text), now())
+    VALUES (:conversation_id, :key, :request_hash, :answer, now())
     ON CONFLICT (conversation_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, answer = excluded.answer,
         created_at = excluded.created_at
@@ -163,8 +155,7 @@ ADD_ANSWER = Statement("""
 # The insert waits for a concurrent request with the key, and changes no row of the last 24 hours.
 CLAIM_KEY = Statement("""
     INSERT INTO idempotency_keys AS old (conversation_id, key, request_hash, answer, created_at)
-    VALUES (CAST(:conversation_id AS uuid), CAST(:key AS text),
-            CAST(:request_hash AS text), '', now())
+    VALUES (:conversation_id, :key, :request_hash, '', now())
     ON CONFLICT (conversation_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, created_at = excluded.created_at
     WHERE excluded.created_at - old.created_at >= interval '24 hours'

@@ -12,10 +12,10 @@ from app.database.repository import Repository
 
 REDACTED = Statement("""
     SELECT r.conversation_id, r.seq, r.created_at
-    FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:seqs AS bigint[]))
+    FROM unnest(:conversation_ids, :seqs)
         AS requested (conversation_id, seq)
     JOIN redactions r ON r.conversation_id = requested.conversation_id AND r.seq = requested.seq
-        AND r.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+        AND r.conversation_id = ANY (:conversation_ids)
 """)
 
 # A pin protects its call group, with results that are appended later: up to `past`.
@@ -23,19 +23,17 @@ PINS = Statement("""
     SELECT p.conversation_id, p.seq, (
         SELECT m.seq FROM messages m
         WHERE m.conversation_id = p.conversation_id AND m.seq > p.seq AND NOT m.joins
-            AND m.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
+            AND m.conversation_id = ANY (:conversation_ids)
         ORDER BY m.seq LIMIT 1
     ) AS past
-    FROM pins p
-    WHERE p.conversation_id = ANY (CAST(:conversation_ids AS uuid[]))
-        AND p.seq <= CAST(:through_seq AS bigint)
+    FROM pins p WHERE p.conversation_id = ANY (:conversation_ids) AND p.seq <= :through_seq
 """)
 
 # Receipts are large: the recursion reads their ids alone.
 CHAINS = Statement("""
     WITH RECURSIVE chain AS (
         SELECT newest.conversation_id, newest.compaction_id, 1 AS depth
-        FROM unnest(CAST(:conversation_ids AS uuid[]), CAST(:compaction_ids AS uuid[]))
+        FROM unnest(:conversation_ids, CAST(:compaction_ids AS uuid[]))
             AS newest (conversation_id, compaction_id)
         UNION ALL
         SELECT chain.conversation_id, this.parent_id, chain.depth + 1
@@ -46,7 +44,7 @@ CHAINS = Statement("""
                 AND compaction_id = chain.compaction_id
             LIMIT 1
         ) this
-        WHERE this.parent_id IS NOT NULL AND chain.depth < CAST(:limit AS bigint)
+        WHERE this.parent_id IS NOT NULL AND chain.depth < :limit
     )
     SELECT receipt.*
     FROM chain

@@ -7,19 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from app.formats import base64_media, inline_media, json_fields, mcp_parts, tool_calls
-from app.formats.base import BlockProvider
+from app.formats.blocks import BlockProvider
 from app.formats.json_fields import Fields
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 
 _TITLES = {
     "char_location": ("document_title",),

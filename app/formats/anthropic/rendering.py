@@ -14,17 +14,7 @@ from app.common.sendable import sendable
 from app.formats import base64_media, inline_media, labels, tool_calls
 from app.formats.anthropic.parsing import AnthropicParsing
 from app.formats.base64_media import PDF
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.formats.tools import ToolDefinition, wire_fields
 
 _THINKING = ("thinking", "redacted_thinking")

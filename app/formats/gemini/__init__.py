@@ -17,11 +17,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from app.common import json_text
 from app.formats import json_fields
-from app.formats.base import AgentCall, Original, without
+from app.formats.base import Original, without
 from app.formats.gemini.fields import (
     RESULT_KEY,
     STAND_IN_SIGNATURE,
@@ -36,6 +37,7 @@ from app.formats.gemini.rendering import GeminiRendering
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.formats.reasoning_families import GEMINI
+from app.formats.requests import AgentCall, RequestFields, System, SystemPrompt
 
 _CALLS = ("functionCall", "function_call")
 _RESPONSES = ("functionResponse", "function_response")
@@ -50,6 +52,9 @@ class Gemini(GeminiRendering):
     family = GEMINI
     result_key = RESULT_KEY
     blocks_key = "parts"
+    items_key = "contents"
+    usage_shapes = ("gemini",)
+    derives_ids = True
     results_are_objects = True
 
     def extra_fields(self, part: Original) -> dict[str, Any]:
@@ -80,6 +85,24 @@ class Gemini(GeminiRendering):
     def result_content(self, text: str) -> Any:
         """Return a response with a text."""
         return {"output": text}
+
+    def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
+        """Return an instruction with a part per text."""
+        texts = prompt.texts
+        instruction = {"parts": [{"text": text} for text in texts]} if texts else None
+        return System((), instruction, json_text.dump_payload(instruction))
+
+    def body(self, fields: RequestFields) -> dict[str, Any]:
+        """Return contents, and a configuration that has the rest."""
+        system = {"system_instruction": fields.system} if fields.system is not None else {}
+        config = {"max_output_tokens": fields.max_output, **fields.tools, **system}
+        return {self.items_key: fields.items, "config": config}
+
+    def with_instruction(
+        self, body: Mapping[str, Any], instruction: str, max_tokens: int
+    ) -> dict[str, Any]:
+        """Raise: no gateway sends payloads in Gemini's format."""
+        raise ValueError("No gateway sends payloads in Gemini's format")
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List calls and responses."""

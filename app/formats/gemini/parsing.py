@@ -8,20 +8,10 @@ from typing import Any
 
 from app.common.errors import ValidationError
 from app.formats import base64_media, json_fields, tool_calls
-from app.formats.base import BlockProvider
+from app.formats.blocks import BlockProvider
 from app.formats.gemini.fields import RESULT_KEY, field_in, is_own_file, key_in, response_text
 from app.formats.json_fields import Fields
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 
 _MEDIA_FIELDS = ("data", "mimeType", "mime_type", "fileUri", "file_uri")
 _RESPONSE_FIELDS = (

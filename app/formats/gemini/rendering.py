@@ -27,17 +27,7 @@ from app.formats.gemini.fields import (
     unsigned,
 )
 from app.formats.gemini.parsing import GeminiParsing
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.formats.tools import ToolDefinition, wire_fields
 
 _FILE_TYPES = ("text/", "audio/", "video/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from app.common.sendable import is_sendable
 from app.formats import adapting, inline_media, labels, tool_calls
@@ -28,6 +28,8 @@ from app.formats.tools import ToolDefinition, wire_fields
 class ChatRendering(ChatParsing):
     """Renders messages."""
 
+    said_types: ClassVar[tuple[str, ...]] = ("refusal",)
+    """Types of parts that only the assistant has."""
     details = ("auto", "low", "high")
 
     def _sent_name(self, message: Message) -> str | None:
@@ -46,7 +48,7 @@ class ChatRendering(ChatParsing):
             if not isinstance(part, Opaque):
                 kept.append(part)
             elif (kind := part.block.get("type")) not in fields:
-                has_place = (kind == "refusal") == is_assistant
+                has_place = (kind in self.said_types) == is_assistant
                 kept.append(part if has_place else labels.label_for(part))
         texts = [part for part in kept if isinstance(part, Text)]
         is_list = any(isinstance(part, Opaque) for part in kept)

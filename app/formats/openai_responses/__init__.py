@@ -20,15 +20,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from app.formats.base import AgentCall, Original, without
+from app.common.sendable import sendable, sendable_json
+from app.formats.base import Original, without
 from app.formats.json_fields import Fields
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
+from app.formats.openai import system_messages
 from app.formats.openai_responses import items
 from app.formats.openai_responses.rendering import ResponsesRendering
+from app.formats.reasoning_families import OPENAI, XAI
+from app.formats.requests import (
+    REPLACED,
+    AgentCall,
+    Answer,
+    Compaction,
+    RequestFields,
+    System,
+    SystemPrompt,
+)
+from app.formats.tools import ToolDefinition
 
+_FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _NOT_COUNTED = ("type", "id", "role", "status", "phase", "execution", "encrypted_content")
 _TEXT_FIELDS = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
 
@@ -37,7 +51,19 @@ class OpenAIResponses(ResponsesRendering):
     """OpenAI Responses, which xAI has as well."""
 
     name = FormatName.OPENAI_RESPONSES
+    part_types = (
+        *("input_text", "output_text", "input_image", "input_file", "input_audio", "refusal"),
+        *("reasoning", "compaction"),
+    )
     result_key = "output"
+    items_key = "input"
+    max_output_key = "max_output_tokens"
+    defers_tools = True
+    usage_shapes = ("responses", "plain")
+    compacting_families = ((), (OPENAI,), (XAI,))
+    keeps_user_messages = True
+    litellm_call = "aresponses"
+    litellm_providers = frozenset(("openai", "xai"))
     makes_ids = True
 
     def group_items(self, raws: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -81,6 +107,77 @@ class OpenAIResponses(ResponsesRendering):
             case _:
                 return without(block, *_NOT_COUNTED)
 
+    def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
+        """Return a developer message with a part per section: `instructions` take no breakpoint."""
+        parts = [
+            self.marked({"type": "input_text", "text": text}, is_marked=index in marked)
+            for index, text in enumerate(prompt.sections)
+        ]
+        contents = [parts] if parts else []
+        contents += map(self._said, prompt.dynamic_texts)
+        return system_messages(
+            {"type": "message", "role": "developer", "content": content} for content in contents
+        )
+
+    def body(self, fields: RequestFields) -> dict[str, Any]:
+        """Return items, limit and tools."""
+        limit = {self.max_output_key: fields.max_output}
+        return {self.items_key: fields.items, **limit, **fields.tools, **fields.cache_key}
+
+    def _said(self, text: str) -> Any:
+        return [{"type": "input_text", "text": text}]
+
+    def deferred_to_wire(
+        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
+    ) -> list[dict[str, Any]]:
+        """Render OpenAI's tool search instead of the function, and no deferred tools."""
+        remaining = [tool for tool in tools if tool.name not in deferred]
+        return [
+            _client_search(tool) if tool.name == search else wire
+            for tool, wire in zip(remaining, self.tools_to_wire(remaining), strict=True)
+        ]
+
+    def search_output(
+        self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
+    ) -> dict[str, Any]:
+        """Return an output with definitions."""
+        return {
+            "type": "tool_search_output",
+            "call_id": call_id,
+            "execution": "client",
+            "status": status,
+            "tools": [{**wire, "defer_loading": True} for wire in self.tools_to_wire(tools)],
+        }
+
+    def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
+        """Return the threshold at which OpenAI compacts."""
+        entry = {"type": "compaction", "compact_threshold": threshold}
+        return Compaction({"context_management": [entry]}) if asks else Compaction()
+
+    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
+        """Return the call of OpenAI's endpoint for compactions."""
+        fields = ("model", "input", "prompt_cache_key")
+        return Compaction(method="responses.compact", fields=fields)
+
+    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments whose input the body replaces."""
+        return {"input": REPLACED, "extra_body": body}
+
+    def answer(self, response: Any) -> Answer:
+        """Read a response."""
+        given = response.model_dump()
+        output = given["output"]
+        said = (item["content"] or () for item in output if item["type"] == "message")
+        parts = [part for content in said for part in content]
+        reason = str((given.get("incomplete_details") or {}).get("reason"))
+        refused = any(part["type"] == "refusal" for part in parts)
+        return Answer(
+            "".join(part["text"] for part in parts if part["type"] == "output_text"),
+            "content_filter" if refused else _FINISH_REASONS.get(reason, "stop"),
+            any(item["type"].endswith("_call") for item in output),
+            given["usage"],
+        )
+
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List the items of a message; a result of a local shell may have its call's id as id."""
         held = raw["output"] if items.is_item_group(raw) else [raw]
@@ -113,6 +210,15 @@ class OpenAIResponses(ResponsesRendering):
                 return {"role": "assistant", "output": [said, *map(_emptied_call, message.calls)]}
             case role:
                 return {"role": role, "content": text}
+
+
+def _client_search(tool: ToolDefinition) -> dict[str, Any]:
+    return {
+        "type": "tool_search",
+        "execution": "client",
+        "description": sendable(tool.description),
+        "parameters": sendable_json(tool.parameters),
+    }
 
 
 def _emptied_call(call: ToolCall) -> dict[str, Any]:

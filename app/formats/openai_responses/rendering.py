@@ -12,17 +12,7 @@ from typing import Any
 from app.common import json_text
 from app.formats import adapting, base64_media, inline_media, labels, tool_calls
 from app.formats.compactions import is_compaction
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.formats.openai_responses.items import (
     BUILT_IN_CALLS,
     FUNCTION,

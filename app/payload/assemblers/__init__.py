@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 from app.formats import PROVIDERS
@@ -15,7 +14,6 @@ from app.formats.message import FormatName
 from app.formats.openai_chat import OpenAIChat
 from app.formats.openai_responses import OpenAIResponses
 from app.payload.assembler import Assembler
-from app.payload.assemblers import anthropic, openai_responses
 from app.payload.assemblers.anthropic import AnthropicAssembler
 from app.payload.assemblers.gemini import GeminiAssembler
 from app.payload.assemblers.openai_chat import ChatAssembler
@@ -34,12 +32,3 @@ def assembler_of(format: FormatName) -> Callable[..., Assembler]:
     provider = PROVIDERS[format]
     kinds = (_ASSEMBLERS.get(base) for base in type(provider).__mro__)
     return partial(next(filter(None, kinds)), provider)
-
-
-BREAKPOINTS_JSON: Final[Mapping[FormatName, bytes]] = MappingProxyType(
-    {
-        FormatName.OPENAI_RESPONSES: openai_responses.BREAKPOINT_JSON,
-        FormatName.ANTHROPIC: anthropic.BREAKPOINT_JSON,
-    }
-)
-"""The JSON that makes a block a breakpoint, in formats whose items have places for it."""

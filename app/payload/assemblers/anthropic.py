@@ -24,7 +24,6 @@ from app.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, r
 from app.payload.assemblers.merging import Block, MergingAssembler
 from app.prompt.sections import DynamicTexts
 
-BREAKPOINT_JSON = b',"cache_control":{"type":"ephemeral"}'
 _THINKING = ("thinking", "redacted_thinking")
 _TOOL_USE = b'{"type":"tool_use"'
 

@@ -24,8 +24,8 @@ from app.formats.openai_chat.reasoning_fields import (
 )
 from app.formats.reasoning_families import DEMANDING
 from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
-from app.payload.assembler import may_have_media
 from app.payload.assemblers.separate import SeparateAssembler
+from app.payload.shown_messages import may_have_media
 
 
 class ChatAssembler(SeparateAssembler):
@@ -59,7 +59,8 @@ class ChatAssembler(SeparateAssembler):
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         is_demanded = self._is_reasoning_demanded(row)
         is_changed = is_demanded or row.has_media or self._is_rewritten(row)
-        if not (ids or is_changed or row.reasoning_tokens):
+        is_item = self.provider.is_stored and not (ids or is_changed)
+        if is_item and not row.reasoning_tokens:
             if may_have_media(row):
                 self.media += media_in(row.seq, row.message())
             self._append(row.text)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from app.common import json_text
 from app.conversations.messages.row import LogRow
@@ -25,7 +25,6 @@ from app.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.payload.assemblers.separate import SeparateAssembler
 from app.payload.payload_items import BreakpointPosition
 
-BREAKPOINT_JSON: Final = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 _CACHEABLE = ("input_text", "input_image", "input_file")
 _AFTER_LAST_PART_BYTES = len("}]}")
 
@@ -110,9 +109,6 @@ class ResponsesAssembler(SeparateAssembler):
         for call_id in self._running:
             self._open_calls.pop(call_id, None)
         super()._close_calls()
-
-    def _unbound(self, row: LogRow, message: Message) -> Message:
-        return self.provider.unbound(message) if row.format is self.format else message
 
     def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
         self._put([dict(block)], tokens, is_model=True)

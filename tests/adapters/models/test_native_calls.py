@@ -13,10 +13,11 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.litellm_gateway import LiteLLMGateway
 from app.models.model_calls import Completion, ModelCall, NativeRequest
-from app.models.native_calls import NATIVE_PROVIDERS, with_usage
+from app.models.native_calls import with_usage
 from tests import fake_llm as fake
 from tests.fake_llm import Behaviour
 from tests.fake_providers import FakeProviders
@@ -133,8 +134,8 @@ def call(format: FormatName, model: str) -> ModelCall:
 
 CASES = [
     (format, CLAUDE if name == "anthropic" else f"{name}/model")
-    for format, names in NATIVE_PROVIDERS.items()
-    for name in sorted(names)
+    for format, spoken in PROVIDERS.items()
+    for name in sorted(spoken.litellm_providers)
 ]
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.context.build_reads import READ, ROWS
+from app.context.repository import READ, ROWS
 from app.conversations.listing_filters import FIRST_ID
 from app.conversations.listing_repository import (
     BY_IDS,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.one_server
 @pytest.mark.parametrize(
     ("statement", "scans"),
     [
-        (READ, 3),
+        (READ, 1),
         (ROWS, 1),
         (ENTRIES, 1),
         (PAGE["asc"], 1),

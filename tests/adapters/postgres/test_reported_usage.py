@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.context.build_reads import READ
+from app.context.repository import READ
 from app.context.usage.repository import HAS_REASONING, NEWEST_EPOCH, NEWEST_REPORT
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.view import WHOLE, Span

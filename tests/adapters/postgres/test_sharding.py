@@ -217,7 +217,7 @@ SPREAD = {
     "conversations.snapshot_removal.REMOVE_OF_AGENT": (
         "deleting an agent with all its conversations"
     ),
-    "tenancy.data_repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
+    "tenancy.repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
     "conversations.search.tenant_repository.BY_PLACES": (
         "a page of a search, its messages given as a list"
     ),
@@ -338,7 +338,7 @@ async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: 
     names = {statement.sql: name for name, statement in statements().items()}
     assert ran <= set(names)
     assert {names[sql].partition("[")[0] for sql in ran & set(names)}.isdisjoint(SPREAD)
-    assert {"conversations.messages.repository.APPEND", "context.build_reads.READ"} <= {
+    assert {"conversations.messages.repository.APPEND", "context.repository.READ"} <= {
         names[sql].partition("[")[0] for sql in ran
     }
 

@@ -69,12 +69,6 @@ async def test_the_columns_are_read_from_the_text(database_url: str) -> None:
     assert [tuple(row)[:4] for row in rows] == known
 
 
-def test_deleting_a_conversation_covers_all_of_its_tables() -> None:
-    """Deleting a conversation reaches each table whose rows belong to one."""
-    belonging = {name for name, table in TABLES.items() if "conversation_id" in table.columns}
-    assert set(CONVERSATION_TABLES) == belonging
-
-
 def test_keys_of_conversation_tables_start_with_its_id() -> None:
     """Per-conversation tables can be distributed by `conversation_id`."""
     for name in CONVERSATION_TABLES:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.context.usage.totals_repository import READS_OF_CONVERSATION, READS_OF_TENANT
-from app.database.connections import Statement
+from app.context.usage.totals_repository import READS
 from app.models.usage_totals import GroupBy
 from tests.plans import plan_of
 
@@ -13,21 +12,14 @@ from tests.plans import plan_of
 @pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize("group_by", GroupBy)
 @pytest.mark.parametrize(
-    ("statements", "condition"),
-    [
-        (READS_OF_CONVERSATION, "(conversation_id = "),
-        (READS_OF_TENANT, "(tenant_id = "),
-    ],
-    ids=["conversation", "tenant"],
+    ("table", "condition"),
+    [("conversation_usage", "(conversation_id = "), ("tenant_usage", "(tenant_id = ")],
 )
 async def test_a_read_is_a_range_of_the_key(
-    database_url: str,
-    statements: dict[GroupBy, Statement],
-    condition: str,
-    group_by: GroupBy,
+    database_url: str, table: str, condition: str, group_by: GroupBy
 ) -> None:
     """Only the rows of its owner and its days are read."""
-    plan = await plan_of(database_url, statements[group_by])
+    plan = await plan_of(database_url, READS[table, group_by])
     (found,) = [line for line in plan.splitlines() if "Index Cond" in line]
     assert condition in found and "(day >= " in found and "(day <= " in found
     assert "Seq Scan" not in plan

@@ -362,9 +362,7 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
     with silent_server() as port:
         for number in (port, free_port()):
             url = f"postgresql://nobody@127.0.0.1:{number}/nothing"
-            app = create_app(
-                settings.model_copy(update={"database_url": url, "database_connect_seconds": 1.0})
-            )
+            app = create_app(settings.model_copy(update={"database_url": url}))
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 begun = monotonic()

@@ -89,13 +89,12 @@ async def listening(
 
 
 @pytest.fixture
-def settings(database_url: str) -> Settings:
-    """Settings with short intervals for polls and comments."""
+def settings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of an app that polls often."""
+    monkeypatch.setattr("app.main.EVENT_POLL_SECONDS", 0.02)
     return Settings(
         database_url=database_url,
-        pool_min_size=0,
         default_model="gpt-4o",
-        events_poll_seconds=0.02,
     )
 
 

@@ -318,12 +318,11 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
 
 
-async def test_batch_limit_is_a_setting(settings: Settings) -> None:
-    """The maximum number of messages of a batch can be set lower [log.atomic-batch]."""
-    async with started(create_app(settings.model_copy(update={"max_batch": 2}))) as client:
-        path = await new_conversation(client)
-        answer = await client.post(f"{path}/messages", json={"messages": talk(3)})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
+async def test_a_batch_has_a_limit(client: httpx.AsyncClient) -> None:
+    """A batch holds at most a thousand messages [log.atomic-batch]."""
+    path = await new_conversation(client)
+    answer = await client.post(f"{path}/messages", json={"messages": talk(1001)})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
 
 
 async def test_without_a_known_context_window(settings: Settings) -> None:

@@ -17,7 +17,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.conversations.view import View
 from app.database.tables import TABLES
 from app.main import create_app
 from app.repositories import Database
@@ -343,6 +342,6 @@ async def test_what_read_before_a_redaction_stores_nothing_after_it(
     assert (await client.post(f"{path}/messages/m/redact")).status_code == 200
     stale = replace(epoch, epoch=9, epoch_id=str(uuid4()))
     async with database.transaction() as session:
-        assert not await session.contexts.add_epoch(conversation_id, stale, View(), {})
+        assert not await session.contexts.add_epoch(conversation_id, stale, {})
         await session.search.add(conversation_id, {1: [CANARY]})
     assert CANARY not in await dump(database_url)

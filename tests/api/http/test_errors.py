@@ -226,7 +226,11 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
         "must be 'auto' or 'none' or a",
     ),
     ({"policy": {"agent_tools": [5]}}, "/policy/agent_tools/0", "must be a valid string"),
-    ({"policy": {"budget": {"notice_at": 7}}}, "/policy/budget/notice_at", "must be above 0 and"),
+    (
+        {"policy": {"budget": {"notice_at": 7}}},
+        "/policy/budget/notice_at",
+        "must be less than or",
+    ),
 ]
 
 

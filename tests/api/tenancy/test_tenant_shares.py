@@ -31,9 +31,7 @@ async def tenants(settings: Settings, base: str) -> AsyncIterator[list[httpx.Asy
 
 async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
     """A tenant at its limit of streams gets 429, while another tenant opens one."""
-    limited = settings.model_copy(
-        update={"events_max_streams": 3, "events_max_streams_per_tenant": 2}
-    )
+    limited = settings.model_copy(update={"events_max_streams": 8})
     with serving(create_app(limited)) as base:
         async with tenants(settings, base) as (acme, other), AsyncExitStack() as stack:
             paths = [await new_conversation(client) for client in (acme, other)]
@@ -52,7 +50,7 @@ async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -
 
 async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Settings) -> None:
     """Running uploads count towards their tenant's limit only."""
-    limited = settings.model_copy(update={"heavy_requests": 3, "heavy_requests_per_tenant": 2})
+    limited = settings.model_copy(update={"heavy_requests": 4})
     app = create_app(limited)
     app.state.heavy.wait_seconds = 0
 
@@ -95,7 +93,7 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
 
 async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None:
     """A download counts until the last byte of its response is sent."""
-    limited = settings.model_copy(update={"heavy_requests_per_tenant": 1})
+    limited = settings.model_copy(update={"heavy_requests": 2})
     app = create_app(limited)
     app.state.heavy.wait_seconds = 0
     with serving(app) as base:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.compaction.summaries.payload_prefix import shows_part, with_instruction
+from app.compaction.summaries.payload_prefix import shows_part
 from app.compaction.summaries.prompt import PayloadPart, SummaryRequest, payload_instruction
 from app.conversations.view import ENDLESS, ProviderItem, ShortenedMessage, Span, Summary, View
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
+from app.formats.registry import anthropic
 
 SUMMARY = Summary(Span(1, 6), "Tea.")
 VIEW = View(spans=(Span(6, ENDLESS),), summaries=(SUMMARY,))
@@ -55,7 +57,7 @@ def test_an_instruction_leaves_all_before_it_as_it_is(format: FormatName) -> Non
     """The body that is passed is unchanged, and only items and limit of the new one differ."""
     items = "input" if format is FormatName.OPENAI_RESPONSES else "messages"
     body = {"model": "m", items: [{"role": "assistant", "content": []}], "tools": [{"name": "x"}]}
-    made = with_instruction(format, body, "condense", 50)
+    made = PROVIDERS[format].with_instruction(body, "condense", 50)
     assert made[items][:-1] == body[items] and len(body[items]) == 1
     assert "condense" in str(made[items][-1])
     assert made["tools"] is body["tools"] and 50 in made.values()
@@ -65,7 +67,7 @@ def test_anthropic_takes_the_instruction_as_a_block_of_the_last_user_message() -
     """Two messages of the user in a row are one: their blocks stay in front of it."""
     block = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
     body = {"messages": [{"role": "user", "content": [block]}]}
-    made = with_instruction(FormatName.ANTHROPIC, body, "condense", 50)
+    made = anthropic.with_instruction(body, "condense", 50)
     (message,) = made["messages"]
     assert message["content"] == [block, {"type": "text", "text": "condense"}]
     assert body["messages"][0]["content"] == [block]

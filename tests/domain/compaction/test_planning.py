@@ -106,7 +106,7 @@ def resolved_with(
     """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(
         resolved_of((), (), None),
-        policy=replace(policy or Policy(), agent_tools=agent_tools),
+        policy=(policy or Policy()).model_copy(update={"agent_tools": agent_tools}),
         limits=limits,
         policy_limits=limits,
         raw_fixed=Usage(system_prompt=fixed),
@@ -193,7 +193,11 @@ def test_automatic_plans_free_at_least_min_gain(
 ) -> None:
     """What is run automatically frees `min_gain` beyond its first summary. [strategy.min-gain]"""
     compaction = CompactionPolicy(min_gain=thousandths / 1000, target=0.3)
-    policy = Policy(strategy=name, sandwich=SandwichPolicy(1, 1), compaction=compaction)
+    policy = Policy(
+        strategy=name,
+        sandwich=SandwichPolicy(preserve_top=1, preserve_bottom=1),
+        compaction=compaction,
+    )
     plan = planned(policy, items, CompactionOptions())
     if isinstance(plan, CompactionPlan):
         most = room(name, target=0.3, tokens=sum(item.tokens for item in items))
@@ -765,8 +769,12 @@ def talks(draw: st.DrawFn) -> Talk:
     """Draw a conversation of any policy that compacts, window and factor, some of it pinned."""
     policy = Policy(
         strategy=draw(st.sampled_from(COMPACTING)),
-        sandwich=SandwichPolicy(draw(st.integers(0, 4)), draw(st.integers(1, 4))),
-        tree_summary=TreeSummaryPolicy(draw(st.integers(2, 6)), draw(st.integers(1, 3))),
+        sandwich=SandwichPolicy(
+            preserve_top=draw(st.integers(0, 4)), preserve_bottom=draw(st.integers(1, 4))
+        ),
+        tree_summary=TreeSummaryPolicy(
+            chunk_size=draw(st.integers(2, 6)), levels=draw(st.integers(1, 3))
+        ),
         chain=draw(
             st.sampled_from(
                 (
@@ -916,7 +924,7 @@ def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
     """Fewer chunks leave more tokens, but no message that these would take over the target."""
     policy = Policy(
         strategy=StrategyName.TREE_SUMMARY,
-        tree_summary=TreeSummaryPolicy(2, 1),
+        tree_summary=TreeSummaryPolicy(chunk_size=2, levels=1),
         compaction=CompactionPolicy(target=0.3, min_gain=0.0),
         preserve_user_messages=True,
     )

@@ -68,9 +68,11 @@ def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.Search
     steps = st.lists(st.sampled_from(ChainStep), min_size=1, unique=True).map(tuple)
     return st.builds(
         Policy,
-        sandwich=st.builds(SandwichPolicy, st.integers(0, 6), st.integers(1, 6)),
-        sliding_window=st.builds(SlidingWindowPolicy, st.integers(1, 12)),
-        tree_summary=st.builds(TreeSummaryPolicy, st.integers(2, 8)),
+        sandwich=st.builds(
+            SandwichPolicy, preserve_top=st.integers(0, 6), preserve_bottom=st.integers(1, 6)
+        ),
+        sliding_window=st.builds(SlidingWindowPolicy, keep_last_n=st.integers(1, 12)),
+        tree_summary=st.builds(TreeSummaryPolicy, chunk_size=st.integers(2, 8)),
         chain=steps,
         compaction=st.builds(CompactionPolicy, retain_last_turns=st.integers(0, 4)),
         preserve_user_messages=st.booleans() if preserve_users is None else preserve_users,
@@ -142,7 +144,8 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
     assert strategy.preserved(Policy()) == preserved
     assert set(STRATEGIES) == set(StrategyName)
     other = Policy(compaction=CompactionPolicy(threshold_ratio=0.6, retain_last_turns=3))
-    assert replace(other, strategy=strategy.name).due_ratio == (0.6 if trigger == 0.8 else trigger)
+    changed = other.model_copy(update={"strategy": strategy.name})
+    assert changed.due_ratio == (0.6 if trigger == 0.8 else trigger)
 
 
 @given(pinned_histories(), policies(), budgets(), st.sampled_from(StrategyName), st.booleans())
@@ -368,7 +371,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
 def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
     """A pinned result keeps its call and the other results beside it. [pins.whole-group]"""
     history = history_of([U, A, T, T, U, A, U, A, U, A], pins=[4])
-    policy = Policy(sandwich=SandwichPolicy(1, 2))
+    policy = Policy(sandwich=SandwichPolicy(preserve_top=1, preserve_bottom=2))
     plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
     assert plan == CompactionPlan(("sandwich",), 40, Span(5, 9))
     plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
@@ -554,7 +557,7 @@ def test_tree_keeps_the_longest_tail_within_the_target() -> None:
     """Whole turns stay as long as they fit the target beside the summaries. [strategy.tree]"""
     history = history_of([U, A, A] * 6)
     budget = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
-    plan = TREE.plan(history, None, budget, Policy(tree_summary=TreeSummaryPolicy(4)))
+    plan = TREE.plan(history, None, budget, Policy(tree_summary=TreeSummaryPolicy(chunk_size=4)))
     chunks = (Span(1, 5), Span(5, 9), Span(9, 13))
     assert plan == CompactionPlan(("tree_summary",), 120, Span(1, 13), chunks=chunks)
     assert isinstance(TREE.plan(history, None, VAST, Policy()), NoCompaction)
@@ -750,7 +753,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
         assert plan.results_cleared_through == 0
-    only = replace(policy, chain=(CLEAR,))
+    only = policy.model_copy(update={"chain": (CLEAR,)})
     assert CHAIN.plan(toolish(8, 300), None, budget, only) == NoCompaction(
         "no step of the chain frees more"
     )

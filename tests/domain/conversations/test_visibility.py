@@ -127,6 +127,9 @@ def test_outside_the_active_window() -> None:
 # --- whole stories --------------------------------------------------------------------------
 
 
+SMALL_TREE = TreeSummaryPolicy(chunk_size=3, levels=3)
+
+
 @dataclass
 class Story:
     """A log that grows, with the receipts of what was made of it, newest first."""
@@ -135,7 +138,7 @@ class Story:
     state: int = 0
     view: View = field(default_factory=View)
     receipts: list[Compaction] = field(default_factory=list)
-    policy: Policy = field(default_factory=lambda: Policy(tree_summary=TreeSummaryPolicy(3, 3)))
+    policy: Policy = field(default_factory=lambda: Policy(tree_summary=SMALL_TREE))
 
     @property
     def log(self) -> list[Entry]:
@@ -208,7 +211,7 @@ def stories(draw: st.DrawFn) -> Story:
     pins = draw(st.lists(st.integers(1, len(history)), max_size=3))
     users = draw(st.booleans())
     story = Story(pinned_at(history, pins))
-    story.policy = replace(story.policy, preserve_user_messages=users)
+    story.policy = story.policy.model_copy(update={"preserve_user_messages": users})
     strategy = draw(st.sampled_from(FORCED))
     for part in parts:
         story.state += len(part)

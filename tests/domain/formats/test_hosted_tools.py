@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ToolParam
 
+from app.blobs.preview import TOOL_SEARCH
 from app.common.errors import ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_of
 from app.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.formats.message import FormatName
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.prompt.tool_deferral import ToolLimits, is_fixed, plan_deferral, with_deferred
+from app.prompt.tool_deferral import ToolLimits, is_fixed, plan_deferral
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [
@@ -178,6 +179,6 @@ def test_never_deferred_and_always_counted(
     assert all(name.startswith("f") for name in deferred)
     for format in (FormatName.ANTHROPIC, FormatName.OPENAI_RESPONSES):
         taken, _ = tools_of(tools, format)
-        wire = with_deferred(format, taken, deferred)
+        wire = PROVIDERS[format].deferred_to_wire(taken, deferred, TOOL_SEARCH)
         for tool in wire[: len([item for item in taken if item.hosted is not None])]:
             assert tool in HOSTED[format]

@@ -88,8 +88,10 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> V
     """Draw the view that a strategy makes of a history right away."""
     policy = Policy(
         strategy=draw(st.sampled_from(list(StrategyName))),
-        sandwich=SandwichPolicy(draw(st.integers(0, 3)), draw(st.integers(1, 3))),
-        sliding_window=SlidingWindowPolicy(draw(st.integers(1, 5))),
+        sandwich=SandwichPolicy(
+            preserve_top=draw(st.integers(0, 3)), preserve_bottom=draw(st.integers(1, 3))
+        ),
+        sliding_window=SlidingWindowPolicy(keep_last_n=draw(st.integers(1, 5))),
         compaction=CompactionPolicy(retain_last_turns=draw(st.integers(0, 2))),
         preserve_user_messages=draw(st.booleans()),
     )

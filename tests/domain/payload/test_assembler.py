@@ -45,11 +45,10 @@ from app.payload.assembler import (
     START_NOTE,
     WINDOW_NOTE,
     Assembler,
-    placeholder_of,
 )
-from app.payload.assemblers import BREAKPOINTS_JSON, assembler_of
-from app.payload.assemblers.anthropic import BREAKPOINT_JSON
-from app.payload.payload_items import PayloadItems, with_breakpoints
+from app.payload.assemblers import assembler_of
+from app.payload.payload_items import PayloadItems, breakpoint_json, with_breakpoints
+from app.payload.shown_messages import placeholder_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import (
     ANTHROPIC,
@@ -519,7 +518,11 @@ def test_breakpoints_are_few_near_the_end_and_on_blocks_of_the_log(case: Case) -
     places = []
     for mark in items.breakpoints:
         marked = json.loads(
-            with_breakpoints(items.wire_items[mark.item_index], BREAKPOINT_JSON, [mark.byte_offset])
+            with_breakpoints(
+                items.wire_items[mark.item_index],
+                breakpoint_json(PROVIDERS[FormatName.ANTHROPIC]),
+                [mark.byte_offset],
+            )
         )
         (at,) = [n for n, block in enumerate(marked["content"]) if "cache_control" in block]
         assert marked["content"][at].pop("cache_control") == {"type": "ephemeral"}
@@ -562,7 +565,9 @@ def test_breakpoints_are_on_user_messages(case: Case) -> None:
     assert [mark.item_index for mark in items.breakpoints][:2] == said[::-1][:2]
     for mark in items.breakpoints:
         bytes_ = with_breakpoints(
-            items.wire_items[mark.item_index], BREAKPOINTS_JSON[RESPONSES], [mark.byte_offset]
+            items.wire_items[mark.item_index],
+            breakpoint_json(PROVIDERS[RESPONSES]),
+            [mark.byte_offset],
         )
         marked = json.loads(bytes_)
         assert issues(case, [marked]) == []

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.context.rendering import (
-    MAX_SYSTEM_BREAKPOINTS,
     WITHOUT_BREAKPOINTS,
     Payload,
     RenderRequest,
@@ -175,7 +174,7 @@ def test_cache_breakpoints_are_at_most_four(
         assert marks == 0
         return
     assert marks <= MAX_BREAKPOINTS
-    assert count_marks(body.get("system")) <= MAX_SYSTEM_BREAKPOINTS
+    assert count_marks(body.get("system")) <= 2
     listed = body[ITEMS[case.format]]
     last = listed[len(listed) - items.tail_items :]
     if case.format is ANTHROPIC:  # the tail joins the last item, of which other blocks are marked
@@ -410,7 +409,7 @@ def test_openai_takes_at_most_128_tools() -> None:
     resolved = resolved_of([], many, None)
     check_tools(resolved, CHAT)
     assert len(many) - len(resolved.deferral(CHAT)) + len(AGENT_TOOLS) == 128
-    without = replace(resolved, policy=replace(resolved.policy, agent_tools="none"))
+    without = replace(resolved, policy=resolved.policy.model_copy(update={"agent_tools": "none"}))
     with pytest.raises(ValidationError) as refused:
         check_tools(without, CHAT)
     assert refused.value.problems[0].pointer == "/tools"

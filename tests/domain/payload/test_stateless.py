@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.context.stateless import (
     CompressMiddle,
+    Ends,
     ReuseSummary,
     ShowAll,
     assemble,
@@ -22,9 +23,8 @@ from app.context.stateless import (
     require_messages,
 )
 from app.conversations.compaction_results import ContextState
-from app.policy.policy import SandwichPolicy
 
-POLICY = SandwichPolicy(compression_threshold=0.7)
+POLICY = Ends(compression_threshold=0.7)
 
 
 def conversation(count: int, tokens_each: int = 10) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def test_a_state_ends_where_the_bottom_begins() -> None:
     assert is_valid(state(5, 15), 20, POLICY)
     assert not is_valid(state(4, 15), 20, POLICY)
     assert not is_valid(state(5, 14), 20, POLICY)
-    assert is_valid(state(2, 19), 20, SandwichPolicy(preserve_top=2, preserve_bottom=1))
+    assert is_valid(state(2, 19), 20, Ends(preserve_top=2, preserve_bottom=1))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_estimates_are_a_quarter_of_the_bytes(content: object, tokens: int) -> N
 
 def test_no_preserved_bottom_keeps_nothing_after_the_summary() -> None:
     """A preserved range may be empty. [strategy.sandwich]"""
-    policy = SandwichPolicy(preserve_top=0, preserve_bottom=0)
+    policy = Ends(preserve_top=0, preserve_bottom=0)
     assert [m["role"] for m in assemble(conversation(3), "s", policy)] == ["system"]
 
 
@@ -182,7 +182,7 @@ def test_plans_follow_the_letter(
     count: int, top: int, bottom: int, limit: int, threshold: float
 ) -> None:
     """Compress iff over the threshold with a middle; the new state is then reused."""
-    policy = SandwichPolicy(top, bottom, threshold)
+    policy = Ends(top, bottom, threshold)
     messages = conversation(count)
     plan = plan_build(messages, None, limit, policy)
     if not (count * 10 > int(limit * threshold) and count > top + bottom):

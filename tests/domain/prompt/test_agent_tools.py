@@ -15,7 +15,6 @@ from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
 from app.blobs.preview import (
-    AGENT_TOOL_NAMES,
     COMPACT_CONTEXT,
     GREP,
     READ_BYTES,
@@ -27,6 +26,7 @@ from app.common.errors import ValidationError
 from app.common.sendable import is_sendable
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName, Role
+from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.agent_tool_calls import Call, parse_call, request_of
 from app.prompt.agent_tool_results import result_message, search_result_message
 from app.prompt.agent_tools import (

@@ -15,10 +15,10 @@ from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
 
 from app.blobs.preview import TOOL_SEARCH
-from app.formats import ToolDefinition, parse_tool
+from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName
 from app.prompt.agent_tools import AGENT_TOOLS
-from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral, with_deferred
+from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -217,7 +217,7 @@ TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
 
 def test_anthropic_gets_all_tools_with_defer_loading() -> None:
     """Every tool in its place, deferred ones marked, at least one not [tools.native-deferral]."""
-    shown = with_deferred(ANTHROPIC, TOOLS, ("m1",))
+    shown = PROVIDERS[ANTHROPIC].deferred_to_wire(TOOLS, ("m1",), TOOL_SEARCH)
     assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
     assert [item.get("defer_loading") for item in shown] == [None, True, None, None]
     for item in shown:
@@ -226,7 +226,7 @@ def test_anthropic_gets_all_tools_with_defer_loading() -> None:
 
 def test_openai_responses_gets_its_own_search() -> None:
     """Deferred tools are absent, and the client's search replaces the function."""
-    shown = with_deferred(RESPONSES, TOOLS, ("m1", "m2"))
+    shown = PROVIDERS[RESPONSES].deferred_to_wire(TOOLS, ("m1", "m2"), TOOL_SEARCH)
     assert [item["type"] for item in shown] == ["function", "tool_search"]
     assert shown[1] == {
         "type": "tool_search",
@@ -241,7 +241,7 @@ def test_openai_responses_gets_its_own_search() -> None:
 
 def test_other_formats_leave_them_out() -> None:
     """A plain list where the format has nothing of its own. [tools.native-deferral]"""
-    shown = with_deferred(CHAT, TOOLS, ("m1",))
+    shown = PROVIDERS[CHAT].deferred_to_wire(TOOLS, ("m1",), TOOL_SEARCH)
     assert [parse_tool(item, "").name for item in shown] == ["b1", "m2", TOOL_SEARCH]
     assert "defer_loading" not in str(shown)
 
@@ -250,6 +250,6 @@ def test_a_definitions_text_can_be_sent() -> None:
     """What no provider accepts is replaced in every dialect [tools.native-deferral]."""
     bad = ToolDefinition("x", "a\x00b\ud800", {"type": "object", "title": "\x00"}, "mcp")
     for format in (RESPONSES, ANTHROPIC):
-        (shown,) = with_deferred(format, [bad], ())
+        (shown,) = PROVIDERS[format].deferred_to_wire([bad], (), TOOL_SEARCH)
         assert shown["description"] == "a\ufffdb\ufffd"
         assert "\x00" not in str(shown)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.blobs.blobs import TEXT, Blob, blob_id
 from app.blobs.offloading import OffloadedResult, OffloadRules, PreviewedBlob, offload_result
-from app.blobs.preview import AGENT_TOOL_NAMES, PreviewBuilder, PreviewKind
+from app.blobs.preview import PreviewBuilder, PreviewKind
 from app.blobs.restoring import is_same_result, restore_result
 from app.blobs.result_content import attached_ref
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
@@ -26,15 +25,15 @@ from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message
-from app.policy.policy import ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
-REFERENCE = replace(TIGHT, view=ToolView.REFERENCE)
-OFF = replace(TIGHT, enabled=False)
+REFERENCE = TIGHT.model_copy(update={"view": ToolView.REFERENCE})
+OFF = TIGHT.model_copy(update={"enabled": False})
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
 
 
@@ -302,7 +301,8 @@ def test_a_result_is_the_same_under_every_policy(
 ) -> None:
     """The same result is recognised under any policy, a different one never. [log.message-id]"""
     piece, format = came
-    found = offloaded(piece, replace(policy, enabled=True, offload_threshold_bytes=0), format)
+    all_of_them = policy.model_copy(update={"enabled": True, "offload_threshold_bytes": 0})
+    found = offloaded(piece, all_of_them, format)
     if found.output.ref is None:
         return
     body = json_text.dump_stored(found.raw_message).decode()

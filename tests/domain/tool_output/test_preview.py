@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from app.blobs.blobs import ToolOutputRef, decode_lossy, encode
 from app.blobs.preview import (
-    AGENT_TOOL_NAMES,
     GREP,
     NOTE_BYTES,
     READ_BYTES,
@@ -26,7 +24,7 @@ from app.blobs.preview import (
     preview_of_texts,
     should_offload,
 )
-from app.policy.policy import ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
 
 DEFAULT = ToolOutputPolicy()
@@ -234,7 +232,7 @@ def test_a_reference_is_within_the_byte_limit() -> None:
         policy = limits(2000, most, ToolView.REFERENCE)
         view = preview_of_texts(["é" * 5000], policy, ref_of("é" * 5000), None)
         least = preview_of_texts(
-            ["é" * 5000], replace(policy, max_message_bytes=1), ref_of(""), None
+            ["é" * 5000], policy.model_copy(update={"max_message_bytes": 1}), ref_of(""), None
         )
         assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
 

@@ -14,7 +14,6 @@ import asyncpg
 import pytest
 
 from app.blobs.object_store import ObjectStore
-from app.blobs.preview import AGENT_TOOL_NAMES
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
@@ -22,6 +21,7 @@ from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
 from app.formats.message import FormatName
+from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
