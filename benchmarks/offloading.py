@@ -25,11 +25,11 @@ from typing import Any
 
 import click
 
+from app.conversations.plans import ChainStep
 from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Client, Trace
 from app.formats.message import FormatName
 from app.models.tokenizer import TiktokenTokenizer
-from app.policy.policy import ChainStep
 from benchmarks.compaction import MODELS, judge
 from benchmarks.connection import UnexpectedAnswer
 from benchmarks.figures import Section

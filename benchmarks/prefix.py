@@ -6,9 +6,8 @@
    the provider's own cache says (`provider_cache`). Tokens are o200k over each piece's JSON.
 3. The best possible is the history that only grows, in a window that holds all of it.
 4. Due compactions run inside the build: in the background they would end a little later.
-5. Without hysteresis a compaction aims just below its trigger, and any gain is worth it.
-6. Prices are the registry's, of the input alone: what a model answers is the same in all policies.
-7. An image counts what the service counts for its pixels, not the tokens of its base64.
+5. Prices are the registry's, of the input alone: what a model answers is the same in all policies.
+6. An image counts what the service counts for its pixels, not the tokens of its base64.
 """
 
 from __future__ import annotations
@@ -50,10 +49,8 @@ WINDOW = 32_768
 BEST = "append-only history"
 BEST_WINDOW = 1_000_000
 BEST_MODEL = "gpt-4.1"
-TRIGGERS = {"sandwich": 0.75, "retain_summary": 0.8, "tree_summary": 0.8, "chain": 0.8}
+TRIGGERS = ("sandwich", "retain_summary", "tree_summary", "chain")
 OTHERS = ("sliding_window", "full_history")
-BELOW_TRIGGER = 0.01
-WITHOUT = ", no hysteresis"
 QUICK_LIMIT = 1
 QUICK_MESSAGES = 40
 """The longest conversation of a quick run."""
@@ -71,20 +68,17 @@ class Provider:
     model: str
     pieces: Callable[[Mapping[str, Any], Callable[[bytes], int]], list[Piece]]
     new_cache: Callable[[ModelInfo], Cache]
-    without_hysteresis: bool
-    """Whether the policies without hysteresis are replayed for it as well."""
 
 
 PROVIDERS = {
     FormatName.OPENAI_CHAT: Provider(
-        "OpenAI Chat", BEST_MODEL, chat_pieces, lambda _: ImplicitCache(), True
+        "OpenAI Chat", BEST_MODEL, chat_pieces, lambda _: ImplicitCache()
     ),
     FormatName.ANTHROPIC: Provider(
         "Anthropic",
         "claude-sonnet-4-5",
         anthropic_pieces,
         lambda info: MarkedCache(info.cache_minimum_tokens or 0),
-        False,
     ),
 }
 
@@ -161,20 +155,11 @@ def policies() -> dict[str, dict[str, Any]]:
     }
     policies: dict[str, dict[str, Any]] = {BEST: best}
     inline = {"mode": "inline"}
-    for name, trigger in TRIGGERS.items():
-        policy = {"strategy": name, "budget": budget_of(WINDOW), "compaction": inline}
-        eager = {**inline, "target": trigger - BELOW_TRIGGER, "min_gain": 0}
-        policies[name] = policy
-        policies[name + WITHOUT] = {**policy, "compaction": eager}
+    for name in TRIGGERS:
+        policies[name] = {"strategy": name, "budget": budget_of(WINDOW), "compaction": inline}
     for name in OTHERS:
         policies[name] = {"strategy": name, "budget": budget_of(WINDOW)}
     return policies
-
-
-def policies_of(format: FormatName) -> dict[str, dict[str, Any]]:
-    """Return the policies that are compared for a provider."""
-    every = PROVIDERS[format].without_hysteresis
-    return {name: policy for name, policy in policies().items() if every or WITHOUT not in name}
 
 
 class _Replay:
@@ -265,7 +250,7 @@ def measure(quick: bool) -> Section:
         Run(format, policy_name, trace, policy)
         for trace in traces
         for format in PROVIDERS
-        for policy_name, policy in policies_of(format).items()
+        for policy_name, policy in policies().items()
     ]
     with (
         tempfile.TemporaryDirectory(prefix="context-service-bench-") as folder,
@@ -298,8 +283,7 @@ def _section(table: Table, names: list[str]) -> Section:
         " extractive summaries. Shares are of all input tokens, the first build's included:"
         " `could` is what a payload has in common with the one before it, `read` and `written`"
         " what the simulated cache charges. The best possible is the history that only grows, in a"
-        " window that holds it all, with `tool_output` off. Without hysteresis: the target"
-        f" {BELOW_TRIGGER} below the trigger, min_gain 0. Costs are of the input at the"
+        " window that holds it all, with `tool_output` off. Costs are of the input at the"
         " registry's prices per million tokens ("
         + "; ".join(_prices(provider) for provider in PROVIDERS.values())
         + "), of entries that never expire. `summaries` is what the compactions had cost besides,"
@@ -338,7 +322,7 @@ def _prices(provider: Provider) -> str:
 def _table(section: Section, table: Table, format: FormatName, names: Sequence[str]) -> None:
     best = table.total(format, BEST, names)
     rows = []
-    for policy_name in policies_of(format):
+    for policy_name in policies():
         total = table.total(format, policy_name, names)
         tokens = max(1, total.tokens)
         rows.append(

@@ -77,7 +77,7 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_POLICY", '{"sandwitch": {}}'),
         ("CONTEXT_STRATEGY", "none_such"),
         ("CONTEXT_SANDWICH_PRESERVE_TOP", "many"),
-        ("CONTEXT_BUDGET_HARD_BLOCK", "2"),
+        ("CONTEXT_BUDGET_NOTICE_AT", "2"),
         ("CONTEXT_COMPACTION_AUTO", "perhaps"),
     ],
 )

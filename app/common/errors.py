@@ -135,7 +135,7 @@ class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN"):
         detail = (
             f"The context window of {model!r}, {_SOURCE_NAMES[source]}, is unknown: set"
             " budget.context_window in the policy, describe the model with"
-            " PUT /v1/models/{model}, or set budget.on_unknown_model to derive"
+            " PUT /v1/models/{model}, or set budget.context_window to derive"
         )
         problems = (Problem("/model", detail),) if source == "request" else ()
         return cls(detail, {"model": model, "model_source": source}, problems)

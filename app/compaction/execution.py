@@ -261,8 +261,7 @@ class PlanExecutor:
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
             tokens = summary_message_tokens(result.text, resolved.count)
-            levels = resolved.policy.tree_summary.levels
-            made.append(merged_summary(parts, result.text, tokens, levels, result.unlisted))
+            made.append(merged_summary(parts, result.text, tokens, result.unlisted))
             unlisted, newly_unlisted = result.unlisted, ""
             nodes[first:end] = [made[-1]]
         return made
@@ -367,5 +366,4 @@ def summary_request(run: CompactionRun, *, retains: bool = False) -> SummaryRequ
         retain_prompt=policy.retain_prompt if retains else None,
         retain_directives=policy.retain_directives if retains else (),
         instructions=run.request.instructions,
-        template=policy.summary_template,
     )

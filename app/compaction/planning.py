@@ -1,6 +1,6 @@
 """Plans a compaction by a strategy, for the context window that the policy sets.
 
-1. A compaction has to free a minimum (`min_gain`). A forced one only has to free something.
+1. A compaction has to free a minimum (`MIN_GAIN`). A forced one only has to free something.
 2. Where a strategy alone does not, results in the ranges that it preserves are cleared first.
 3. It never hides or clears a pinned message. [pins.verbatim]
 """
@@ -27,6 +27,7 @@ from app.compaction.summary_budget import (
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.plans import (
+    ChainStep,
     CompactionPlan,
     HistoryBudget,
     NoCompaction,
@@ -41,9 +42,11 @@ from app.conversations.turns import Entry, never_cleared
 from app.conversations.view import WHOLE, Span, View, overlap
 from app.conversations.views import agent_tools_tokens, shown_entries, view_summary_tokens
 from app.formats.message import Role
-from app.policy.policy import ChainStep, StrategyName
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import ResolvedSettings
 
+MIN_GAIN = 0.1
+"""The share of the effective window that an automatic compaction has to free."""
 NOT_SHORTER = "the summary would not be shorter"
 
 
@@ -193,12 +196,12 @@ class _Planner:
         self._deep = not self._is_asked and (
             options.deep or (options.deep_within_target and self._is_within_target)
         )
-        self._min_gain = self._policy.compaction.min_gain * limits.effective_window / factor
+        self._min_gain = MIN_GAIN * limits.effective_window / factor
         self._current_tokens = tokens_of(entries) + fixed + state.summary_tokens
         due_at = limits.due_at or limits.compact_trigger
         self._due_tokens = due_at * limits.effective_window / factor
         if not (options.forced or self._is_within_target):
-            # Just above the target, a plan down to it would free less than `min_gain`.
+            # Just above the target, a plan down to it would free less than `MIN_GAIN`.
             lowered_target = math.floor(self._current_tokens - self._min_gain)
             lowered = min(budget.target, lowered_target)
             budget = replace(budget, target=lowered, policy_target=budget.target)

@@ -78,8 +78,7 @@ NEWEST_SUMMARIES = Statement(
         WHERE conversation_id = :conversation_id
             AND compaction_id <= CAST(:through AS uuid)
             AND undone_at IS NULL AND made <> '[]'
-        ORDER BY compaction_id DESC
-        LIMIT 1
+        ORDER BY compaction_id DESC LIMIT 1
         """
 )
 
@@ -89,8 +88,7 @@ LIST_COMPACTIONS = Statement(
             SELECT * FROM compactions
             WHERE conversation_id = :conversation_id
                 AND (CAST(:before AS uuid) IS NULL OR compaction_id < CAST(:before AS uuid))
-            ORDER BY compaction_id DESC
-            LIMIT :limit
+            ORDER BY compaction_id DESC LIMIT :limit
         """,
         ("*",),
         lengths("summary", "view", "made"),

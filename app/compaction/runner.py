@@ -32,6 +32,7 @@ from app.compaction.summariser import Summariser
 from app.compaction.summary_budget import expected_summary_tokens
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
+from app.conversations.compactions import store_compaction
 from app.conversations.epochs import model_in
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
@@ -341,22 +342,21 @@ class CompactionRunner:
             receipt.hidden_messages,
             kept_seqs(receipt.view),
         )
-        is_clearing = run.trigger is Trigger.TOOL_OUTPUT
-        result = result_of(receipt)
-        data = {**asdict(result), "trigger": receipt.trigger}
+        is_clearing, state = run.trigger is Trigger.TOOL_OUTPUT, run.source.state
         async with self.database.transaction() as session:
             await lock_conversation(session, run.source.tenant_id, conversation_id, None)
-            await session.contexts.add_compaction(conversation_id, receipt)
-            applied = await session.contexts.show(
+            result = await store_compaction(
+                session,
                 conversation_id,
+                receipt,
                 visible,
-                view_version=run.source.state.view_version,
-                cause=RESULTS_CLEARED if is_clearing else "compaction",
-                resume_at_tokens=run.source.state.resume_at_tokens
+                RESULTS_CLEARED if is_clearing else "compaction",
+                view_version=state.view_version,
+                resume_at_tokens=state.resume_at_tokens
                 if is_clearing
                 else _resume_at_tokens(run, receipt),
             )
-            if not applied:
+            if result is None:
                 raise Conflict(_CHANGED)
             if run.job_id is not None:
                 text = json_text.dumps(asdict(result))
@@ -364,7 +364,6 @@ class CompactionRunner:
                     conversation_id, run.job_id, JobStatus.DONE, result=text
                 ):
                     raise Conflict(_CHANGED)
-            await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
             await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
         run.calls.unrecorded.clear()
         return result

@@ -12,7 +12,7 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_limit,
 )
-from app.compaction.strategies.tree_summary import next_merge
+from app.compaction.strategies.tree_summary import LEVELS, next_merge
 from app.compaction.summaries.run import SummariserRun
 from app.compaction.summary_budget import summary_floor
 from app.conversations.compaction_receipt import Trigger
@@ -166,7 +166,7 @@ class CompactionRun:
         lists_again = has_unlisted and self.request.target_tokens is not None
         if merges_all and len(nodes) > 1 and (tokens > max_tokens or lists_again):
             return 0, len(nodes)
-        return next_merge(nodes, tree.levels, tree.chunk_size, max_tokens)
+        return next_merge(nodes, tree.chunk_size, max_tokens)
 
 
 @dataclass(slots=True)
@@ -182,13 +182,11 @@ class ExecutedPlan:
     lacks_summary: bool = False
 
 
-def merged_summary(
-    parts: Sequence[Summary], text: str, tokens: int, levels: int, unlisted: str = ""
-) -> Summary:
+def merged_summary(parts: Sequence[Summary], text: str, tokens: int, unlisted: str = "") -> Summary:
     """Return the summary that stands for several of one level, at most of the top one."""
     span = Span(parts[0].span.start, parts[-1].span.end)
     sources = tuple(part.span for part in parts)
-    level = min(parts[0].level + 1, levels)
+    level = min(parts[0].level + 1, LEVELS)
     return Summary(span, text, tokens, level, sources, unlisted=unlisted)
 
 

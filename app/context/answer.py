@@ -187,7 +187,8 @@ def _assumptions(state: BuildState) -> list[str]:
     """Return what the answer says of a window that nobody named."""
     info, policy = state.resolved.info, state.resolved.policy
     named = state.attempt.settings.max_context_tokens or policy.budget.context_window
-    assumed = info.assumed_from if info is not None and not named else None
+    is_named = named not in (None, "derive")
+    assumed = info.assumed_from if info is not None and not is_named else None
     return [f"{WINDOW_ASSUMED}:{assumed}"] if assumed else []
 
 

@@ -69,7 +69,7 @@ _ROW_ARRAYS = f"""
     array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.role = 'tool' AND r.output IS NOT NULL
-            AND r.seq <= CAST(:trimmed_through AS bigint) AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
+            AND r.seq <= :trimmed_through AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
             AND r.seq <> ALL (CAST(:untrimmed AS bigint[])) THEN ''
         WHEN octet_length(r.body) > {_LONG_BYTES} THEN NULL
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
@@ -81,8 +81,8 @@ _ROW_ARRAYS = f"""
 """
 
 
-_PAYLOAD_STREAM = """CAST(:format AS text) || ':'
-    || coalesce(CAST(:model AS text), c.model, a.model, CAST(:default_model AS text), '')"""
+_PAYLOAD_STREAM = """:format || ':'
+    || coalesce(:model, c.model, a.model, CAST(:default_model AS text), '')"""
 
 # Where a caller has the newest epoch in its payload cache, the messages since then are read, too.
 # They are ordered by the index. Without that, a plan made before there are statistics may use
@@ -96,13 +96,12 @@ READ = Statement(
             k.policy_strategy AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin
-                WHERE pin.conversation_id = CAST(:conversation_id AS uuid)
+                WHERE pin.conversation_id = :conversation_id
                 ORDER BY pin.seq
             ) AS pins,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.lane FROM epochs other
-                WHERE other.conversation_id = CAST(:conversation_id AS uuid)
-                    AND other.format = CAST(:format AS text)
+                WHERE other.conversation_id = :conversation_id AND other.format = :format
             ) ELSE '{{}}'::text[] END AS other_streams,
             rows.*
         FROM conversations c
@@ -110,22 +109,21 @@ READ = Statement(
         {SETTINGS_JOINS}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
-            WHERE active.conversation_id = CAST(:conversation_id AS uuid)
+            WHERE active.conversation_id = :conversation_id
                 AND active.compaction_id = h.compaction_id
             LIMIT 1
         ) k ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs newest
-            WHERE newest.conversation_id = CAST(:conversation_id AS uuid)
-                AND newest.lane = {_PAYLOAD_STREAM}
+            WHERE newest.conversation_id = :conversation_id AND newest.lane = {_PAYLOAD_STREAM}
             ORDER BY newest.epoch DESC LIMIT 1
         ) e ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs same_window
-            WHERE same_window.conversation_id = CAST(:conversation_id AS uuid)
+            WHERE same_window.conversation_id = :conversation_id
                 AND same_window.lane = {_PAYLOAD_STREAM}
-                AND same_window."window" = CAST(:window AS bigint)
-                AND e."window" <> CAST(:window AS bigint)
+                AND same_window."window" = :window
+                AND e."window" <> :window
             ORDER BY same_window.epoch DESC LIMIT 1
         ) w ON true
         CROSS JOIN LATERAL (
@@ -136,26 +134,23 @@ READ = Statement(
             SELECT {_ROW_ARRAYS}
             FROM (
                 SELECT * FROM messages appended
-                WHERE appended.conversation_id = CAST(:conversation_id AS uuid)
-                    AND cached.is_current
+                WHERE appended.conversation_id = :conversation_id AND cached.is_current
                     AND appended.seq > CAST(:cached_through AS bigint)
                     AND appended.seq <= h.head_seq
                 ORDER BY appended.seq
             ) r
         ) rows ON true
-        WHERE c.conversation_id = CAST(:conversation_id AS uuid)
-            AND c.tenant_id = CAST(:tenant_id AS text) AND {NOT_EXPIRED}
+        WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
 
 ROWS = Statement(
     f"""
         SELECT {_ROW_ARRAYS}
-        FROM unnest(CAST(:starts AS bigint[]), CAST(:ends AS bigint[])) AS span (first, past)
+        FROM unnest(:starts, :ends) AS span (first, past)
         CROSS JOIN LATERAL (
             SELECT * FROM messages
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND seq >= span.first AND seq < span.past
+            WHERE conversation_id = :conversation_id AND seq >= span.first AND seq < span.past
             ORDER BY seq
         ) r
         """
@@ -166,8 +161,7 @@ LONG_TEXT = Statement(
         SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT has_media
                 AND reasoning_tokens = 0
             THEN coalesce(fragment, body) ELSE body END, 'UTF8') AS text
-        FROM messages
-        WHERE conversation_id = CAST(:conversation_id AS uuid) AND seq = CAST(:seq AS bigint)
+        FROM messages WHERE conversation_id = :conversation_id AND seq = :seq
         """
 )
 
@@ -181,8 +175,7 @@ ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
             SELECT conversation_id FROM heads
-            WHERE conversation_id = CAST(:conversation_id AS uuid)
-                AND redacted_version <= CAST(:view_version AS bigint)
+            WHERE conversation_id = :conversation_id AND redacted_version <= :view_version
             FOR NO KEY UPDATE
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
@@ -201,8 +194,7 @@ ADD_EPOCH = Statement(
 SET_UNSTORED = Statement(
     """
         UPDATE heads SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND view_version = CAST(:view_version AS bigint)
+        WHERE conversation_id = :conversation_id AND view_version = :view_version
         """
 )
 # An epoch's id is a UUIDv7: the largest is the newest.
@@ -210,7 +202,7 @@ NEWEST_TOOLS = Statement(
     """
         SELECT t.body FROM epochs e
         JOIN prompt_texts t ON t.conversation_id = e.conversation_id AND t.hash = e.tools_hash
-        WHERE e.conversation_id = CAST(:conversation_id AS uuid)
+        WHERE e.conversation_id = :conversation_id
         ORDER BY e.epoch_id DESC LIMIT 1
         """
 )
@@ -218,8 +210,8 @@ NEWEST_TOOLS = Statement(
 ADD_TEXT = Statement(
     """
         INSERT INTO prompt_texts (conversation_id, hash, body)
-        SELECT conversation_id, CAST(:hash AS text), CAST(:body AS text) FROM heads
-        WHERE conversation_id = CAST(:conversation_id AS uuid) FOR KEY SHARE
+        SELECT conversation_id, :hash, :body FROM heads
+        WHERE conversation_id = :conversation_id FOR KEY SHARE
         ON CONFLICT (conversation_id, hash) DO NOTHING
         """
 )
@@ -227,17 +219,14 @@ ADD_TEXT = Statement(
 TEXTS = Statement(
     """
         SELECT hash, body FROM prompt_texts
-        WHERE conversation_id = CAST(:conversation_id AS uuid)
-            AND hash = ANY (CAST(:hashes AS text[]))
+        WHERE conversation_id = :conversation_id AND hash = ANY (CAST(:hashes AS text[]))
         """
 )
 
 FIND_EPOCH = Statement(
     f"""
         SELECT {", ".join(f'e."{name}" AS e_{name}' for name in _EPOCH_FIELDS)}
-        FROM epochs e
-        WHERE e.conversation_id = CAST(:conversation_id AS uuid)
-            AND e.epoch_id = CAST(:epoch_id AS uuid)
+        FROM epochs e WHERE e.conversation_id = :conversation_id AND e.epoch_id = :epoch_id
         """
 )
 

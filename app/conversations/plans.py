@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from app.conversations.turns import Entry
 from app.conversations.view import Span
+
+
+class ChainStep(StrEnum):
+    """The steps of the chain strategy, in their order."""
+
+    CLEAR_TOOL_RESULTS = "clear_tool_results"
+    SUMMARIZE = "summarize"
+    TRUNCATE = "truncate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_c
 from app.models.tokens import CountText
 from app.policy.policy import (
     CounterName,
-    OnUnknownModel,
     Policy,
     ToolOutputPolicy,
     effective,
@@ -323,14 +322,15 @@ def _limits(
     policy: Policy, request: RequestSettings, info: ModelInfo | None, tenant: ModelInfo | None
 ) -> tuple[Limits | None, ContextError | None]:
     """Return the limits of a request, or the error if they are unknown."""
+    named = policy.budget.context_window
     try:
         window = resolve_context_window(
             request.max_context_tokens,
-            policy.budget.context_window,
+            named if isinstance(named, int) else None,
             info,
             tenant,
             request.max_output_tokens or policy.budget.max_output_tokens,
-            policy.budget.on_unknown_model is OnUnknownModel.DERIVE,
+            named == "derive",
         )
     except ContextError as error:
         return None, error

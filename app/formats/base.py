@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.formats import adapting, labels, tool_calls
-from app.formats.hosted_tools import hosted_definition
 from app.formats.json_fields import Fields
 from app.formats.message import (
     LOG_FORMAT,
@@ -34,7 +33,7 @@ from app.formats.message import (
 from app.formats.reasoning_families import accepted_families
 from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
 from app.formats.tool_calls import NO_IDS
-from app.formats.tools import ToolDefinition
+from app.formats.tools import ToolDefinition, hosted_definition
 
 Original = Message | Text | Image | File | ToolCall
 """What may have fields that are sent to the format it came in alone."""
@@ -326,13 +325,17 @@ class Provider(ABC):
 
     # --- tokens ----------------------------------------------------------------------------------
 
-    @abstractmethod
     def extra_fields(self, part: Original) -> dict[str, Any]:
         """Return the fields that are sent beside a part's text, and so are counted.
 
         Citations, annotations and log probabilities are such fields. Types, ids, states and empty
         fields are not counted. Signatures are counted as reasoning.
         """
+        is_own = part.block is not None and part.format is self.name
+        return self._extra_fields(part, part.block or {}) if is_own else {}
+
+    @abstractmethod
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]: ...
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
         """Return the fields with the signature of an original of this provider, empty without."""

@@ -134,7 +134,7 @@ _EXAMPLES: tuple[ContextError, ...] = (
     ContextLimitUnknown(
         "The context window of 'my-model', the model of the conversation, is unknown: set"
         " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
-        " set budget.on_unknown_model to derive",
+        " set budget.context_window to derive",
         {"model": "my-model", "model_source": "conversation"},
     ),
     ContextOverflow(

@@ -18,6 +18,9 @@ from typing import NamedTuple
 from app.common.answers import answer
 from app.policy.policy import BudgetPolicy
 
+HARD_BLOCK = 0.98
+"""The share at which a compaction is forced, if `compact_trigger` is not above."""
+
 
 class Pressure(StrEnum):
     """How full the effective window is, in rising order."""
@@ -158,7 +161,7 @@ def limits_for(
         notice_at=policy.notice_at,
         due_at=due_at,
         compact_trigger=policy.compact_trigger,
-        hard_block=policy.hard_block,
+        hard_block=max(HARD_BLOCK, policy.compact_trigger),
         margin=margin,
     )
 

@@ -30,7 +30,6 @@ from typing import Any, Final
 from app.common.sendable import sendable
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.base import Original, Provider
-from app.formats.hosted_tools import hosted_definition
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -46,6 +45,7 @@ from app.formats.message import (
 )
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import NO_IDS, sent_as_object
+from app.formats.tools import hosted_definition
 from app.models import media
 
 CountText = media.CountText

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -21,8 +20,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic import ValidationError as PydanticError
 from typing_extensions import TypeAliasType
@@ -44,26 +41,11 @@ class StrategyName(StrEnum):
     PROVIDER = "provider"
 
 
-class ChainStep(StrEnum):
-    """The steps of the chain strategy."""
-
-    CLEAR_TOOL_RESULTS = "clear_tool_results"
-    SUMMARIZE = "summarize"
-    TRUNCATE = "truncate"
-
-
 class CompactionMode(StrEnum):
     """When a due compaction runs: after the turn, or in the build that needs it."""
 
     BACKGROUND = "background"
     INLINE = "inline"
-
-
-class SummaryTemplate(StrEnum):
-    """What the built-in prompt asks a model for: sections in a fixed order, or free text."""
-
-    SECTIONS = "sections"
-    BRIEF = "brief"
 
 
 class SummaryInput(StrEnum):
@@ -88,13 +70,6 @@ class SummaryRole(StrEnum):
     USER = "user"
     SYSTEM = "system"
     AUTO = "auto"
-
-
-class OnUnknownModel(StrEnum):
-    """What a build does for a model without a known context window."""
-
-    STRICT = "strict"
-    DERIVE = "derive"
 
 
 class ToolView(StrEnum):
@@ -140,12 +115,6 @@ def _tool_name(name: str) -> str:
     if name not in AGENT_TOOL_NAMES:
         raise ValueError(f"must be one of {', '.join(AGENT_TOOL_NAMES)}")
     return name
-
-
-def _once(steps: tuple[ChainStep, ...]) -> tuple[ChainStep, ...]:
-    if len(set(steps)) < len(steps):
-        raise ValueError("must not repeat a step")
-    return steps
 
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -215,8 +184,6 @@ class TreeSummaryPolicy(Group):
 
     chunk_size: Annotated[int, Field(strict=True, ge=2, le=MAX_CONTEXT_WINDOW)] = 20
     """Approximate number of messages in one summary."""
-    levels: Annotated[int, Field(strict=True, ge=1, le=10)] = 3
-    """Maximum levels of summaries: 1 means that summaries are not summarised again."""
 
 
 class CompactionPolicy(Group):
@@ -231,10 +198,6 @@ class CompactionPolicy(Group):
     """
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
     """Model that writes summaries; `extractive` is built in and calls no model."""
-    summary_template: SummaryTemplate = SummaryTemplate.SECTIONS
-    """Built-in prompt for summaries by a model: `sections` asks for requests, decisions, state,
-    files, errors, values, evidence and next step below headings, `brief` for a dense text.
-    """
     summary_input: SummaryInput = SummaryInput.TRANSCRIPT
     """What a model reads: `transcript` is a text made for the summary; `prefix` is the newest
     payload with one instruction, sent to the payload's model, which has it in its cache.
@@ -253,8 +216,6 @@ class CompactionPolicy(Group):
     """`background`: after the turn, once due; `inline`: only during a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
     """Share of the effective window to which a compaction reduces usage."""
-    min_gain: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
-    """Minimum share of the effective window that a compaction must free."""
     max_messages: Positive | None = None
     """Number of verbatim messages above which a compaction is due."""
 
@@ -262,35 +223,18 @@ class CompactionPolicy(Group):
 class BudgetPolicy(Group):
     """The context window and its thresholds."""
 
-    context_window: Positive | None = None
-    """Tokens of the context window; null takes the model's."""
-    max_output_tokens: Positive = Field(4096, validate_default=True)
+    context_window: Positive | Literal["derive"] | None = None
+    """Tokens of the context window; null takes the model's, and refuses a model without one, for
+    which `derive` takes max_output_tokens x 4.
+    """
+    max_output_tokens: Positive = 4096
     """Tokens reserved for the response; fewer than the context window has."""
     notice_at: Share = 0.80
     """Share of the effective window at which `notice` is true."""
     compact_trigger: Share = 0.95
     """Share at which a build compacts before it returns."""
-    hard_block: Share = Field(0.98, validate_default=True)
-    """Share at which it compacts even if `compaction.auto` is false; not below `compact_trigger`.
-    """
-    on_unknown_model: OnUnknownModel = OnUnknownModel.STRICT
-    """`derive`: the context window of an unknown model is max_output_tokens x 4."""
     counter: CounterName = CounterName.TOKENIZER
     """How tokens are counted; set with a conversation's first message."""
-
-    @field_validator("max_output_tokens")
-    @classmethod
-    def _is_inside(cls, tokens: int, info: ValidationInfo) -> int:
-        if tokens >= (info.data.get("context_window") or math.inf):
-            raise ValueError("must be smaller than context_window")
-        return tokens
-
-    @field_validator("hard_block")
-    @classmethod
-    def _is_last(cls, share: float, info: ValidationInfo) -> float:
-        if share < info.data.get("compact_trigger", 0):
-            raise ValueError("must not be below compact_trigger")
-        return share
 
 
 class ToolOutputPolicy(Group):
@@ -340,12 +284,6 @@ class Policy(Group):
     sandwich: SandwichPolicy = SandwichPolicy()
     sliding_window: SlidingWindowPolicy = SlidingWindowPolicy()
     tree_summary: TreeSummaryPolicy = TreeSummaryPolicy()
-    chain: Annotated[
-        tuple[ChainStep, ...],
-        Field(min_length=1, max_length=len(ChainStep), json_schema_extra={"uniqueItems": True}),
-        AfterValidator(_once),
-    ] = tuple(ChainStep)
-    """Strategies that `chain` runs in order; each runs only while usage is above the target."""
     compaction: CompactionPolicy = CompactionPolicy()
     budget: BudgetPolicy = BudgetPolicy()
     tool_output: ToolOutputPolicy = ToolOutputPolicy()
@@ -408,11 +346,16 @@ def effective(*levels: Mapping[str, Any] | None) -> Policy:
     for level in levels:
         merged = merge(merged, level or {})
     try:
-        return Policy.model_validate(merged)
+        policy = Policy.model_validate(merged)
     except PydanticError as error:
         errors = error.errors(include_url=False, include_input=False)
-        problems = problems_of(in_body(errors), merge(DEFAULT_POLICY, merged))
+        problems = problems_of(in_body(errors), merged)
         raise ValidationError(problems[0].detail, problems=problems) from error
+    window = policy.budget.context_window
+    if isinstance(window, int) and policy.budget.max_output_tokens >= window:
+        pointer = "/budget/max_output_tokens"
+        raise ValidationError.at(pointer, "must be smaller than context_window")
+    return policy
 
 
 def leaves(kind: type[Group] = Policy, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -16,9 +16,9 @@ from app.blobs.preview import RECALL, TOOL_SEARCH
 from app.common import json_text
 from app.common.errors import ContextError, ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
-from app.formats.hosted_tools import is_run_by_client
 from app.formats.message import FormatName
 from app.formats.openai import MAX_TOOLS
+from app.formats.tools import is_run_by_client
 from app.models.budget import Limits, Usage, scaled
 from app.models.limits import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens

@@ -8,9 +8,9 @@ from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from app.formats import ToolCategory
-from app.formats.hosted_tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.formats.message import FormatName
 from app.formats.tool_calls import TOOL_NAME_PATTERN
+from app.formats.tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.agent_tools import definitions_in
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES

@@ -47,16 +47,12 @@ WAITING = Statement(
     f"""
         WITH open_jobs AS (
             SELECT j.conversation_id, j.job_id, j.created_at AS since
-            FROM jobs j
-            WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
-            ORDER BY j.created_at
-            LIMIT :limit
+            FROM jobs j WHERE j.status IN ('queued', 'running') AND {_FREE.format(of="j")}
+            ORDER BY j.created_at LIMIT :limit
         ), due AS (
             SELECT h.conversation_id, h.due_at AS since
-            FROM heads h
-            WHERE h.due_at <= now() AND {_FREE.format(of="h")}
-            ORDER BY h.due_at
-            LIMIT :limit
+            FROM heads h WHERE h.due_at <= now() AND {_FREE.format(of="h")}
+            ORDER BY h.due_at LIMIT :limit
         ), waiting AS (
             SELECT conversation_id, job_id, since FROM open_jobs
             UNION ALL
@@ -65,8 +61,7 @@ WAITING = Statement(
         SELECT c.tenant_id, waiting.conversation_id, waiting.job_id
         FROM waiting
         JOIN conversations c ON c.conversation_id = waiting.conversation_id
-        ORDER BY waiting.job_id IS NULL, waiting.since
-        LIMIT :limit
+        ORDER BY waiting.job_id IS NULL, waiting.since LIMIT :limit
         """
 )
 # The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.plans import ChainStep, CompactionPlan, NoCompaction
 from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
     Entry,
@@ -24,7 +24,7 @@ from app.conversations.turns import (
 )
 from app.conversations.view import View
 from app.formats.message import Role
-from app.policy.policy import ChainStep, ToolOutputPolicy
+from app.policy.policy import ToolOutputPolicy
 
 BUDGET_SHARE = 0.25
 MIN_BUDGET_TOKENS = 20_000

@@ -2,7 +2,7 @@
 
 The order and depth of the steps suit the conversation. [strategy.chain-signals]
 
-The steps have the policy's order at first. It is adjusted by these rules, in order:
+The order of the steps is adjusted by these rules, in order:
 
 1. Little tool output: clearing would free next to nothing and is left out, unless it is the only
    step. Results of excluded tools do not count, because clearing leaves them alone.
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from app.compaction.strategies.base import NO_MESSAGES, WITHIN_TARGET, Strategy
 from app.compaction.strategies.cuts import CutSearch, enclosing_range
 from app.conversations.plans import (
+    ChainStep,
     CompactionPlan,
     HistoryBudget,
     NoCompaction,
@@ -32,7 +33,7 @@ from app.conversations.plans import (
 )
 from app.conversations.turns import Entry, call_groups, parse_turn_boundaries
 from app.formats.message import Role
-from app.policy.policy import ChainStep, StrategyName
+from app.policy.policy import StrategyName
 
 LITTLE_OUTPUT_SHARE = 0.1
 MUCH_OUTPUT_SHARE = 0.6
@@ -125,7 +126,7 @@ class Chain(Strategy):
         policy, failures = search.policy, 0 if deep else failures
         steps = [
             step
-            for step in policy.chain
+            for step in ChainStep
             if policy.tool_output.enabled or step is not ChainStep.CLEAR_TOOL_RESULTS
         ]
         budget = search.budget.without_new_summary
@@ -137,11 +138,8 @@ class Chain(Strategy):
             if isinstance(fallback, CompactionPlan):
                 plan = replace(plan, fallback=fallback)
         elif isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
-            # Rule 3 ran the truncation instead of the summary that the policy lists before it.
-            truncates = ChainStep.TRUNCATE in steps
-            earlier_steps = steps[: steps.index(ChainStep.TRUNCATE)] if truncates else ()
-            drops = plan.hidden is not None and ChainStep.SUMMARIZE in earlier_steps
-            plan = replace(plan, drops_without_summary=drops)
+            # Rule 3 ran the truncation instead of the summary before it.
+            plan = replace(plan, drops_without_summary=plan.hidden is not None)
         return plan
 
 

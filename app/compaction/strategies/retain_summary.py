@@ -1,4 +1,4 @@
-"""`retain_summary`: the retained text, one summary, and the last turns."""
+"""`retain_summary`: the retained text, one summary, and the last turns; and `provider`."""
 
 from __future__ import annotations
 
@@ -23,3 +23,16 @@ class RetainSummary(SummaryStrategy):
         if not deep:
             cut = search.target_cut(0, latest=cut)
         return self._summary_plan(search, 0, cut)
+
+
+class Provider(RetainSummary):
+    """Leaves compactions to the provider, and runs `retain_summary` where it has none.
+
+    [strategy.provider]
+    """
+
+    name = StrategyName.PROVIDER
+    description = "The provider's own compaction; `retain_summary` where the provider has none."
+
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        return RetainSummary()._plan(search, deep=deep, failures=failures)

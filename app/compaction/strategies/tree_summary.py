@@ -77,8 +77,13 @@ def _chunk_spans(entries: Sequence[Entry], part: Span, size: int) -> list[Span]:
     return [Span(*pair) for pair in pairwise(bounds)] if starts else []
 
 
+LEVELS = 3
+"""The levels of a tree: the summaries of the top one are not summarised again, unless they are too
+much."""
+
+
 def next_merge(
-    summaries: Sequence[Summary], levels: int, fanout: int, max_tokens: int
+    summaries: Sequence[Summary], fanout: int, max_tokens: int
 ) -> tuple[int, int] | None:
     """Return the slice `[i, j)` of a tree's summaries to merge into one of the next level, or None.
 
@@ -97,7 +102,7 @@ def next_merge(
         runs.append((level, start, start + len(list(nodes))))
     runs.sort()
     for level, start, end in runs:
-        if level < levels and end - start >= fanout:
+        if level < LEVELS and end - start >= fanout:
             return start, start + fanout
     if sum(node.tokens for node in summaries) > max_tokens:
         return next(((start, end) for _, start, end in runs if end - start > 1), None)

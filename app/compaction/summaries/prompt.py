@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from app.common.sendable import sendable
 from app.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX
-from app.policy.policy import SummaryTemplate
 
 PROMPT_VERSION = "3"
 """Increased with each change of the wording below, so that prompt hashes differ."""
@@ -44,16 +43,7 @@ _RULES = """\
 Leave out greetings and filler. Report what the conversation says as facts about it, not as \
 orders to the reader. Write in the language of the conversation."""
 
-_BRIEF = f"""\
-Condense the conversation above into a dense summary from which the work can continue. Keep:
-- the key facts that came up and the decisions that were made, each with its reason
-- the context needed to go on: the goal, the state of the work, and exact names, paths, \
-identifiers, references (ref ids), numbers and error texts
-- what the user prefers or requires
-- what was promised, and which actions are still open
-{_RULES}"""
-
-_SECTIONS = f"""\
+DEFAULT_PROMPT = f"""\
 Condense the conversation above into a summary from which the work can continue. Write short items \
 below these headings, each as `## Heading`, and leave out headings without items:
 - Requests: what the user asked for, in order
@@ -68,12 +58,6 @@ below these headings, each as `## Heading`, and leave out headings without items
 - Left out: what this summary lacks, and where it can be found again
 Some texts are shortened, marked with `…`: never guess what is missing there.
 {_RULES}"""
-
-PROMPTS: dict[SummaryTemplate, str] = {
-    SummaryTemplate.SECTIONS: _SECTIONS,
-    SummaryTemplate.BRIEF: _BRIEF,
-}
-"""The built-in prompts by template."""
 
 _REPLACES = (
     "Where a value, a request or a decision was changed, state the newer one alone: it replaces "
@@ -121,14 +105,13 @@ _LEAVE_VERBATIM = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a caller can set about a summary; `prompt` replaces that of the `template`."""
+    """What a caller can set about a summary; `prompt` replaces the built-in one."""
 
     prompt: str | None = None
     directives: tuple[str, ...] = ()
     retain_prompt: str | None = None
     retain_directives: tuple[str, ...] = ()
     instructions: str | None = None
-    template: SummaryTemplate = SummaryTemplate.SECTIONS
 
     @property
     def wants_retain(self) -> bool:
@@ -261,7 +244,7 @@ def _instructions(
     max_words: int | None,
 ) -> Iterator[str]:
     """Yield what a summary has to contain and how to answer, some of it empty."""
-    yield _bulleted(request.prompt or PROMPTS[request.template], request.directives)
+    yield _bulleted(request.prompt or DEFAULT_PROMPT, request.directives)
     yield _REPLACES
     yield _CHECK if has_checklist else ""
     yield _LEAVE_VERBATIM if has_verbatim else ""

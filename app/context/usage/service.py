@@ -21,8 +21,8 @@ from app.conversations.budget_status import (
     usage_of,
     within,
 )
+from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.due_compactions import make_compaction_due
 from app.conversations.epoch import Epoch
 from app.conversations.epochs import (
     BuildId,

@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from app.common import json_text
 from app.common.errors import ContextError
 from app.conversations.compaction_receipt import Compaction, Trigger
-from app.conversations.compaction_results import result_of
+from app.conversations.compactions import store_compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.epochs import PROVIDER_COMPACTED, model_in
-from app.conversations.events.events import EventType
 from app.conversations.messages.draft import Draft
 from app.conversations.provider_items import leaves_user_messages, provider_item
 from app.conversations.settings_resolver import SettingsResolver
@@ -97,13 +95,11 @@ class ProviderCompactions:
             after_tokens=_tokens(resolved, after),
             after_msg_count=after.shown_messages,
         )
-        await session.contexts.add_compaction(conversation_id, receipt)
-        is_applied = await session.contexts.show(
-            conversation_id, visible, view_version=state.view_version, cause=PROVIDER_COMPACTED
+        version = state.view_version
+        stored = await store_compaction(
+            session, conversation_id, receipt, visible, PROVIDER_COMPACTED, view_version=version
         )
-        assert is_applied, "the conversation is locked, and the view shows every pin"
-        data = {**asdict(result_of(receipt)), "trigger": receipt.trigger}
-        await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+        assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)
 
     async def _resolved(self, conversation: Conversation) -> ResolvedSettings | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from app.common import json_text
 from app.common.errors import NotFound
-from app.conversations.due_compactions import make_compaction_due
+from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
 from app.conversations.messages.redaction import NewRedaction, Redaction
 from app.conversations.messages.stored_results import StoredResults

@@ -14,8 +14,8 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.budget_status import OpenSession, read_budget, within
+from app.conversations.compactions import announce_due_compaction, make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.due_compactions import announce_due_compaction, make_compaction_due
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.appended_messages import (
     AppendAnswer,

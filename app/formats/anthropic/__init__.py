@@ -49,11 +49,8 @@ class Anthropic(AnthropicRendering):
     litellm_call = "anthropic.messages.acreate"
     litellm_providers = frozenset(("anthropic",))
 
-    def extra_fields(self, part: Original) -> dict[str, Any]:
-        """Return the fields of a block, such as citations."""
-        if part.block is None or part.format is not self.name:
-            return {}
-        return without(part.block, "type", "text", "cache_control")
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+        return without(block, "type", "text", "cache_control")
 
     def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
         """Return a block per section, so that any of them can have a breakpoint."""

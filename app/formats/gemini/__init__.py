@@ -57,11 +57,8 @@ class Gemini(GeminiRendering):
     derives_ids = True
     results_are_objects = True
 
-    def extra_fields(self, part: Original) -> dict[str, Any]:
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a part, and those of its call or response."""
-        block = part.block
-        if block is None or part.format is not self.name:
-            return {}
         held = (block[key] for key in (*_CALLS, *_RESPONSES) if isinstance(block.get(key), Mapping))
         fields = without(block, *_NOT_COUNTED)
         for item in held:

@@ -40,10 +40,9 @@ class OpenAIChat(ChatRendering):
     names_family = True
     sends_apart_message = True
 
-    def extra_fields(self, part: Original) -> dict[str, Any]:
-        """Return the fields beside content; those of texts and calls are reasoning."""
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
         is_reasoning = isinstance(part, Text | ToolCall)
-        return {} if is_reasoning or part.format is not self.name else dict(part.block or {})
+        return {} if is_reasoning else dict(block)
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
         """Return the fields of a call that carry its signature."""

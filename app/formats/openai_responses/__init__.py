@@ -90,11 +90,8 @@ class OpenAIResponses(ResponsesRendering):
         bare = {key: value for key, value in first.items() if key != "timestamp"}
         return {"timestamp": first["timestamp"]} | raw | {"output": [bare, *others]}
 
-    def extra_fields(self, part: Original) -> dict[str, Any]:
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an item, and those of its content."""
-        block = part.block
-        if block is None or part.format is not self.name:
-            return {}
         match part:
             case ToolCall():
                 return without(block, *_NOT_COUNTED, *items.call_fields(block))

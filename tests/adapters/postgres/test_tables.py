@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from uuid import UUID
+
 import asyncpg
 import pytest
 
+from app.conversations.status import Activity
+from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES
+from app.database.sql import read
 from app.database.tables import APPEND, SCHEMA, TABLES
 
 pytestmark = pytest.mark.one_server
+
+NEWEST = datetime(2026, 1, 1, tzinfo=UTC)
 
 COLUMNS = """
     SELECT a.attrelid::regclass::text, a.attname, format_type(a.atttypid, a.atttypmod),
@@ -73,3 +81,20 @@ def test_keys_of_conversation_tables_start_with_its_id() -> None:
     """Per-conversation tables can be distributed by `conversation_id`."""
     for name in CONVERSATION_TABLES:
         assert TABLES[name].key[0] == "conversation_id"
+
+
+def test_a_parameter_has_the_type_of_the_column_of_its_name() -> None:
+    """Unless the statement casts it, or columns of that name have several types."""
+    statement = Statement("SELECT :seq, CAST(:seq AS text), :kept, :tokens, :other")
+    assert statement.names == ("seq", "kept", "tokens", "other")
+    typed = "SELECT CAST($1 AS bigint), CAST($1 AS text), CAST($2 AS bigint[]), $3, $4"
+    assert statement.sql == typed
+
+
+def test_rows_are_read_by_the_names_of_fields() -> None:
+    """Ids become text and arrays tuples; values that are given are not read."""
+    row = {"conversation_id": UUID(int=1), "metadata": "{}", "newest_at": NEWEST, "own_id": None}
+    found = read(Activity, row, waits_for=("a",))
+    assert found == Activity(str(UUID(int=1)), "{}", NEWEST, ("a",))
+    with pytest.raises(KeyError):
+        read(Activity, row)

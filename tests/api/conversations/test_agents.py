@@ -102,7 +102,7 @@ async def test_patch(client: httpx.AsyncClient) -> None:
     assert (body["name"], body["model"], body["policy_overrides"]) == ("New", None, {})
     body = (await client.patch("/v1/agents/a", json={"name": None})).json()
     assert body["name"] == "New"
-    for wrong in ({"agent_id": "b"}, {"policy": {"budget": {"hard_block": 0}}}):
+    for wrong in ({"agent_id": "b"}, {"policy": {"budget": {"notice_at": 0}}}):
         assert_problem(await client.patch("/v1/agents/a", json=wrong), 422, "VALIDATION_ERROR")
     assert (await client.get("/v1/agents/a")).json() == body
     assert_problem(await client.patch("/v1/agents/b", json={}), 404, "NOT_FOUND")

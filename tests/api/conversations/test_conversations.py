@@ -68,7 +68,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"strategy": {"a": 1}}}, "/policy/strategy"),
     ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
     ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),
-    ({"policy": {"budget": {"hard_block": 0.5}}}, "/policy/budget/hard_block"),
     ({"policy": {"compaction": {"summary_directives": "x"}}}, "/policy/compaction/"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"sections": [{"name": "a", "content": "", "kind": "x"}]}, "/sections/0/kind"),

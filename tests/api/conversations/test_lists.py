@@ -136,8 +136,7 @@ async def test_usage_in_a_list_is_that_of_each_conversation(
         await new_conversation(client, agent_id=agent, model="gpt-4o", policy=policy)
         for _ in range(3)
     ]
-    strict = {"budget": {"on_unknown_model": "strict"}}
-    unknown = await new_conversation(client, model="of-our-own", policy=strict)
+    unknown = await new_conversation(client, model="of-our-own")
     for number, path in enumerate(paths):
         for turn in range(number * 4):
             await append(client, path, user(f"{turn}. Where is the harbour? " * 9), assistant("!"))

@@ -208,8 +208,6 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
     ({"sections": [{"name": "a"}]}, "/sections/0/content", "is required"),
     ({"tools": [5]}, "/tools/0", "must be a valid dictionary"),
     ({"policy": {"preserve_user_messages": 1}}, "/policy/preserve_user_messages", "valid boolean"),
-    ({"policy": {"chain": []}}, "/policy/chain", "must have at least 1 item"),
-    ({"policy": {"chain": ["x"]}}, "/policy/chain/0", "must be 'clear_tool_results', "),
     (
         {"policy": {"budget": {"context_window": "5"}}},
         "/policy/budget/context_window",

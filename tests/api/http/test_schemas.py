@@ -87,7 +87,6 @@ ASKED: list[tuple[str, Any, bool]] = [
     ("set_agent_tools", {"tools": [tool(), tool()]}, False),
     ("set_agent_sections", {"sections": [{"name": "a", "content": ""}] * 2}, False),
     ("change_agent", {"policy": {"tool_deferral_threshold": 0.0}}, False),
-    ("change_agent", {"policy": {"chain": ["truncate", "truncate"]}}, False),
     ("change_agent", {"policy": {"agent_tools": ["none_of_ours"]}}, False),
     ("change_agent", {"policy": {"agent_tools": ["recall"]}}, True),
     ("set_model", {}, False),

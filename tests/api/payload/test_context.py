@@ -256,11 +256,15 @@ async def test_unknown_windows(client: httpx.AsyncClient) -> None:
     asked = await client.post(f"{path}/context", json={"model": "other"})
     found = assert_problem(asked, 422, "CONTEXT_LIMIT_UNKNOWN", "/model")
     assert "'other', the model of this request" in found["detail"]
-    for help in ("budget.context_window", "PUT /v1/models/{model}", "budget.on_unknown_model"):
+    for help in (
+        "budget.context_window",
+        "PUT /v1/models/{model}",
+        "budget.context_window to derive",
+    ):
         assert help in stored["detail"] and help in found["detail"]
     await client.put("/v1/models/my-model", json={"context_window": 50_000})
     assert (await client.post(f"{path}/context")).status_code == 200
-    policy = {"budget": {"on_unknown_model": "derive"}}
+    policy = {"budget": {"context_window": "derive"}}
     await client.patch(path, json={"policy": policy})
     assert (await client.post(f"{path}/context", json={"model": "other"})).status_code == 200
 

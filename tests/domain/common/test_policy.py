@@ -17,7 +17,6 @@ from app.common.errors import ValidationError
 from app.policy.policy import (
     AGENT_TOOL_NAMES,
     DEFAULT_POLICY,
-    ChainStep,
     Policy,
     StrategyName,
     effective,
@@ -33,16 +32,11 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("sandwich", "compression_threshold"): st.floats(0.01, 1),
     ("sliding_window", "keep_last_n"): st.integers(1, 500),
     ("tree_summary", "chunk_size"): st.integers(2, 500),
-    ("tree_summary", "levels"): st.integers(1, 10),
-    ("chain",): st.permutations(["clear_tool_results", "summarize", "truncate"]).flatmap(
-        lambda steps: st.integers(1, 3).map(lambda count: steps[:count])
-    ),
     ("messages", "offload_oversized"): st.booleans(),
     ("compaction", "enabled"): st.booleans(),
     ("compaction", "auto"): st.booleans(),
     ("compaction", "threshold_ratio"): st.floats(0.01, 1),
     ("compaction", "model"): st.sampled_from(["m1", "m2"]),
-    ("compaction", "summary_template"): st.sampled_from(["sections", "brief"]),
     ("compaction", "summary_input"): st.sampled_from(["transcript", "prefix"]),
     ("compaction", "summary_prompt"): st.text(max_size=5),
     ("compaction", "summary_directives"): st.lists(st.text(max_size=3), max_size=3),
@@ -52,13 +46,10 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("compaction", "mode"): st.sampled_from(["background", "inline"]),
     ("compaction", "max_messages"): st.integers(1, 500),
     ("compaction", "target"): st.floats(0.01, 0.99),
-    ("compaction", "min_gain"): st.floats(0, 0.99),
-    ("budget", "context_window"): st.integers(10_000, 10**6),
+    ("budget", "context_window"): st.just("derive") | st.integers(10_000, 10**6),
     ("budget", "max_output_tokens"): st.integers(1, 9_999),
     ("budget", "notice_at"): st.floats(0.01, 1),
-    ("budget", "compact_trigger"): st.floats(0.01, 0.98),
-    ("budget", "hard_block"): st.floats(0.98, 1),
-    ("budget", "on_unknown_model"): st.sampled_from(["strict", "derive"]),
+    ("budget", "compact_trigger"): st.floats(0.01, 1),
     ("budget", "counter"): st.sampled_from(["tokenizer", "bytes_4", "chars_4", "chars_2_5"]),
     ("tool_output", "enabled"): st.booleans(),
     ("tool_output", "offload_threshold_bytes"): st.integers(0, 10**6),
@@ -165,18 +156,13 @@ def test_merging_leaves_its_arguments_alone(one: dict[Any, Any], two: dict[Any, 
         ({"compaction": {"mode": "later"}}, "/compaction/mode"),
         ({"compaction": {"retain_directives": "a"}}, "/compaction/retain_directives"),
         ({"tree_summary": {"chunk_size": 1}}, "/tree_summary/chunk_size"),
-        ({"tree_summary": {"levels": 11}}, "/tree_summary/levels"),
-        ({"chain": []}, "/chain"),
-        ({"chain": ["summarize", "summarize"]}, "/chain"),
-        ({"chain": ["summarize", "magic"]}, "/chain/1"),
         ({"preserve_user_messages": 1}, "/preserve_user_messages"),
         ({"budget": {"context_window": 0}}, "/budget/context_window"),
         (
             {"budget": {"context_window": 500, "max_output_tokens": 500}},
             "/budget/max_output_tokens",
         ),
-        ({"budget": {"hard_block": 1.5}}, "/budget/hard_block"),
-        ({"budget": {"compact_trigger": 0.99, "hard_block": 0.98}}, "/budget/hard_block"),
+        ({"budget": {"compact_trigger": 1.5}}, "/budget/compact_trigger"),
         ({"strategy": "magic"}, "/strategy"),
         ({"sandwich": {"preserve_top": True}}, "/sandwich/preserve_top"),
         ({"sandwich": [1]}, "/sandwich"),
@@ -204,21 +190,12 @@ def test_an_impossible_policy_is_refused_at_its_setting(
 def test_the_defaults_of_compaction_are_the_documented_ones() -> None:
     """Names and defaults of `compaction`, `tree_summary` and `chain` are the documented ones."""
     policy = effective()
-    assert (policy.tree_summary.chunk_size, policy.tree_summary.levels) == (20, 3)
-    assert policy.chain == ("clear_tool_results", "summarize", "truncate")
+    assert policy.tree_summary.chunk_size == 20
     compaction = policy.compaction
     assert (compaction.threshold_ratio, compaction.retain_last_turns) == (0.8, 1)
     assert (compaction.retain_prompt, compaction.retain_directives) == (None, ())
     assert (compaction.mode, compaction.max_messages) == ("background", None)
     assert not policy.preserve_user_messages
-
-
-def test_a_chain_is_made_of_steps() -> None:
-    """A list of names becomes steps in the same order; it replaces the inherited list."""
-    steps = (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS)
-    policy = effective({"chain": ["summarize"]}, {"chain": ["truncate", "clear_tool_results"]})
-    assert policy.chain == steps
-    assert all(isinstance(step, ChainStep) for step in policy.chain)
 
 
 def test_an_impossible_combination_across_levels_is_refused() -> None:

@@ -18,9 +18,9 @@ from app.compaction.strategies.chain import (
     plan_steps,
     signals_of,
 )
+from app.conversations.plans import ChainStep
 from app.conversations.turns import Entry, entry
 from app.formats.message import Role
-from app.policy.policy import ChainStep
 from tests.domain.histories import entries
 
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL

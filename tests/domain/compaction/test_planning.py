@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from app.common.ids import ConversationId
 from app.compaction.planning import (
+    MIN_GAIN,
     CompactionInput,
     CompactionOptions,
     plan_compaction,
@@ -25,7 +26,7 @@ from app.compaction.planning import (
     tree_chunks,
     unsummarised_spans,
 )
-from app.compaction.strategies.tree_summary import next_merge
+from app.compaction.strategies.tree_summary import LEVELS, next_merge
 from app.compaction.summary_budget import (
     LABEL_TOKENS,
     history_budget,
@@ -37,7 +38,7 @@ from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import result_of
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.batch import Calls
-from app.conversations.plans import CompactionPlan, NoCompaction
+from app.conversations.plans import ChainStep, CompactionPlan, NoCompaction
 from app.conversations.settings import StoredSettings
 from app.conversations.thresholds import (
     NO_THRESHOLD,
@@ -68,7 +69,6 @@ from app.conversations.views import (
 from app.formats.message import Role
 from app.models.budget import Limits, Usage
 from app.policy.policy import (
-    ChainStep,
     CompactionMode,
     CompactionPolicy,
     Policy,
@@ -179,7 +179,7 @@ def middle(start: int, end: int, freed: int) -> CompactionPlan:
 
 
 def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
-    """Below `min_gain` of the effective window nothing is done automatically."""
+    """Below a tenth of the effective window nothing is done automatically."""
     assert planned(Policy(), history(13), CompactionOptions()) == NoCompaction(
         "too little would be freed"
     )
@@ -187,12 +187,10 @@ def test_a_plan_that_frees_too_little_is_not_run_unless_forced() -> None:
     assert planned(Policy(), history(14), CompactionOptions()) == middle(6, 10, 200)
 
 
-@given(entries(), st.sampled_from(COMPACTING), st.integers(0, 999))
-def test_automatic_plans_free_at_least_min_gain(
-    items: list[Entry], name: StrategyName, thousandths: int
-) -> None:
-    """What is run automatically frees `min_gain` beyond its first summary. [strategy.min-gain]"""
-    compaction = CompactionPolicy(min_gain=thousandths / 1000, target=0.3)
+@given(entries(), st.sampled_from(COMPACTING))
+def test_automatic_plans_free_at_least_min_gain(items: list[Entry], name: StrategyName) -> None:
+    """What is run automatically frees a minimum beyond its first summary. [strategy.min-gain]"""
+    compaction = CompactionPolicy(target=0.3)
     policy = Policy(
         strategy=name,
         sandwich=SandwichPolicy(preserve_top=1, preserve_bottom=1),
@@ -204,7 +202,7 @@ def test_automatic_plans_free_at_least_min_gain(
         reserve = most if plan.summarises else 0
         if plan.chunks:
             reserve = min(reserve, len(plan.chunks) * (tree_node_text_limit(most) + LABEL_TOKENS))
-        assert plan.freed_tokens - reserve >= compaction.min_gain * LIMITS.effective_window
+        assert plan.freed_tokens - reserve >= MIN_GAIN * LIMITS.effective_window
 
 
 # --- options of one call --------------------------------------------------------------------
@@ -743,10 +741,10 @@ class Talk:
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
         self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released_seqs)])
         nodes += [summary_of(chunk, room) for chunk in chunks]
-        while merge := next_merge(nodes, tree.levels, tree.chunk_size, most):
+        while merge := next_merge(nodes, tree.chunk_size, most):
             first, last = merge
             span = Span(nodes[first].span.start, nodes[last - 1].span.end)
-            nodes[first:last] = [summary_of(span, room, min(nodes[first].level + 1, tree.levels))]
+            nodes[first:last] = [summary_of(span, room, min(nodes[first].level + 1, LEVELS))]
         return nodes
 
     def _note_summarised(self, plan: CompactionPlan, spans: Sequence[Span]) -> None:
@@ -772,22 +770,10 @@ def talks(draw: st.DrawFn) -> Talk:
         sandwich=SandwichPolicy(
             preserve_top=draw(st.integers(0, 4)), preserve_bottom=draw(st.integers(1, 4))
         ),
-        tree_summary=TreeSummaryPolicy(
-            chunk_size=draw(st.integers(2, 6)), levels=draw(st.integers(1, 3))
-        ),
-        chain=draw(
-            st.sampled_from(
-                (
-                    tuple(ChainStep),
-                    (ChainStep.SUMMARIZE,),
-                    (ChainStep.TRUNCATE, ChainStep.CLEAR_TOOL_RESULTS),
-                )
-            )
-        ),
+        tree_summary=TreeSummaryPolicy(chunk_size=draw(st.integers(2, 6))),
         compaction=CompactionPolicy(
             retain_last_turns=draw(st.integers(0, 2)),
             target=draw(st.sampled_from((0.3, 0.5, 0.8))),
-            min_gain=draw(st.sampled_from((0.0, 0.1))),
         ),
         preserve_user_messages=draw(st.booleans()),
     )
@@ -849,8 +835,8 @@ def advance(talk: Talk, options: CompactionOptions) -> None:
     check_view(talk, before, after)
     if not options.forced:
         check_usage(talk, minimum)
-        policy, limits = talk.resolved.policy, talk.resolved.compaction_limits()
-        min_gain = policy.compaction.min_gain * limits.effective_window
+        limits = talk.resolved.compaction_limits()
+        min_gain = MIN_GAIN * limits.effective_window
         assert used - talk.used >= min_gain - 4 * talk.resolved.factor, "rounded up in each part"
     again = talk.plan(options)
     assert isinstance(again, NoCompaction), (plan, again)
@@ -912,7 +898,7 @@ WISHES = PLAIN_OPTIONS | st.sampled_from(COMPACTING).map(
 @settings(max_examples=75, deadline=None)
 def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObject) -> None:
     """Each is idempotent, reaches its target and shows every pin. [strategy.idempotent]"""
-    options_list = WISHES if ChainStep.SUMMARIZE in talk.resolved.policy.chain else PLAIN_OPTIONS
+    options_list = WISHES
     for _ in range(data.draw(st.integers(1, 5))):
         advance(talk, data.draw(options_list))
         if data.draw(st.booleans()):
@@ -920,12 +906,15 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
         talk.grow(data.draw(entries(6)))
 
 
-def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
+def test_a_tree_that_preserves_more_messages_stays_within_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Fewer chunks leave more tokens, but no message that these would take over the target."""
+    monkeypatch.setattr("app.compaction.planning.MIN_GAIN", 0)
     policy = Policy(
         strategy=StrategyName.TREE_SUMMARY,
-        tree_summary=TreeSummaryPolicy(chunk_size=2, levels=1),
-        compaction=CompactionPolicy(target=0.3, min_gain=0.0),
+        tree_summary=TreeSummaryPolicy(chunk_size=2),
+        compaction=CompactionPolicy(target=0.3),
         preserve_user_messages=True,
     )
     talk = Talk(resolved_with(policy, LIMITS, 0, 1.0), [])
@@ -936,3 +925,17 @@ def test_a_tree_that_preserves_more_messages_stays_within_the_target() -> None:
     assert talk.used > 300
     advance(talk, CompactionOptions())
     assert talk.used <= 300
+
+
+def test_a_target_lowered_for_a_minimum_releases_no_preserved_message() -> None:
+    """Just above the target, the user's message keeps its share of the policy's target."""
+    policy = Policy(
+        strategy=StrategyName.RETAIN_SUMMARY,
+        compaction=CompactionPolicy(target=0.5, min_gain=0.1, retain_last_turns=1),
+        preserve_user_messages=True,
+    )
+    talk = Talk(resolved_with(policy, LIMITS, 0, 1.0), [])
+    talk.grow([entry(1, U, 120), entry(2, A, 600), entry(3, U, 20), entry(4, A, 150)])
+    advance(talk, CompactionOptions())
+    assert 500 < talk.used < 600
+    assert [item.seq for item in talk.compaction_input.shown] == [1, 3, 4]

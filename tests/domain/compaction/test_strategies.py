@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 
 from app.compaction.strategies import STRATEGIES
 from app.compaction.strategies.chain import MAX_FAILURES
-from app.compaction.strategies.tree_summary import next_merge
-from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction, Plan, SlidingCut
+from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.conversations.plans import (
+    ChainStep,
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    Plan,
+    SlidingCut,
+)
 from app.conversations.turns import (
     Entry,
     call_groups,
@@ -32,7 +39,6 @@ from app.conversations.turns import (
 from app.conversations.view import Span, Summary, View, spans_beside
 from app.formats.message import Role
 from app.policy.policy import (
-    ChainStep,
     CompactionPolicy,
     Policy,
     SandwichPolicy,
@@ -65,7 +71,6 @@ COMPACTING = st.sampled_from(
 
 def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Policy]:
     """Policies with any preserved ends, chunks and chains."""
-    steps = st.lists(st.sampled_from(ChainStep), min_size=1, unique=True).map(tuple)
     return st.builds(
         Policy,
         sandwich=st.builds(
@@ -73,7 +78,6 @@ def policies(preserve_users: st.SearchStrategy[bool] | None = None) -> st.Search
         ),
         sliding_window=st.builds(SlidingWindowPolicy, keep_last_n=st.integers(1, 12)),
         tree_summary=st.builds(TreeSummaryPolicy, chunk_size=st.integers(2, 8)),
-        chain=steps,
         compaction=st.builds(CompactionPolicy, retain_last_turns=st.integers(0, 4)),
         preserve_user_messages=st.booleans() if preserve_users is None else preserve_users,
     )
@@ -642,18 +646,15 @@ def test_the_lowest_full_level_is_merged_first(
     levels: tuple[int, ...], max_tokens: int, merge: tuple[int, int] | None
 ) -> None:
     """A level with enough summaries merges its oldest; too many tokens merge a whole level."""
-    assert next_merge(nodes(*levels), 3, 3, max_tokens) == merge
+    assert next_merge(nodes(*levels), 3, max_tokens) == merge
 
 
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=60),
-    st.integers(1, 4),
     st.integers(1, 6),
     st.integers(20, 400),
 )
-def test_a_tree_only_adds_and_merges(
-    chunks: list[int], levels: int, fanout: int, max_tokens: int
-) -> None:
+def test_a_tree_only_adds_and_merges(chunks: list[int], fanout: int, max_tokens: int) -> None:
     """Spans adjoin, levels never rise, and nothing is summarised twice below the top level.
 
     What is too much folds until one node a level is left.
@@ -672,13 +673,13 @@ def test_a_tree_only_adds_and_merges(
         add(Summary(Span(end, end + size), "", 20), len(tree))
         end += size
         for _ in range(1000):
-            if (reduce_levels := next_merge(tree, levels, fanout, max_tokens)) is None:
+            if (reduce_levels := next_merge(tree, fanout, max_tokens)) is None:
                 break
             parts = tree[slice(*reduce_levels)]
             assert len(parts) > 1
             assert len({part.level for part in parts}) == 1
             del tree[slice(*reduce_levels)]
-            level = min(parts[0].level + 1, levels)
+            level = min(parts[0].level + 1, LEVELS)
             add(
                 Summary(Span(parts[0].span.start, parts[-1].span.end), "", 20, level),
                 reduce_levels[0],
@@ -688,11 +689,11 @@ def test_a_tree_only_adds_and_merges(
         assert [node.span.start for node in tree] == [1, *(node.span.end for node in tree[:-1])]
         assert tree[-1].span.end == end
         assert all(a.level >= b.level for a, b in pairwise(tree))
-        assert all(times == 1 for (_, level), times in summarised.items() if level < levels)
-        assert max(node.level for node in tree) <= levels
+        assert all(times == 1 for (_, level), times in summarised.items() if level < LEVELS)
+        assert max(node.level for node in tree) <= LEVELS
         counts = [node.level for node in tree]
         assert sum(node.tokens for node in tree) <= max_tokens or len(set(counts)) == len(counts)
-        assert all(counts.count(level) < max(fanout, 2) for level in counts if level < levels)
+        assert all(counts.count(level) < max(fanout, 2) for level in counts if level < LEVELS)
 
 
 # --- chain ----------------------------------------------------------------------------------
@@ -753,24 +754,6 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
         assert plan.results_cleared_through == 0
-    only = policy.model_copy(update={"chain": (CLEAR,)})
-    assert CHAIN.plan(toolish(8, 300), None, budget, only) == NoCompaction(
-        "no step of the chain frees more"
-    )
-
-
-def test_without_truncation_a_failed_summary_leaves_the_clearing() -> None:
-    """The fallback is the rest of the chain, which may be empty."""
-    budget = HistoryBudget(capacity=10_000, target=2000, fixed=0, summary=0)
-    plan = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(CLEAR, SUMMARIZE)))
-    assert isinstance(plan, CompactionPlan)
-    assert plan.fallback is not None
-    assert plan.fallback.steps == ("clear_tool_results",)
-    assert plan.fallback.hidden is None
-    alone = CHAIN.plan(toolish(8, 300), None, budget, Policy(chain=(SUMMARIZE,)))
-    assert isinstance(alone, CompactionPlan)
-    assert alone.steps == ("summarize",)
-    assert alone.fallback is None
 
 
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
@@ -797,13 +780,13 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
 def test_a_chain_runs_its_own_steps_alone(
     history: list[Entry], policy: Policy, budget: HistoryBudget, deep: bool, failures: int
 ) -> None:
-    """Only steps of the policy run, each once; a history within the target is left alone."""
+    """Only its steps run, each once; a history within the target is left alone."""
     plan = CHAIN.plan(history, None, budget, policy, deep=deep, failures=failures)
     if not deep and budget.meets_target(cost(history)):
         assert isinstance(plan, NoCompaction)
     if not isinstance(plan, CompactionPlan):
         return
-    assert set(plan.steps) <= {step.value for step in policy.chain}
+    assert set(plan.steps) <= {step.value for step in ChainStep}
     assert len(set(plan.steps)) == len(plan.steps)
     assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
     assert ("clear_tool_results" in plan.steps) == (plan.results_cleared_through > 0)

@@ -127,7 +127,7 @@ def test_outside_the_active_window() -> None:
 # --- whole stories --------------------------------------------------------------------------
 
 
-SMALL_TREE = TreeSummaryPolicy(chunk_size=3, levels=3)
+SMALL_TREE = TreeSummaryPolicy(chunk_size=3)
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Story:
             sources = (*released, chunk) if not made else (chunk,)
             made.append(Summary(chunk, "node", 9, 1, sources))
             nodes.append(made[-1])
-        while fold := next_merge(nodes, 3, 3, 10**6):
+        while fold := next_merge(nodes, 3, 10**6):
             parts = nodes[slice(*fold)]
             span = Span(parts[0].span.start, parts[-1].span.end)
             made.append(Summary(span, "fold", 9, parts[0].level + 1, tuple(p.span for p in parts)))

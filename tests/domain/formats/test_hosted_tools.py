@@ -16,8 +16,8 @@ from openai.types.responses import ToolParam
 from app.blobs.preview import TOOL_SEARCH
 from app.common.errors import ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_of
-from app.formats.hosted_tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.formats.message import FormatName
+from app.formats.tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
 from app.prompt.tool_deferral import ToolLimits, is_fixed, plan_deferral
 from tests.judge import check_model, check_type

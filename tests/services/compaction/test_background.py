@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
+from app.compaction import planning
 from app.compaction.runs import CompactRequest
 from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.appended_messages import AppendAnswer
@@ -263,9 +264,12 @@ async def test_a_compaction_no_longer_due_is_not_run(harness: Harness) -> None:
     assert harness.gateway.calls == []
 
 
-async def test_below_min_gain_the_log_has_to_grow(harness: Harness) -> None:
+async def test_below_min_gain_the_log_has_to_grow(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compaction that would free too little is tried again after 5 % growth."""
-    own = policy(1100, 100, compaction={"min_gain": 0.6})
+    monkeypatch.setattr(planning, "MIN_GAIN", 0.6)
+    own = policy(1100, 100)
     cid = await harness.conversation(own)
     await fill(harness, cid, 755)
     await harness.work(cid)

@@ -140,10 +140,10 @@ async def test_one_short_message_between_the_ends_is_not_summarised(harness: Har
 
 
 @pytest.mark.parametrize("model", [None, "extractive"])
-async def test_a_tree_has_no_more_levels_than_asked(harness: Harness, model: str | None) -> None:
-    """With one level its summaries are merged into one of the same level. [strategy.tree]"""
+async def test_a_tree_has_three_levels_at_most(harness: Harness, model: str | None) -> None:
+    """At the top its summaries are merged into one of the same level. [strategy.tree]"""
     budget = {"context_window": 4_000, "max_output_tokens": 500}
-    tree, compaction = {"levels": 1, "chunk_size": 4}, {"mode": "inline", "model": model}
+    tree, compaction = {"chunk_size": 2}, {"mode": "inline", "model": model}
     own = {"strategy": "tree_summary", "budget": budget, "tree_summary": tree}
     cid, random = await harness.conversation({**own, "compaction": compaction}), Random("tree")
     harness.gateway.replies = [f"<summary>{'it was done. ' * 5}</summary>"]
@@ -151,7 +151,7 @@ async def test_a_tree_has_no_more_levels_than_asked(harness: Harness, model: str
         await harness.append(cid, *talk(random, number))
         await harness.build(cid)
     receipts = await receipts_of(harness, cid)
-    assert {made.level for receipt in receipts for made in receipt.view.summaries} == {1}
+    assert {made.level for receipt in receipts for made in receipt.view.summaries} <= {1, 2, 3}
     assert any(len(made.sources) > 1 for receipt in receipts for made in receipt.made)
 
 

@@ -169,9 +169,9 @@ async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> Non
 # --- tree_summary ---------------------------------------------------------------------------
 
 
-def tree(chunk: int, levels: int, window: int = 20_000, **leaves: Any) -> dict[str, Any]:
+def tree(chunk: int, window: int = 20_000, **leaves: Any) -> dict[str, Any]:
     """Return the policy of a tree."""
-    shape = {"chunk_size": chunk, "levels": levels}
+    shape = {"chunk_size": chunk}
     return policy(window, strategy="tree_summary", tree_summary=shape, **leaves)
 
 
@@ -184,7 +184,7 @@ async def number(harness: Harness, cid: str, first: int, count: int) -> None:
 async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
     """Each chunk is one call, and no message is read twice at a level."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
-    cid = await harness.conversation(tree(4, 3))
+    cid = await harness.conversation(tree(4))
     for round_ in range(3):
         await number(harness, cid, 1 + 9 * round_, 9)
         made = await harness.compact(cid)
@@ -201,7 +201,7 @@ async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
 async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     """When a level has enough nodes they are summarised into one; nodes link to sources."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
-    cid = await harness.conversation(tree(2, 3))
+    cid = await harness.conversation(tree(2))
     await number(harness, cid, 1, 9)
     await harness.compact(cid)
     stored = await harness.receipt(cid)
@@ -240,7 +240,7 @@ async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness
     """The chunks before the failure are kept; the next compaction continues there."""
     good = [f"<summary>node {n}</summary>" for n in range(1, k)]
     harness.gateway.replies = [*good, DOWN]
-    cid = await harness.conversation(tree(3, 2))
+    cid = await harness.conversation(tree(3))
     await number(harness, cid, 1, 12)
     made = await harness.compact(cid)
     assert made.compacted
@@ -362,7 +362,7 @@ async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted
 
     [compaction.forced, compaction.state]
     """
-    cid = await harness.conversation(tree(3, 2) | {"strategy": own}, tools=TOOLS)
+    cid = await harness.conversation(tree(3) | {"strategy": own}, tools=TOOLS)
     await harness.talk(cid, 10)
     await work(harness, cid, 4)
     for strategy in (own, wanted, own):
@@ -619,11 +619,8 @@ class Story:
             "sandwich": st.fixed_dictionaries(
                 {"preserve_top": st.integers(0, 3), "preserve_bottom": st.integers(1, 4)}
             ),
-            "tree_summary": st.fixed_dictionaries(
-                {"chunk_size": st.integers(2, 6), "levels": st.integers(1, 3)}
-            ),
+            "tree_summary": st.fixed_dictionaries({"chunk_size": st.integers(2, 6)}),
             "sliding_window": st.just({"keep_last_n": 5}),
-            "chain": st.permutations(["clear_tool_results", "summarize", "truncate"]),
             "preserve_user_messages": st.booleans(),
             "compaction": st.fixed_dictionaries(
                 {

@@ -147,10 +147,12 @@ async def test_a_refused_change_stores_nothing(conversations: ConversationServic
     """A patch that could never work stores nothing of itself [policy.checked-when-set]."""
     made = await conversations.create("t", NewConversation())
     conversation_id = made.resource.conversation_id
-    patch = Patch(frozenset({"model", "policy"}), model="m", policy={"budget": {"hard_block": 0.1}})
+    patch = Patch(
+        frozenset({"model", "policy"}), model="m", policy={"budget": {"context_window": 9}}
+    )
     with pytest.raises(ValidationError) as caught:
         await conversations.change("t", conversation_id, patch)
-    assert caught.value.problems[0].pointer == "/policy/budget/hard_block"
+    assert caught.value.problems[0].pointer == "/policy/budget/max_output_tokens"
     assert (await conversations.get("t", conversation_id)) == made
 
 

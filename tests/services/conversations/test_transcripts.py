@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
     "agent_tools": "none",
     "budget": {"notice_at": 1.0},
     "sandwich": {"preserve_top": 1, "preserve_bottom": 2},
-    "tree_summary": {"chunk_size": 2, "levels": 2},
+    "tree_summary": {"chunk_size": 2},
     "sliding_window": {"keep_last_n": 4},
     "tool_output": {"context_budget_tokens": 300, "clear_at_least": 100},
 }
@@ -228,7 +228,7 @@ async def test_long_chains_of_compactions(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older receipts are read as far as a page needs them, up to a bound."""
-    cid = await harness.conversation({"strategy": "tree_summary", "tree_summary": {"levels": 9}})
+    cid = await harness.conversation({"strategy": "tree_summary"})
     made = []
     for _ in range(6):
         await harness.talk(cid, 2, 120)

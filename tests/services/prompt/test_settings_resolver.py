@@ -124,7 +124,7 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
     )
     assert given.required_limits().total == 5_000
     assert given.has_smaller_window
-    derive = settings("nobody/knows", {"budget": {"on_unknown_model": "derive"}})
+    derive = settings("nobody/knows", {"budget": {"context_window": "derive"}})
     assert (await resolved(own=derive)).required_limits().total == 4 * 4096
 
 

@@ -1,4 +1,4 @@
-"""`sliding_window`: the last messages, without a summary."""
+"""`full_history` and `sliding_window`: what is shown moves with the log, without a summary."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from app.compaction.strategies.cuts import CutSearch
 from app.conversations.plans import NoCompaction, Plan, SlidingCut
 from app.conversations.turns import group_boundary_before
 from app.policy.policy import Policy, StrategyName
+
+
+class FullHistory(Strategy):
+    """Never compacts, not even when forced. [strategy.full-history]"""
+
+    name = StrategyName.FULL_HISTORY
+    description = "Everything, always."
+    compacts = False
+
+    def preserved(self, policy: Policy) -> tuple[int | None, int | None]:
+        """Return None for both ends: all messages stay."""
+        return None, None
+
+    def _plan(self, search: CutSearch, *, deep: bool, failures: int) -> Plan:
+        return NoCompaction("full_history never compacts")
 
 
 class SlidingWindow(Strategy):
