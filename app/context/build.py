@@ -2,7 +2,7 @@
 
 Each step is a function from a value to the next:
 
-    read      conversation, last epoch and messages, in one select
+    read      conversation, last epoch, and what a cached payload of it lacks, in one select
     settings  of the conversation, its agent and this request
     view      the last epoch's view while it holds, else a new one
     fit       clear tool results, compact, or reduce without a model; continue the last epoch or

@@ -1,4 +1,4 @@
-"""What builds read and record: one select for a whole build, and epochs."""
+"""What builds read and record: the select that a build starts with, messages, and epochs."""
 
 from __future__ import annotations
 

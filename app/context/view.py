@@ -46,7 +46,7 @@ class LoadedConversation:
 
 
 async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState | Changed:
-    """Return the state to start from, rendered where the rows of its view are in memory."""
+    """Return the state to start from, rendered unless its history may be far too long."""
     build_input, resolved, last_epoch = loaded.input, loaded.resolved, loaded.last_epoch
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
     degraded: tuple[str, ...] = ()
