@@ -24,7 +24,6 @@ from app.context.build import ContextService
 from app.context.call_history import routes as call_history
 from app.context.call_history.service import CallHistoryService
 from app.context.models import routes as models
-from app.context.models import tokens_routes as tokens
 from app.context.payload_cache import PayloadCache
 from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
@@ -41,7 +40,6 @@ from app.conversations.events import routes as events
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages import routes as messages
-from app.conversations.messages import single_routes as single_messages
 from app.conversations.messages.pins import PinService
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
@@ -82,7 +80,6 @@ from app.worker import worker_of
 ROUTERS = (
     messages.router,
     message_search.router,
-    single_messages.router,
     context.router,
     blobs.router,
     blob_reading.router,
@@ -97,7 +94,6 @@ ROUTERS = (
     agents.router,
     snapshots.router,
     stateless.router,
-    tokens.router,
     models.router,
     call_history.router,
     usage_totals.router,

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
 from app.compaction import receipts
-from app.compaction.jobs_routes import shown_job
-from app.compaction.jobs_schemas import Job
+from app.compaction.jobs_routes import Job, shown_job
 from app.compaction.runs import CompactRequest
 from app.compaction.schemas import (
     CompactionRequest,

@@ -14,7 +14,7 @@ from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.budget_schemas import BUDGET
 from app.conversations.compaction_receipt import Failure
 from app.conversations.compaction_results import COMPACT_RESULT, CompactResult, ContextState
-from app.conversations.messages.append_schemas import Appended
+from app.conversations.messages.appended_messages import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,
@@ -307,7 +307,7 @@ class BuiltContext(MeasuredPayload):
     """The compaction in this build."""
     delta: bool
     """Whether the payload has only new items."""
-    appended: Appended | None
+    appended: AppendAnswer | None
     """The stored batch; null if the request has no `append`."""
     reported: UsageAnswer | None
     """The stored report; null if the request has no `usage`."""

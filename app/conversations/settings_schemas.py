@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, WrapValidator, create_model
 
 from app.common import json_text
 from app.common.answers import AnyObject
@@ -126,12 +126,17 @@ class ListedSettings(ResponseSchema):
     """When its settings last changed."""
 
 
+def _unchecked(policy: Any, _check: Any) -> Any:
+    """Return a policy as it is: an inherited one may have become invalid, and is shown."""
+    return policy
+
+
 class EffectiveSettings(ResponseSchema):
     """Settings with those inherited."""
 
     effective_model: str | None
     """The model after inheritance."""
-    policy: Policy
+    policy: Annotated[Policy, WrapValidator(_unchecked)]
     """The effective policy: a value for every setting."""
     policy_overrides: AnyObject
     """Its own policy settings."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -10,8 +10,28 @@ from fastapi.responses import PlainTextResponse
 from app.common.errors import ServiceUnavailable, Unauthenticated
 from app.http.dependencies import services
 from app.http.errors import problems_of
+from app.http.fields import ResponseSchema, examples
 from app.http.routing import WireRoute
-from app.operation.health_schemas import Health, Ready
+
+
+class Health(ResponseSchema):
+    """The service is healthy."""
+
+    model_config = examples({"status": "ok"})
+
+    status: Literal["ok"]
+    """Always `ok`."""
+
+
+class Ready(Health):
+    """The service can serve."""
+
+    model_config = examples({"status": "ok", "degraded": []})
+
+    degraded: list[str]
+    """What does not work: `summarizer_without_key` if the key of the configured summarizer is
+    missing."""
+
 
 router = APIRouter(route_class=WireRoute, tags=["health"])
 

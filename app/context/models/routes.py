@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from app.context.models.schemas import ModelEntry, ModelPage
+from app.context.stateless_schemas import TokensRequest
+from app.context.stateless_service import CountRequest, TokenCount
 from app.http import cursors
 from app.http.dependencies import Cursor, Limit, ModelPath, model_from, services, tenant_of
 from app.http.pages import Deleted
@@ -41,3 +43,14 @@ async def delete_model(request: Request, model: ModelPath) -> Deleted:
     """Delete your own entry for a model; the bundled one applies again."""
     await services(request).registry.remove(tenant_of(request), model_from(model))
     return Deleted(deleted={"models": 1})
+
+
+@router.post("/v1/tokens/count", summary="Count tokens")
+async def count_tokens(request: Request, body: TokensRequest) -> TokenCount:
+    """Count messages, a text and tool definitions as a build counts them.
+
+    Usage reported for `model` corrects the count. `margin` is the share to add for safety where
+    the model has another tokenizer.
+    """
+    count_request = CountRequest(**dict(body))
+    return await services(request).stateless.count(tenant_of(request), count_request)

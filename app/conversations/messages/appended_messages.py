@@ -10,46 +10,80 @@ from typing import Any
 from app.blobs.blobs import ToolOutputRef
 from app.blobs.restoring import is_same_result
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import Conflict
 from app.common.pages import PAGE_BYTES, Bound
+from app.conversations.budget_schemas import READING
 from app.conversations.conversation import Conversation
 from app.conversations.messages.batch import Append, BatchShape
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.stored_message import StoredMessage
-from app.formats.message import FormatName
-from app.models.budget import ContextBudget
+from app.formats.message import FormatName, Role
+from app.http.fields import Threshold
+from app.models.budget import ContextBudget, Pressure
 from app.repositories import Repositories
 
 
+@answer()
 @dataclass(frozen=True, slots=True)
 class AppendedMessage:
-    """The position of a message in the log; `token_count` includes its reasoning."""
+    """The position of a message in the log."""
 
     id: str
+    """The caller's id, or one that the service created."""
     seq: int
+    """Its position, from 1 without gaps."""
     turn: int
-    role: str
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
     token_count: int
+    """Its tokens, including reasoning."""
     output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
 
 
+@answer(
+    {
+        "messages": [
+            {
+                "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
+                "seq": 1,
+                "turn": 1,
+                "role": "user",
+                "token_count": 12,
+                "output_ref": None,
+            }
+        ],
+        "head_seq": 1,
+        **READING,
+        "warnings": [],
+        "system_section": "system",
+    }
+)
 @dataclass(frozen=True, slots=True)
 class AppendAnswer:
-    """The answer to an append; pressure and budget are None without a context window.
-
-    `warnings` list what failed although all messages are stored. `system_section` is the section
-    that has the first messages of the batch.
-    """
+    """The stored batch, and the use of the context window."""
 
     messages: list[AppendedMessage]
+    """The messages of the batch, in order."""
     head_seq: int
-    pressure: str | None
+    """Seq of the newest message."""
+    pressure: Pressure | None
+    """Null without a context window."""
     notice: bool | None
-    next_threshold: str | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold."""
     tokens_to_next: int | None
+    """Tokens left until the next threshold."""
     budget: ContextBudget | None
+    """The context window and its use."""
     warnings: tuple[str, ...] = ()
+    """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
     system_section: str | None = None
+    """The section that has the text of the system messages at the beginning of the batch; they
+    are not stored as messages. Null where it had none, or the log keeps them."""
 
 
 async def stored_with_ids(
@@ -103,7 +137,12 @@ def positions_of_drafts(
 def position_of(message: StoredMessage) -> AppendedMessage:
     """Return the position of a stored message."""
     return AppendedMessage(
-        message.id, message.seq, message.turn, message.role, message.token_count, message.output_ref
+        message.id,
+        message.seq,
+        message.turn,
+        Role(message.role),
+        message.token_count,
+        message.output_ref,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
-from app.conversations.messages.append_schemas import Appended
+from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
 from app.conversations.messages.schemas import (
     MessagePage,
@@ -20,7 +21,10 @@ from app.conversations.messages.schemas import (
     Order,
     Pinned,
     PinScope,
+    Redacted,
+    RedactionRequest,
     ResultContent,
+    ShownMessage,
 )
 from app.conversations.messages.stored_message import StoredMessage
 from app.conversations.messages.stored_results import Content
@@ -33,6 +37,8 @@ from app.http.dependencies import (
     Cursor,
     IdempotencyKey,
     Limit,
+    by_caller,
+    caller_of,
     page_bound,
     services,
     tenant_of,
@@ -42,6 +48,7 @@ from app.http.fields import MAX_SEQ, NoFields
 from app.http.routing import WireRoute, direct, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
+_log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 
 MAX_ID_CHARS = 256
@@ -72,13 +79,14 @@ Words = Annotated[
 ]
 
 _PATH = "/v1/conversations/{conversation_id}/messages"
+_MESSAGE = f"{_PATH}/{{message_id:path}}"
 
 
 @router.post(
     _PATH,
     status_code=201,
     summary="Append messages",
-    response_model=Appended,
+    response_model=AppendAnswer,
     responses=problems_of(Conflict, UnpairedToolResult),
 )
 @direct
@@ -152,7 +160,7 @@ async def list_messages(
     return await transcript(request, conversation, page, page_order, content)
 
 
-@router.put(f"{_PATH}/{{message_id:path}}/pin", summary="Pin a message")
+@router.put(f"{_MESSAGE}/pin", summary="Pin a message")
 async def pin_message(
     request: Request,
     conversation_id: ConversationPath,
@@ -172,7 +180,7 @@ async def pin_message(
     return Pinned(seqs=seqs)
 
 
-@router.delete(f"{_PATH}/{{message_id:path}}/pin", summary="Unpin a message")
+@router.delete(f"{_MESSAGE}/pin", summary="Unpin a message")
 async def unpin_message(
     request: Request,
     conversation_id: ConversationPath,
@@ -243,3 +251,49 @@ def shown_message(shown: TranscriptMessage) -> dict[str, Any]:
     }
     hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
     return {**body, **own, "given": hidden or None}
+
+
+@router.get(_MESSAGE, summary="Read a message", response_model=ShownMessage)
+@paged
+async def get_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    content: Contents = None,
+) -> Response:
+    """Return one message by its id, as the transcript shows it."""
+    transcripts = services(request).transcripts
+    found = await transcripts.one(tenant_of(request), conversation_id, message_id_from(message_id))
+    (shown,) = await transcripts.with_visibility(
+        tenant_of(request), [found], Content(content or Content.AUTO), page_bound(request)
+    )
+    return await long_json(shown_message(shown), size_of([shown]))
+
+
+@router.post(f"{_MESSAGE}/redact", summary="Redact a message")
+async def redact_message(
+    request: Request,
+    conversation_id: ConversationPath,
+    message_id: MessagePath,
+    body: RedactionRequest | None = None,
+) -> Redacted:
+    """Replace the content of a message by a tombstone, for good, also in forks and snapshots.
+
+    Its role, position, token count and the ids and names of its tool calls stay. Blobs that only
+    this message has, and summaries that used it, are deleted; a compaction makes new ones. The next
+    build begins an epoch with the reason `redacted`, and earlier builds are `410`. A repeated
+    request returns the first record.
+    """
+    done = await services(request).redactions.redact(
+        tenant_of(request),
+        conversation_id,
+        message_id_from(message_id),
+        body.reason if body is not None else None,
+        caller_of(request).key_id,
+    )
+    record = done.redaction
+    if done.conversations:
+        redacted = {"seq": record.seq, "conversations": done.conversations}
+        data = by_caller(request, conversation_id=conversation_id, **redacted)
+        _log.info("message_redacted", extra={"data": data})
+    return Redacted.of(record, id=record.message_id, conversations=done.conversations)

@@ -287,7 +287,7 @@ class LogService:
             head_seq=conversation.state.head_seq,
             pressure=pressure.pressure if pressure else None,
             notice=pressure.notice if pressure else None,
-            next_threshold=pressure.next_threshold if pressure else None,
+            next_threshold=pressure.next_threshold if pressure else None,  # type: ignore[arg-type]
             tokens_to_next=pressure.tokens_to_next if pressure else None,
             budget=status.budget if status else None,
             warnings=warnings,

@@ -1,3 +1,0 @@
-"""Schema of the caller of a request."""
-
-from __future__ import annotations
