@@ -931,7 +931,7 @@ def test_a_target_lowered_for_a_minimum_releases_no_preserved_message() -> None:
     """Just above the target, the user's message keeps its share of the policy's target."""
     policy = Policy(
         strategy=StrategyName.RETAIN_SUMMARY,
-        compaction=CompactionPolicy(target=0.5, min_gain=0.1, retain_last_turns=1),
+        compaction=CompactionPolicy(target=0.5, retain_last_turns=1),
         preserve_user_messages=True,
     )
     talk = Talk(resolved_with(policy, LIMITS, 0, 1.0), [])
