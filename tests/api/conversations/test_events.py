@@ -258,7 +258,7 @@ async def test_too_many_streams(settings: Settings) -> None:
 
     [events.limits]
     """
-    with serving(create_app(settings.model_copy(update={"events_max_streams": 4}))) as base:
+    with serving(create_app(settings.model_copy(update={"events_max_streams": 8}))) as base:
         async with client_of(base) as client:
             path = await new_conversation(client)
             async with listening(client, path):
