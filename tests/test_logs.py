@@ -66,7 +66,7 @@ def test_an_exception() -> None:
 
 SCRIPT = """
 import logging, sys
-from app import logs
+from app.common import logs
 handler = logging.StreamHandler(sys.stderr)
 logging.getLogger("uvicorn").handlers = [handler]
 logging.getLogger("uvicorn").propagate = False

@@ -335,10 +335,10 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
-    """Return the methods of the matching path with the fewest parameters."""
+    """Return the methods of the matching path with the fewest parameters, the longest of these."""
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     paths = [getattr(route, "path", "") for route in matching]
-    nearest = min(paths, key=lambda path: path.count("{"), default="")
+    nearest = min(paths, key=lambda path: (path.count("{"), -len(path)), default="")
     return {
         method
         for route, path in zip(matching, paths, strict=True)

@@ -150,6 +150,7 @@ def _complete(document: dict[str, Any]) -> None:
             _name_successes(operation["responses"], schemas)
             _add_refusals(operation, needs_key=path.startswith("/v1/"))
     add_links(document["paths"])
+    _name_items_of_pairs(schemas)
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
         name: response
@@ -186,6 +187,18 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
             for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
                 if field := schema.get("properties", {}).get(name.rstrip("_")):
                     field["description"] = text
+
+
+def _name_items_of_pairs(node: Any) -> None:
+    """Describe pairs by one type of items: few generators of clients know `prefixItems`."""
+    if isinstance(node, dict):
+        if "prefixItems" in node:
+            node["items"], *others = node.pop("prefixItems")
+            assert all(other == node["items"] for other in others)
+        node = list(node.values())
+    if isinstance(node, list):
+        for child in node:
+            _name_items_of_pairs(child)
 
 
 def _examples_of(model: type) -> list[Any]:
