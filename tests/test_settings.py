@@ -87,6 +87,14 @@ def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
         settings_from({name: text})
 
 
+def test_a_leaf_over_what_is_no_group_is_refused() -> None:
+    """The wrong object is named, whatever single leaves are set beside it."""
+    environ = {"CONTEXT_POLICY": '{"sandwich": 5}', "CONTEXT_BUDGET_NOTICE_AT": "0.5"}
+    for more in ({}, {"CONTEXT_SANDWICH_PRESERVE_TOP": "3"}):
+        with pytest.raises(SettingsError, match="CONTEXT_POLICY"):
+            settings_from({**environ, **more})
+
+
 def test_policy_leaves_lie_over_the_policy_object() -> None:
     """CONTEXT_POLICY is laid over the defaults and single leaves over it. [policy.inheritance]"""
     environ = {

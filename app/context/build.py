@@ -148,7 +148,7 @@ class ContextService:
         does.
         """
         attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False)
-        loaded = await load(self._deps, attempt)
+        loaded = await self._until_unchanged(partial(load, self._deps), attempt)
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         body = await self._answer(replace(attempt, settings=settings))
@@ -174,7 +174,8 @@ class ContextService:
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
         deps = self._deps.for_one_build()
         async with deps.long_build:
-            state = await choose_view(deps, await load(deps, attempt))
+            loaded = await load(deps, attempt)
+            state = loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
             if isinstance(state, Changed):
                 return state
             fitted = await fit(deps, state)
@@ -191,12 +192,13 @@ class ContextService:
     ) -> CompactResult | Changed | Overflow:
         deps = self._deps.for_one_build()
         async with deps.long_build:
-            state = await choose_view(deps, await load(deps, attempt))
+            loaded = await load(deps, attempt)
+            state = loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
             return state if isinstance(state, Changed) else await reduce(deps, state)
 
 
 # --- read and settings ----------------------------------------------------------------------------
-async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
+async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation | Changed:
     """Read the conversation and resolve its settings; its active window is moved if it has to.
 
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
@@ -235,7 +237,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation:
             await session.contexts.hide_compaction(
                 conversation.conversation_id, conversation.state.view_version
             )
-        return await load(deps, attempt)
+        return Changed(attempt)
     return LoadedConversation(
         attempt, build_input, resolved, limits, last_epoch, cached, cached_epoch_id
     )

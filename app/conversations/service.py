@@ -218,7 +218,7 @@ class ConversationService(ConfigurableService[Conversation]):
         )
         if receipt is None or receipt.view.provider_item is not None:
             return
-        if receipt.strategy != self._resolver.policy_of(after).strategy:
+        if not receipt.is_shown_with(self._resolver.policy_of(after).strategy):
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
 
     def _effective_policy(self, resource: Conversation) -> dict[str, Any]:

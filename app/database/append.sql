@@ -19,6 +19,7 @@ BEGIN
         settings_at TIMESTAMPTZ, agent_at TIMESTAMPTZ, model_at TIMESTAMPTZ,
         due_tokens BIGINT, due_messages BIGINT,
         messages BIGINT, turns BIGINT, tokens BIGINT, mentions TEXT[],
+        window_seconds BIGINT, window_start TIMESTAMPTZ,
         required TEXT[], closed TEXT[], opened TEXT[], opened_at BIGINT[], start BIGINT,
         provider TEXT[], is_answering BOOLEAN, begins_answer BOOLEAN, is_known BOOLEAN,
         max_open_calls BIGINT,
@@ -28,6 +29,13 @@ BEGIN
     IF NOT FOUND OR h.counter <> b.counter OR h.head_seq <> b.expected_seq
         OR NOT h.open_calls @> b.required
     THEN
+        RETURN;
+    END IF;
+    -- Nothing joins a call group that is too old by now: its window has to be moved before.
+    IF NOT b.is_known AND cardinality(b.required) > 0 AND (
+        h.window_seconds IS DISTINCT FROM b.window_seconds
+        OR h.oldest_at <= greatest(h.cleared_at, b.window_start)
+    ) THEN
         RETURN;
     END IF;
     -- The state that the shape of a batch expects that was made without the log: see `BatchShape`.

@@ -46,6 +46,7 @@ _UNAVAILABLE = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.UndefinedTableError,  # not migrated yet
     asyncpg.UndefinedColumnError,  # not migrated yet
+    asyncpg.UndefinedFunctionError,  # not migrated yet
 )
 _RETRY_SECONDS = 1
 _DISK_FULL_RETRY_SECONDS = 30

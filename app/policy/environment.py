@@ -31,7 +31,10 @@ def policy_from_env(environ: Mapping[str, str]) -> dict[str, Any]:
         raise SettingsError(f"{POLICY_VARIABLE} is not valid JSON: {exc}.") from exc
     if not isinstance(given, dict):
         raise SettingsError(f"{POLICY_VARIABLE} must be a JSON object.")
-    policy: dict[str, Any] = given
+    for key, value in given.items():
+        if isinstance(DEFAULT_POLICY.get(key), Mapping) and not isinstance(value, Mapping | None):
+            raise SettingsError(f"{POLICY_VARIABLE}: {key} must be an object.")
+    policy = merge({}, given)
     for name, path in POLICY_VARIABLES.items():
         if text := environ.get(name, "").strip():
             value = _value(name, text, reduce(getitem, path, DEFAULT_POLICY))

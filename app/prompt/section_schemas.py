@@ -122,7 +122,8 @@ def tools_answer(stored: str, version: int) -> ShownTools:
 
 
 def complete_sections(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return stored sections with all their fields."""
+    """Return stored sections with all their fields; null is the default, as in a build."""
+    given = [{key: value for key, value in each.items() if value is not None} for each in stored]
     return [
         {
             "name": section["name"],
@@ -131,5 +132,5 @@ def complete_sections(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "cacheable": section.get("cacheable", True),
             "order": section.get("order", position),
         }
-        for position, section in enumerate(stored)
+        for position, section in enumerate(given)
     ]

@@ -59,7 +59,7 @@ def section_from(raw: Mapping[str, Any], index: int) -> PromptSection:
         name=raw["name"],
         content=sendable(raw["content"]),
         kind=SectionKind(raw.get("kind") or SectionKind.BASE),
-        cacheable=raw.get("cacheable", True),
+        cacheable=raw.get("cacheable") is not False,
         order=raw["order"] if raw.get("order") is not None else index,
     )
 

@@ -18,13 +18,13 @@ from app.common import json_text
 from app.common.json_structure import StructureLimits
 from app.common.sendable import is_sendable
 from app.common.times import time_from
-from app.conversations.compaction_receipt import FACTS
+from app.conversations.compaction_receipt import FACTS, Trigger
 from app.conversations.settings import SettingsList
 from app.conversations.view import ENDLESS, ShortenedMessage, Span, summary_from, view_from
 from app.conversations.windows.active_window import window_from
 from app.database.tables import TABLES
 from app.formats.message import FormatName, Role
-from app.policy.policy import CounterName
+from app.policy.policy import CounterName, StrategyName, SummaryInput
 from app.snapshots.export_format import (
     BLOB_FIELDS,
     COLUMNS,
@@ -111,6 +111,7 @@ def _is_summary(raw: Any) -> bool:
     return (
         _is_span(summary.span)
         and _text(summary.text)
+        and _text(summary.unlisted)
         and _integer(summary.tokens, most=_MAX_INT)
         and _integer(summary.level, 1, 1000)
         and all(map(_is_span, summary.sources))
@@ -187,15 +188,20 @@ _object, _array = partial(_json, dict), partial(_json, list)
 _OF_FACT: Mapping[str, Check] = {
     "str": _name,
     "str | None": partial(_or_null, _name),
-    "int": _small,
-    "int | None": partial(_or_null, _small),
+    "int": _integer,
+    "int | None": partial(_or_null, _integer),
     "float | None": partial(_or_null, _number),
     "tuple[str, ...]": _names,
 }
 
 
 def _is_receipt(raw: Any) -> bool:
-    return {*raw} == {*FACTS} and all(_OF_FACT[FACTS[name]](raw[name]) for name in FACTS)
+    return (
+        {*raw} == {*FACTS}
+        and all(_OF_FACT[FACTS[name]](raw[name]) for name in FACTS)
+        and _one_of(StrategyName, raw["strategy"])
+        and _or_null(partial(_one_of, SummaryInput), raw["summary_input"])
+    )
 
 
 _OF_TYPE: Mapping[str, Check] = {
@@ -211,7 +217,7 @@ _OF_TYPE: Mapping[str, Check] = {
 }
 _OF_COLUMN: Mapping[str, Check] = {
     **dict.fromkeys(("agent_id", "blob_id", "media_type", "message_id", "model"), _name),
-    **dict.fromkeys(("policy_strategy", "tool_name", "trigger"), _name),
+    **dict.fromkeys(("policy_strategy", "tool_name"), _name),
     **dict.fromkeys(("metadata", "policy"), _object),
     **dict.fromkeys(("sections", "tools"), _array),
     **dict.fromkeys(("seq", "since"), _seq),
@@ -223,6 +229,7 @@ _OF_COLUMN: Mapping[str, Check] = {
     "open_calls": _texts,
     "output": _is_output,
     "parts": _are_parts,
+    "trigger": partial(_one_of, Trigger),
     "receipt": partial(_reads, _is_receipt),
     "role": partial(_one_of, Role),
     "sha256": partial(_matching, _SHA256),

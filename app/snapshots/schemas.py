@@ -25,7 +25,6 @@ from app.http.pages import Page
 from app.snapshots.snapshot import SNAPSHOT, Snapshot
 
 MAX_DESCRIPTION = 10_000
-_SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 

@@ -320,7 +320,7 @@ def _check_ids(messages: Sequence[Message], pointer: str) -> None:
         sent = [sendable_id(call.id) for call in message.calls]
         if len(set(sent)) < len(sent):
             raise ValidationError.at(pointer, "Two tool calls have equal ids after conversion")
-        for call_id in _call_ids(message):
+        for call_id in (*_call_ids(message), *waiting_calls(message)[0]):
             if not is_sendable(call_id):
                 raise ValidationError.at(
                     pointer, "A tool call id holds NUL or a lone surrogate, which cannot be stored"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
-from typing import Any
 
 from asyncpg import UniqueViolationError
 
 from app.common import json_text
+from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.messages.batch import (
@@ -49,6 +49,7 @@ from app.conversations.rows import (
 )
 from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
+from app.conversations.windows.active_window import marker_of
 from app.database.connections import Statement
 from app.database.paging import limits, page_of
 from app.database.repository import Repository
@@ -87,7 +88,9 @@ class LogRepository(Repository):
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
         conversation, times = known.conversation, batch_times(shape.drafts, now)
-        rows = _rows(request.format, shape, ids, times)
+        window_seconds = conversation.rolling_window.seconds
+        is_long = sum(len(draft.body) for draft in shape.drafts) > THREAD_BYTES
+        rows = await in_thread_if(is_long, _rows, request.format, shape, ids, times)
         batch = {
             "counter": conversation.counter,
             "model": conversation.model or default_model,
@@ -98,11 +101,13 @@ class LogRepository(Repository):
             "model_at": known.model_updated_at,
             "due_tokens": due.tokens,
             "due_messages": due.messages,
-            "messages": len(rows),
-            "turns": rows[-1]["turn"],
-            "tokens": rows[-1]["total_tokens"],
+            "messages": len(shape.drafts),
+            "turns": shape.turns[-1],
+            "tokens": sum(draft.tokens for draft in shape.drafts),
             "mentions": _mentions(shape.drafts),
             **shape.calls,
+            "window_seconds": window_seconds,
+            "window_start": marker_of(None, window_seconds, now),
             "max_open_calls": MAX_OPEN_CALLS,
             "now": times.now,
             "newest_at": times.newest[-1],
@@ -114,7 +119,7 @@ class LogRepository(Repository):
                 conversation_id=conversation.conversation_id,
                 tenant_id=tenant_id,
                 batch=json_text.dumps(batch),
-                rows=json_text.dumps(rows),
+                rows=rows,
             )
         except UniqueViolationError:
             return None  # an equal message was stored while this statement waited for the lock
@@ -267,13 +272,11 @@ class LogRepository(Repository):
         return claimed == 1
 
 
-def _rows(
-    format: FormatName, shape: BatchShape, ids: Sequence[str], times: Times
-) -> list[dict[str, Any]]:
-    """Return the rows of a batch, by the columns of their table [log.one-statement]."""
+def _rows(format: FormatName, shape: BatchShape, ids: Sequence[str], times: Times) -> str:
+    """Return the JSON of a batch's rows, by the columns of their table [log.one-statement]."""
     totals = accumulate(draft.tokens for draft in shape.drafts)
     placed = zip(shape.drafts, ids, shape.turns, totals, times.newest, times.sent, strict=True)
-    return [
+    rows = [
         {
             "seq": seq,
             "message_id": message_id,
@@ -288,6 +291,7 @@ def _rows(
         }
         for seq, (draft, message_id, turn, total, newest_at, sent_at) in enumerate(placed, start=1)
     ]
+    return json_text.dumps(rows)
 
 
 def _mentions(drafts: Sequence[Draft]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -164,7 +165,12 @@ class LogService:
         self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> CachedSettings:
         """Lock the state until the transaction ends, and return the settings as they are then."""
-        await lock_conversation(session, tenant_id, conversation_id, self._resolver.default_model)
+        lock = partial(
+            lock_conversation, session, tenant_id, conversation_id, self._resolver.default_model
+        )
+        current = await lock()
+        if await self._active.update_locked(session, current) is not current:
+            await lock()
         return await self._known(tenant_id, conversation_id)
 
     async def _settings(self, conversation: Conversation) -> AppendSettings:

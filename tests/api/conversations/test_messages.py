@@ -123,6 +123,18 @@ async def test_nul_and_surrogates_are_returned_unchanged(client: httpx.AsyncClie
         assert "\ufffd" in built.text and "\\ud800" not in built.text
 
 
+@pytest.mark.parametrize("call_id", ["a\x00b", "a\ud800b"])
+async def test_a_call_of_the_provider_needs_a_storable_id(
+    client: httpx.AsyncClient, call_id: str
+) -> None:
+    """An id that PostgreSQL cannot store is refused, also where the provider runs the tool."""
+    path = await new_conversation(client)
+    block = {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {}}
+    body = {"messages": [{"role": "assistant", "content": [block]}], "format": "anthropic"}
+    answer = await client.post(f"{path}/messages", content=json.dumps(body), headers=JSON)
+    assert_problem(answer, 422, "VALIDATION_ERROR")
+
+
 async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
     """An Anthropic message with two results becomes two messages, which return it whole."""
     path = await new_conversation(client)

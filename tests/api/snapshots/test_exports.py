@@ -236,6 +236,16 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
             line.update(view=json.dumps(view), made=json.dumps(made))
     copy = await imported(client, written(lines))
     assert after_first(await exported(client, copy)) == after_first(export)
+    receipt = json.loads(lines[at(lines, "compaction")]["receipt"])
+    for other in (
+        {"trigger": "x"},
+        {"receipt": json.dumps(receipt | {"strategy": "x"})},
+        {"receipt": json.dumps(receipt | {"summary_input": "x"})},
+    ):
+        tried = [dict(line) for line in lines]
+        changed("compaction", **other)(tried)
+        answer = await client.post("/v1/conversations/import", content=written(tried))
+        assert_problem(answer, 422, "VALIDATION_ERROR")
     for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
         ask = {"max_context_tokens": 8_000, **body}
         one, two = [(await client.post(f"{at}/context", json=ask)).json() for at in (path, copy)]
@@ -273,6 +283,16 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
     assert (await client.get("/v1/conversations")).json()["data"] == before
     assert await imported(client, whole, conversation_id=ID)
+
+
+async def test_sections_with_nulls_are_imported_with_defaults(client: httpx.AsyncClient) -> None:
+    """Null is the default of a field, in what is shown as in a build. [exports.import]"""
+    lines = await small_export(client)
+    nulls = {"name": "a", "content": "x", "kind": None, "cacheable": None, "order": None}
+    changed("settings", sections=json.dumps([nulls]))(lines)
+    copy = await imported(client, written(lines))
+    (section,) = (await client.get(copy)).json()["sections"]
+    assert section == {"name": "a", "content": "x", "kind": "base", "cacheable": True, "order": 0}
 
 
 async def test_a_repeated_import(client: httpx.AsyncClient) -> None:

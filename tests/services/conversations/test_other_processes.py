@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from app.common.errors import UnpairedToolResult
 from app.conversations.own_settings import Patch
 from app.conversations.settings import SettingsList
 from app.database.connections import Session
@@ -65,6 +66,19 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Session, "_execute", noting)
     return statements
+
+
+async def test_a_result_after_its_window_is_shown(harness: Harness) -> None:
+    """Also where this process has not read the call, whose window has ended. [window.appended]"""
+    other = another(harness)
+    cid = await harness.conversation(agent_id=await harness.agent(3600))
+    with pytest.raises(UnpairedToolResult):
+        await other.append(cid, result("c0", "unasked"))  # it knows the empty log now
+    await harness.append(cid, user("look"), asks("c1"))
+    harness.clock.pass_seconds(3601)
+    await other.append(cid, result("c1", "found it"))
+    for each in (harness, other):
+        assert "found it" in str((await each.build(cid)).messages)
 
 
 @pytest.mark.one_server
