@@ -123,14 +123,16 @@ def positions_of_drafts(
     after: Conversation, shape: BatchShape, ids: Sequence[str]
 ) -> list[AppendedMessage]:
     """Return the positions of a batch that is now the end of the log."""
-    first = after.state.head_seq - len(shape.drafts) + 1
-    turns_before = after.state.turns - shape.turns[-1]
+    first, turns = after.state.head_seq - len(shape.drafts) + 1, shape.turns
+    turns_before = after.state.turns - turns[-1]
     positions = []
-    for offset, (draft, message_id) in enumerate(zip(shape.drafts, ids, strict=True)):
-        turn = turns_before + shape.turns[offset]
-        seq, tokens = first + offset, draft.tokens + draft.reasoning_tokens
+    placed = zip(shape.drafts, ids, turns, strict=True)
+    for seq, (draft, message_id, turn) in enumerate(placed, start=first):
+        tokens = draft.tokens + draft.reasoning_tokens
         ref = draft.output.ref_in(message_id, seq) if draft.output is not None else None
-        positions.append(AppendedMessage(message_id, seq, turn, draft.role, tokens, ref))
+        positions.append(
+            AppendedMessage(message_id, seq, turns_before + turn, draft.role, tokens, ref)
+        )
     return positions
 
 

@@ -166,7 +166,7 @@ def batch_shape(
         waiting |= dict.fromkeys(draft.call_ids, index)
         called += draft.call_ids
         is_answering = draft.role is Role.ASSISTANT and any(at >= start for at in waiting.values())
-        placed.append(replace(draft, joins=joins))
+        placed.append(draft if draft.joins == joins else replace(draft, joins=joins))
     late = [call_id for call_id, at in waiting.items() if at < start]
     dropped = late[: max(0, len(late) - MAX_OPEN_CALLS)]
     opened = {id: at for id, at in waiting.items() if at >= 0 and id not in dropped}
