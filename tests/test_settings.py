@@ -88,7 +88,7 @@ def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
 
 
 def test_a_leaf_over_what_is_no_group_is_refused() -> None:
-    """The wrong object is named, whatever single leaves are set beside it."""
+    """CONTEXT_POLICY is named where a group is no object, with single variables or without."""
     environ = {"CONTEXT_POLICY": '{"sandwich": 5}', "CONTEXT_BUDGET_NOTICE_AT": "0.5"}
     for more in ({}, {"CONTEXT_SANDWICH_PRESERVE_TOP": "3"}):
         with pytest.raises(SettingsError, match="CONTEXT_POLICY"):

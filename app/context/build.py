@@ -174,8 +174,7 @@ class ContextService:
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
         deps = self._deps.for_one_build()
         async with deps.long_build:
-            loaded = await load(deps, attempt)
-            state = loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
+            state = await _viewed(deps, attempt)
             if isinstance(state, Changed):
                 return state
             fitted = await fit(deps, state)
@@ -192,9 +191,13 @@ class ContextService:
     ) -> CompactResult | Changed | Overflow:
         deps = self._deps.for_one_build()
         async with deps.long_build:
-            loaded = await load(deps, attempt)
-            state = loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
+            state = await _viewed(deps, attempt)
             return state if isinstance(state, Changed) else await reduce(deps, state)
+
+
+async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
+    loaded = await load(deps, attempt)
+    return loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
 
 
 # --- read and settings ----------------------------------------------------------------------------

@@ -6,15 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from app.context.stateless_service import EXAMPLE_MESSAGES
 from app.formats.message import FormatName
 from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
 from app.policy.policy import CounterName
 from app.prompt.tool_schemas import Tools
 
-_MESSAGES: list[Any] = [
-    {"role": "user", "content": "Plan a trip to Bergen."},
-    {"role": "assistant", "content": "When would you like to go?"},
-]
 _STATE: dict[str, Any] = {
     "strategy": "sandwich",
     "summary": "The user plans a trip to Bergen.",
@@ -53,7 +50,7 @@ class CachedState(RequestSchema):
 class StatelessMessages(RequestSchema):
     """Messages with the limit and the ranges of the sandwich strategy."""
 
-    model_config = examples({"messages": _MESSAGES, "max_context_tokens": 128000})
+    model_config = examples({"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000})
 
     messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
     """The whole history."""
@@ -70,7 +67,7 @@ class StatelessBuild(StatelessMessages):
     """Messages to build a context from."""
 
     model_config = examples(
-        {"messages": _MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
+        {"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
     )
 
     cached_state: CachedState | None = None
@@ -82,7 +79,7 @@ class StatelessBuild(StatelessMessages):
 class Compression(RequestSchema):
     """Messages to summarise, all of them."""
 
-    model_config = examples({"messages": _MESSAGES})
+    model_config = examples({"messages": EXAMPLE_MESSAGES})
 
     messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
     """What to summarise."""
@@ -93,7 +90,7 @@ class Compression(RequestSchema):
 class TokensRequest(RequestSchema):
     """Messages, text and tools to count."""
 
-    model_config = examples({"model": "gpt-4o", "messages": _MESSAGES})
+    model_config = examples({"model": "gpt-4o", "messages": EXAMPLE_MESSAGES})
 
     messages: list[MessageObject] = Field(default_factory=list, max_length=100_000)
     """Messages in `format`."""

@@ -51,7 +51,7 @@ class StatelessRequest:
     model: str | None = None
 
 
-_MESSAGES: list[Any] = [
+EXAMPLE_MESSAGES: list[Any] = [
     {"role": "user", "content": "Plan a trip to Bergen."},
     {"role": "assistant", "content": "When would you like to go?"},
 ]
@@ -59,7 +59,7 @@ _MESSAGES: list[Any] = [
 
 @answer(
     {
-        "messages": _MESSAGES,
+        "messages": EXAMPLE_MESSAGES,
         "summary_used": False,
         "tokens_used": 11,
         "new_state": None,

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.common.answers import answer
+from app.common.times import EARLIEST_TIME
 from app.conversations.compaction_receipt import Trigger
 
 MAX_LABELS: Final = 8
@@ -26,7 +27,6 @@ MAX_SCANNED: Final = 5_000
 """Conversations that are compared with the filters for one page."""
 MAX_TRIED: Final = 250
 """Conversations that are compared before the index of metadata is read."""
-EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
 Place = tuple[datetime, str]
@@ -47,7 +47,7 @@ class TimeRange:
     @property
     def start(self) -> datetime:
         """The end that every time of the range is after."""
-        return self.after or EARLIEST
+        return self.after or EARLIEST_TIME
 
     @property
     def end(self) -> datetime:

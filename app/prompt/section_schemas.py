@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -10,7 +11,7 @@ from pydantic import Field
 from app.common import json_text
 from app.common.schema_errors import NAME_PATTERN
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
-from app.prompt.sections import PromptSection, SectionKind
+from app.prompt.sections import PromptSection, SectionKind, section_from
 from app.prompt.tool_schemas import TOOL_EXAMPLE, AnyTool, StoredTools
 
 MAX_SECTIONS = 200
@@ -121,16 +122,9 @@ def tools_answer(stored: str, version: int) -> ShownTools:
     return ShownTools(tools=json_text.loads(stored), version=version)
 
 
-def complete_sections(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return stored sections with all their fields; null is the default, as in a build."""
-    given = [{key: value for key, value in each.items() if value is not None} for each in stored]
+def complete_sections(stored: list[dict[str, Any]]) -> list[PromptSection]:
+    """Return stored sections with all their fields, their texts as they were given."""
     return [
-        {
-            "name": section["name"],
-            "content": section["content"],
-            "kind": section.get("kind", SectionKind.BASE),
-            "cacheable": section.get("cacheable", True),
-            "order": section.get("order", position),
-        }
-        for position, section in enumerate(given)
+        replace(section_from(section, position), content=section["content"])
+        for position, section in enumerate(stored)
     ]

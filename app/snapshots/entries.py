@@ -15,10 +15,9 @@ from app.blobs.offloading import OffloadRules
 from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.public_ids import RULE, public_id_from
-from app.common.sendable import is_sendable
 from app.common.times import time_from
 from app.conversations.messages.batch import NO_CALLS, batch_shape
-from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.draft import Draft, is_message_id, make_drafts
 from app.formats import json_fields
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
@@ -107,10 +106,6 @@ def _check_fields(entry: Mapping[str, Any], pointer: str) -> None:
             raise ValidationError.at(f"{pointer}/{name}", rule)
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
-
-
 def _is_public_id(value: object) -> bool:
     return isinstance(value, str) and public_id_from(value) == value
 
@@ -136,7 +131,7 @@ def _is_boolean(value: object) -> bool:
 
 
 _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "id": (_is_id, "must be a string of 1 to 256 characters"),
+    "id": (is_message_id, "must be a string of 1 to 256 characters"),
     "conversation_id": (_is_public_id, RULE),
     "seq": (_is_seq, "must be an integer of at least 1"),
     "format": (_is_format, f"must be one of {', '.join(FormatName)}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -10,26 +10,6 @@ from app.common.schema_errors import NAME_PATTERN
 from app.http.fields import RequestSchema, Tokens
 from app.http.pages import Page
 from app.models.limits import ModelInfo
-
-_MODEL: dict[str, Any] = {
-    "model": "gpt-4o",
-    "context_window": 128000,
-    "max_input_tokens": None,
-    "max_output_tokens": 16384,
-    "tokenizer": "o200k_base",
-    "exact": True,
-    "start_factor": 1.0,
-    "assumed_from": None,
-    "cache_minimum_tokens": 1024,
-    "input_price": 2.5e-06,
-    "output_price": 1e-05,
-    "cache_read_price": 1.25e-06,
-    "cache_write_price": None,
-    "tool_search": False,
-    "cache_breakpoint": False,
-    "mid_conversation_system": True,
-    "sources": {"context_window": "litellm 1.83.0: max_input_tokens, taken as the whole window"},
-}
 
 _Price = Annotated[float, Field(ge=0, le=1_000)]
 

@@ -296,7 +296,7 @@ def _id_and_timestamp(
     """Return a message's id and timestamp."""
     provider = PROVIDERS[format]
     fields = provider.own_fields(raw)
-    is_unusable = provider.makes_ids and not _is_id(fields.get("id"))
+    is_unusable = provider.makes_ids and not is_message_id(fields.get("id"))
     message_id = None if is_unusable else _text_field(fields, "id", pointer)
     return message_id, _timestamp(fields, pointer)
 
@@ -327,7 +327,8 @@ def _check_ids(messages: Sequence[Message], pointer: str) -> None:
                 )
 
 
-def _is_id(value: object) -> bool:
+def is_message_id(value: object) -> bool:
+    """Whether a value may be the id or the name of a message."""
     return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
 
 
@@ -335,6 +336,6 @@ def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
     value = raw.get(name)
     if value is None:
         return None
-    if not isinstance(value, str) or not _is_id(value):
+    if not isinstance(value, str) or not is_message_id(value):
         raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
     return value

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
 
-from asyncpg import UniqueViolationError
-
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
@@ -113,16 +111,13 @@ class LogRepository(Repository):
             "newest_at": times.newest[-1],
             "oldest_sent": times.oldest_sent,
         }
-        try:
-            row = await self._session.first(
-                APPEND,
-                conversation_id=conversation.conversation_id,
-                tenant_id=tenant_id,
-                batch=json_text.dumps(batch),
-                rows=rows,
-            )
-        except UniqueViolationError:
-            return None  # an equal message was stored while this statement waited for the lock
+        row = await self._session.first(
+            APPEND,
+            conversation_id=conversation.conversation_id,
+            tenant_id=tenant_id,
+            batch=json_text.dumps(batch),
+            rows=rows,
+        )
         if row is None:
             return None
         after = self._settings_cache.conversation_from(row, tenant_id, known)

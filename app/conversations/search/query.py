@@ -13,7 +13,7 @@ from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 MAX_TERMS: Final = 64
 _QUERY_PART = re.compile(r'(?P<no>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
-_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'))
+STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def query_from(text: str, pointer: str = "/query/q") -> Query:
     excluded: list[tuple[Term, ...]] = []
     phrases: list[tuple[str, ...]] = []
     excluded_phrases: list[tuple[str, ...]] = []
-    for part in _QUERY_PART.finditer(text.translate(_QUOTES)):
+    for part in _QUERY_PART.finditer(text.translate(STRAIGHT_QUOTES)):
         if part["phrase"] is None:
             terms = terms_of(part["word"])
             if part["no"] and terms:

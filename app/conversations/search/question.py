@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.conversations.search.function_words import function_words
+from app.conversations.search.query import STRAIGHT_QUOTES
 from app.conversations.search.times import TimeWords, time_words
 from app.conversations.search.word_forms import forms, widened
 from app.conversations.search.words import (
@@ -26,7 +27,6 @@ from app.conversations.search.words import (
 
 MAX_WORDS: Final = 24
 _MAX_PHRASES = 4
-_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'))
 _PHRASE = re.compile('"([^"]+)"')
 _ASKS_TIME = re.compile(
     r"\W*(?:when|how long|how old|(?:what|which) (?:year|month|day|date|time|week)|wann|seit wann"
@@ -60,7 +60,9 @@ class Question:
 def question_from(text: str) -> Question:
     """Parse a question; of too many words it has the longest."""
     plain = text.lower()
-    phrases = (tuple(simple_words(found)) for found in _PHRASE.findall(text.translate(_QUOTES)))
+    phrases = (
+        tuple(simple_words(found)) for found in _PHRASE.findall(text.translate(STRAIGHT_QUOTES))
+    )
     return Question(
         _words(text),
         tuple(phrase for phrase in phrases if len(phrase) > 1)[:_MAX_PHRASES],
