@@ -21,18 +21,14 @@ from app.composition import Parts, app_version, new_id, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
 from app.context.build import ContextService
-from app.context.call_history import routes as call_history
-from app.context.call_history.service import CallHistoryService
 from app.context.models import routes as models
 from app.context.payload_cache import PayloadCache
 from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
-from app.context.usage import routes as reported_usage
-from app.context.usage import totals_routes as usage_totals
+from app.context.usage import routes as usage
 from app.context.usage.service import UsageService
-from app.context.usage.totals_service import UsageTotalService
 from app.conversations import routes as conversations
 from app.conversations.agents import routes as agents
 from app.conversations.agents.service import AgentService
@@ -84,7 +80,7 @@ ROUTERS = (
     blobs.router,
     blob_reading.router,
     tools.router,
-    reported_usage.router,
+    usage.router,
     compactions.router,
     conversations.router,
     exports.router,
@@ -95,8 +91,6 @@ ROUTERS = (
     snapshots.router,
     stateless.router,
     models.router,
-    call_history.router,
-    usage_totals.router,
     strategies.router,
     caller.router,
     health.router,
@@ -214,7 +208,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         parts.telemetry,
     )
     cache = PayloadCache(settings.window_cache_bytes)
-    usage = UsageService(database, resolver, parts.active, new_id, cache)
+    reports = UsageService(database, resolver, parts.active, new_id, cache, utc_now)
     context = ContextService(
         BuildDependencies(
             database,
@@ -246,12 +240,10 @@ def _services(settings: Settings, parts: Parts) -> Services:
         blob_collector=parts.blob_collector,
         tools=search,
         tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
-        usage=usage,
-        usage_totals=UsageTotalService(database, utc_now),
+        usage=reports,
         context=context,
-        steps=StepService(log, usage, context),
+        steps=StepService(log, reports, context),
         build_replay=parts.build_replay,
-        call_history=CallHistoryService(database),
         compaction=compaction,
         receipts=ReceiptService(database, resolver, parts.active),
         pins=PinService(database, resolver, parts.active),

@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
-from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
@@ -75,7 +74,6 @@ class Repositories:
     events = _Of(EventRepository)
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
-    usage_totals = _Of(UsageTotalRepository)
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)

@@ -17,13 +17,11 @@ from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
-from app.context.call_history.service import CallHistoryService
 from app.context.models.service import RegistryService
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.context.usage.totals_service import UsageTotalService
 from app.conversations.agents.service import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
@@ -61,7 +59,6 @@ class Services:
     log: LogService
     context: ContextService
     build_replay: BuildReplayService
-    call_history: CallHistoryService
     compaction: CompactionService
     receipts: ReceiptService
     pins: PinService
@@ -80,7 +77,6 @@ class Services:
     tool_calls: ToolCallService
     transcripts: TranscriptService
     usage: UsageService
-    usage_totals: UsageTotalService
     is_ready: Callable[[], Awaitable[bool]]
     degraded: Sequence[str]
     still_admits: Callable[[Caller], Awaitable[bool]]

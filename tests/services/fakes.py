@@ -321,7 +321,12 @@ class Harness:
         self.payload_cache = PayloadCache(self.window_bytes)
         self.context = self.cold(self.payload_cache)
         self.usage = UsageService(
-            self.database, self.resolver, self.active, new_id, self.payload_cache
+            self.database,
+            self.resolver,
+            self.active,
+            new_id,
+            self.payload_cache,
+            self.clock.utc,
         )
 
     def cold(self, cache: PayloadCache | None = None) -> ContextService:

@@ -1,14 +1,16 @@
-"""Schemas of reported usage."""
+"""Schemas of reported usage, of totals, and of the lists of epochs and reports."""
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.budget_schemas import READING, Reading
+from app.formats.message import FormatName
 from app.http.fields import (
     MAX_SEQ,
     Format,
@@ -17,13 +19,23 @@ from app.http.fields import (
     ResponseSchema,
     examples,
 )
+from app.http.pages import Page
+from app.models.budget import Usage
 from app.models.calibration import Estimate
+from app.models.usage_totals import GroupBy
 
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 2810,
     "completion_tokens": 144,
     "total_tokens": 2954,
     "prompt_tokens_details": {"cached_tokens": 2048},
+}
+_SPLIT: dict[str, Any] = {
+    "input_tokens": 762,
+    "output_tokens": 144,
+    "cache_creation_tokens": 0,
+    "cache_read_tokens": 2048,
+    "total_tokens": 2954,
 }
 
 UsageObject = TypeAliasType(
@@ -105,13 +117,7 @@ class UsageAnswer(Reading):
     model_config = examples(
         {
             "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
-            "token_usage": {
-                "input_tokens": 762,
-                "output_tokens": 144,
-                "cache_creation_tokens": 0,
-                "cache_read_tokens": 2048,
-                "total_tokens": 2954,
-            },
+            "token_usage": _SPLIT,
             "is_current": True,
             "should_compact": False,
             "judged_tokens": 2954,
@@ -143,3 +149,181 @@ class UsageAnswer(Reading):
     """Whether the report changed the model's factor."""
     uncalibrated_reason: UncalibratedReason | None
     """Why a new report did not change it."""
+
+
+# --- totals ---
+
+_CALLS: dict[str, Any] = {
+    "calls": 12,
+    "input_tokens": 18200,
+    "output_tokens": 2400,
+    "cache_creation_tokens": 0,
+    "cache_read_tokens": 61800,
+    "total_tokens": 82400,
+    "cost_usd": 0.14675,
+    "unpriced_calls": 0,
+}
+_FIGURES: dict[str, Any] = {
+    "reported": _CALLS,
+    "summaries": _CALLS,
+    "cost_usd": 0.2935,
+    "saved_tokens": 137000,
+    "saved_usd": 0.3425,
+}
+
+
+class CallTotals(TokenUsage):
+    """The sums of some model calls; each token is counted once."""
+
+    model_config = examples(_CALLS)
+
+    calls: int
+    """Number of calls."""
+    cost_usd: float | None
+    """Cost in USD of the calls with known prices; null when no call has any."""
+    unpriced_calls: int
+    """Calls of models without known prices."""
+
+
+class UsageFigures(ResponseSchema):
+    """Tokens and cost, and what was saved."""
+
+    model_config = examples(_FIGURES)
+
+    reported: CallTotals
+    """Calls whose usage was reported."""
+    summaries: CallTotals
+    """The service's own calls, which write summaries."""
+    cost_usd: float | None
+    """Cost of both; null when no call has known prices."""
+    saved_tokens: int
+    """What the log had at each reported call and its payload did not send, by the conversation's
+    counter."""
+    saved_usd: float | None
+    """Their price as input, in USD; null when no call has known prices."""
+
+
+class UsageRow(UsageFigures):
+    """The figures of a day, of a model or of both."""
+
+    model_config = examples({"day": "2026-11-23", "model": "gpt-4o", **_FIGURES})
+
+    day: date | None
+    """Day (UTC); null when not grouped by day."""
+    model: str | None
+    """Name of the model; null when not grouped by model."""
+
+
+class UsageTotalsAnswer(ResponseSchema):
+    """Usage and cost of a range of days."""
+
+    model_config = ConfigDict(serialize_by_alias=True) | examples(
+        {
+            "from": "2026-11-01",
+            "to": "2026-11-30",
+            "group_by": "day,model",
+            "data": [{"day": "2026-11-23", "model": "gpt-4o", **_FIGURES}],
+            "totals": _FIGURES,
+            "next_cursor": None,
+        }
+    )
+
+    from_: date = Field(alias="from")
+    """First day."""
+    to: date
+    """Last day."""
+    group_by: GroupBy
+    """What each row is of."""
+    data: list[UsageRow]
+    """Rows of this page, by day and model."""
+    totals: UsageFigures
+    """Sums of the whole range, of all pages."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+# --- lists ---
+
+_EPOCH: dict[str, Any] = {
+    "epoch_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b",
+    "epoch": 2,
+    "format": "openai_chat",
+    "model": "gpt-4o",
+    "max_context_tokens": None,
+    "cache_break_reason": "compaction",
+    "start_seq": 41,
+    "created_at": "2026-01-05T09:31:12.000123+00:00",
+}
+_REPORT: dict[str, Any] = {
+    "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
+    "format": "openai_chat",
+    "model": "gpt-4o",
+    "epoch": 2,
+    "through_seq": 44,
+    "token_usage": _SPLIT,
+    "estimated_tokens": 2790,
+    "regions": {
+        "system_prompt": 210,
+        "skill_prompts": 0,
+        "tool_descriptions": 96,
+        "summary": 644,
+        "conversation": 1840,
+    },
+    "created_at": "2026-01-05T09:32:40.000123+00:00",
+}
+
+
+class EpochItem(ResponseSchema):
+    """An epoch of the conversation's payloads: each of them extends the one before."""
+
+    model_config = examples(_EPOCH)
+
+    epoch_id: str
+    """Id of the epoch, with which ids of its builds begin."""
+    epoch: int
+    """Its number among those of its format and model."""
+    format: FormatName
+    """The format of its payloads."""
+    model: str
+    """The model of its payloads."""
+    max_context_tokens: int | None
+    """The context window that its requests set; null where the policy decided."""
+    cache_break_reason: str | None
+    """Why it began, as in a build; null for the first."""
+    start_seq: int
+    """The newest message of its first payload."""
+    created_at: datetime
+    """Time of its first build."""
+
+
+class EpochPage(Page[EpochItem]):
+    """A page of epochs."""
+
+
+class ReportItem(ResponseSchema):
+    """The reported usage of one call."""
+
+    model_config = examples(_REPORT)
+
+    report_id: str
+    """Id of the report."""
+    format: FormatName
+    """The format of the payload that was sent."""
+    model: str
+    """The model of the call."""
+    epoch: int | None
+    """The epoch of that payload, if known."""
+    through_seq: int | None
+    """The newest message in it, if known."""
+    token_usage: TokenUsage
+    """The tokens of the call."""
+    estimated_tokens: int | None
+    """The service's own count of the payload before calibration, if known."""
+    regions: Usage | None
+    """The parts of that count; null without one."""
+    created_at: datetime
+    """When it was reported."""
+
+
+class ReportPage(Page[ReportItem]):
+    """A page of reports."""
