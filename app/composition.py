@@ -24,7 +24,7 @@ from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
 from app.context.build_replay import BuildReplayService
-from app.context.models.service import RegistryService
+from app.context.model_registry import RegistryService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService

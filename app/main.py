@@ -21,7 +21,6 @@ from app.composition import Parts, app_version, new_id, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
 from app.context.build import ContextService
-from app.context.models import routes as models
 from app.context.payload_cache import PayloadCache
 from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
@@ -90,7 +89,6 @@ ROUTERS = (
     agents.router,
     snapshots.router,
     stateless.router,
-    models.router,
     strategies.router,
     caller.router,
     health.router,

@@ -17,7 +17,7 @@ from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
-from app.context.models.service import RegistryService
+from app.context.model_registry import RegistryService
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
