@@ -133,14 +133,7 @@ class TokensRequest(RequestSchema):
 # --- answers ---
 
 
-@answer(
-    {
-        "messages": EXAMPLE_MESSAGES,
-        "summary_used": False,
-        "tokens_used": 11,
-        "new_state": None,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class ContextResult:
     """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
@@ -155,7 +148,7 @@ class ContextResult:
     """To be cached when a summary was made."""
 
 
-@answer({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
+@answer()
 @dataclass(frozen=True, slots=True)
 class MessageSummary:
     """A summary, and the model that made it, `extractive` for the built-in summariser."""
@@ -166,7 +159,7 @@ class MessageSummary:
     """Model that wrote it; `extractive` is built in."""
 
 
-@answer({"needs_compression": False, "tokens": 11})
+@answer()
 @dataclass(frozen=True, slots=True)
 class CompressionCheck:
     """Whether the middle must be summarised, and the estimate of the messages."""
@@ -177,19 +170,7 @@ class CompressionCheck:
     """The estimate of the messages."""
 
 
-@answer(
-    {
-        "tokens": 22,
-        "messages": 22,
-        "text": 0,
-        "tools": 0,
-        "counter": "tokenizer",
-        "model": "gpt-4o",
-        "margin": 0.0,
-        "method": "tokenizer",
-        "factor": 1.0,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class TokenCount:
     """Tokens by kind."""

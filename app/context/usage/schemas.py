@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.common.schema_errors import NAME_PATTERN
-from app.conversations.budget_schemas import READING, Reading
+from app.conversations.budget_schemas import Reading
 from app.formats.message import FormatName
 from app.http.fields import (
     MAX_SEQ,
@@ -29,13 +29,6 @@ _USAGE: dict[str, Any] = {
     "completion_tokens": 144,
     "total_tokens": 2954,
     "prompt_tokens_details": {"cached_tokens": 2048},
-}
-_SPLIT: dict[str, Any] = {
-    "input_tokens": 762,
-    "output_tokens": 144,
-    "cache_creation_tokens": 0,
-    "cache_read_tokens": 2048,
-    "total_tokens": 2954,
 }
 
 UsageObject = TypeAliasType(
@@ -114,25 +107,6 @@ class TokenUsage(ResponseSchema):
 class UsageAnswer(Reading):
     """Whether to compact, and the figures behind it; the pressure is that of `judged_tokens`."""
 
-    model_config = examples(
-        {
-            "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
-            "token_usage": _SPLIT,
-            "is_current": True,
-            "should_compact": False,
-            "judged_tokens": 2954,
-            "estimate": {
-                "tokens": 2146,
-                "method": "tokenizer x 1.31 (5 reports)",
-                "margin": 0.02,
-                "factor": 1.31,
-            },
-            "is_calibrated": True,
-            "uncalibrated_reason": None,
-            **READING,
-        }
-    )
-
     report_id: str | None
     """Id of the report that was judged; null for none."""
     token_usage: TokenUsage | None
@@ -153,29 +127,9 @@ class UsageAnswer(Reading):
 
 # --- totals ---
 
-_CALLS: dict[str, Any] = {
-    "calls": 12,
-    "input_tokens": 18200,
-    "output_tokens": 2400,
-    "cache_creation_tokens": 0,
-    "cache_read_tokens": 61800,
-    "total_tokens": 82400,
-    "cost_usd": 0.14675,
-    "unpriced_calls": 0,
-}
-_FIGURES: dict[str, Any] = {
-    "reported": _CALLS,
-    "summaries": _CALLS,
-    "cost_usd": 0.2935,
-    "saved_tokens": 137000,
-    "saved_usd": 0.3425,
-}
-
 
 class CallTotals(TokenUsage):
     """The sums of some model calls; each token is counted once."""
-
-    model_config = examples(_CALLS)
 
     calls: int
     """Number of calls."""
@@ -187,8 +141,6 @@ class CallTotals(TokenUsage):
 
 class UsageFigures(ResponseSchema):
     """Tokens and cost, and what was saved."""
-
-    model_config = examples(_FIGURES)
 
     reported: CallTotals
     """Calls whose usage was reported."""
@@ -206,8 +158,6 @@ class UsageFigures(ResponseSchema):
 class UsageRow(UsageFigures):
     """The figures of a day, of a model or of both."""
 
-    model_config = examples({"day": "2026-11-23", "model": "gpt-4o", **_FIGURES})
-
     day: date | None
     """Day (UTC); null when not grouped by day."""
     model: str | None
@@ -217,16 +167,7 @@ class UsageRow(UsageFigures):
 class UsageTotalsAnswer(ResponseSchema):
     """Usage and cost of a range of days."""
 
-    model_config = ConfigDict(serialize_by_alias=True) | examples(
-        {
-            "from": "2026-11-01",
-            "to": "2026-11-30",
-            "group_by": "day,model",
-            "data": [{"day": "2026-11-23", "model": "gpt-4o", **_FIGURES}],
-            "totals": _FIGURES,
-            "next_cursor": None,
-        }
-    )
+    model_config = ConfigDict(serialize_by_alias=True)
 
     from_: date = Field(alias="from")
     """First day."""
@@ -244,39 +185,9 @@ class UsageTotalsAnswer(ResponseSchema):
 
 # --- lists ---
 
-_EPOCH: dict[str, Any] = {
-    "epoch_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b",
-    "epoch": 2,
-    "format": "openai_chat",
-    "model": "gpt-4o",
-    "max_context_tokens": None,
-    "cache_break_reason": "compaction",
-    "start_seq": 41,
-    "created_at": "2026-01-05T09:31:12.000123+00:00",
-}
-_REPORT: dict[str, Any] = {
-    "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
-    "format": "openai_chat",
-    "model": "gpt-4o",
-    "epoch": 2,
-    "through_seq": 44,
-    "token_usage": _SPLIT,
-    "estimated_tokens": 2790,
-    "regions": {
-        "system_prompt": 210,
-        "skill_prompts": 0,
-        "tool_descriptions": 96,
-        "summary": 644,
-        "conversation": 1840,
-    },
-    "created_at": "2026-01-05T09:32:40.000123+00:00",
-}
-
 
 class EpochItem(ResponseSchema):
     """An epoch of the conversation's payloads: each of them extends the one before."""
-
-    model_config = examples(_EPOCH)
 
     epoch_id: str
     """Id of the epoch, with which ids of its builds begin."""
@@ -302,8 +213,6 @@ class EpochPage(Page[EpochItem]):
 
 class ReportItem(ResponseSchema):
     """The reported usage of one call."""
-
-    model_config = examples(_REPORT)
 
     report_id: str
     """Id of the report."""
