@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 from app.common import errors as domain_errors
 from app.common.errors import ContextError, ValidationError
 from app.common.logs import JsonLines
+from app.composition import Services
 from app.http import errors as wire_errors
 from app.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter
-from app.http.dependencies import Services
 from app.http.errors import STATUS, answer_error
 from app.main import ROUTERS, create_app
 from app.settings import Settings

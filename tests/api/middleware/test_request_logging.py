@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.http.dependencies import Services
+from app.composition import Services
 from app.http.request_logging import RequestLoggingMiddleware
 from app.main import create_app
 from app.settings import Settings
