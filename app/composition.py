@@ -41,12 +41,10 @@ from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from app.snapshots.imports_service import StaleImports
-from app.tenancy.api_keys_service import KeyService
-from app.tenancy.limits_service import LimitService
-from app.tenancy.retention_periods import Retention
-from app.tenancy.retention_service import RetentionService
-from app.tenancy.summariser_quota import SummariserQuota
-from app.tenancy.tenant_limits import TenantLimits
+from app.tenancy.limits import LimitService, SummariserQuota
+from app.tenancy.repository import TenantLimits
+from app.tenancy.retention import Retention, RetentionService
+from app.tenancy.service import KeyService
 from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.uploads import BlobUploads

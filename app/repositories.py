@@ -28,21 +28,10 @@ from app.database.repository import Repository
 from app.snapshots.exports_repository import ExportRepository
 from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
-from app.tenancy import api_keys_repository as api_keys
-from app.tenancy import repository as tenants_repository
-from app.tenancy.api_keys_repository import ApiKeyRepository
-from app.tenancy.repository import TenantRepository
-from app.tenancy.retention_repository import RetentionRepository
+from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
 
-FREQUENT = (
-    READ,
-    ADD_EPOCH,
-    APPEND,
-    api_keys.FIND,
-    api_keys.EXISTS,
-    tenants_repository.FIND_LIMITS,
-)
+FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
@@ -84,8 +73,6 @@ class Repositories:
     redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
-    retention = _Of(RetentionRepository)
-    keys = _Of(ApiKeyRepository)
     tenants = _Of(TenantRepository)
 
 

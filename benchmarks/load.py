@@ -27,7 +27,7 @@ import uvloop
 from app.cli.api_keys import create, set_limits
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT
-from app.tenancy.tenant_limits import TenantLimits
+from app.tenancy.repository import TenantLimits
 from benchmarks import floors
 from benchmarks.append import Load, Round
 from benchmarks.connection import Connection
