@@ -14,7 +14,6 @@ from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
-from app.conversations.messages.redactions_repository import RedactionRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.messages.transcripts_repository import TranscriptRepository
 from app.conversations.repository import ConversationRepository
@@ -81,7 +80,6 @@ class Repositories:
     search = _Of(SearchRepository)
     tenant_search = _Of(TenantSearchRepository)
     transcripts = _Of(TranscriptRepository)
-    redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
     retention = _Of(RetentionRepository)

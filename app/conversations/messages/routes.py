@@ -15,13 +15,13 @@ from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
+from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.schemas import (
     MessagePage,
     MessagesAppend,
     Order,
     Pinned,
     PinScope,
-    Redacted,
     RedactionRequest,
     ResultContent,
     ShownMessage,
@@ -284,16 +284,15 @@ async def redact_message(
     build begins an epoch with the reason `redacted`, and earlier builds are `410`. A repeated
     request returns the first record.
     """
-    done = await services(request).redactions.redact(
+    redacted = await services(request).redactions.redact(
         tenant_of(request),
         conversation_id,
         message_id_from(message_id),
         body.reason if body is not None else None,
         caller_of(request).key_id,
     )
-    record = done.redaction
-    if done.conversations:
-        redacted = {"seq": record.seq, "conversations": done.conversations}
-        data = by_caller(request, conversation_id=conversation_id, **redacted)
+    if redacted.conversations:
+        shown = {"seq": redacted.seq, "conversations": redacted.conversations}
+        data = by_caller(request, conversation_id=conversation_id, **shown)
         _log.info("message_redacted", extra={"data": data})
-    return Redacted.of(record, id=record.message_id, conversations=done.conversations)
+    return redacted
