@@ -15,7 +15,6 @@ from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
-from app.conversations.messages.transcripts_repository import TranscriptRepository
 from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
@@ -79,7 +78,6 @@ class Repositories:
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
     tenant_search = _Of(TenantSearchRepository)
-    transcripts = _Of(TranscriptRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
     retention = _Of(RetentionRepository)
