@@ -14,14 +14,11 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Trace
 from app.models.registry import ModelRegistry
 from app.models.usage_objects import TokenUsage
-from app.policy.policy import effective
 from benchmarks.log_copies import copy_conversations, copying, extend
 from benchmarks.loop_stalls import loop_stalls
-from benchmarks.offloading import MODES, OFF, Run, messages_shown, policy_of
 from benchmarks.provider_cache import (
     ImplicitCache,
     MarkedCache,
@@ -74,17 +71,6 @@ def test_the_shared_prefix_ends_at_the_first_difference(
 ) -> None:
     """What a prefix cache could serve ends at the first item that differs."""
     assert shared_prefix(before, after) == shared
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_compares_the_same_window(mode: str) -> None:
-    """What differs between two modes is how tool output is kept, and nothing else."""
-    policy = policy_of(Run(mode, Trace("t", [], [], []), 32_000))
-    assert effective(policy).budget.context_window == 32_000
-    assert {**policy, "tool_output": {}} == {
-        **policy_of(Run(OFF, Trace("t", [], [], []), 32_000)),
-        "tool_output": {},
-    }
 
 
 def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Piece]:
@@ -156,18 +142,6 @@ def test_cached_tokens_have_prices_of_their_own() -> None:
     assert input_cost(usage, claude) == pytest.approx(1e6 * sum(price or 0 for price in prices))
     gpt_prices = (gpt.input_price, gpt.input_price, gpt.cache_read_price)  # it has none for writes
     assert input_cost(usage, gpt) == pytest.approx(1e6 * sum(price or 0 for price in gpt_prices))
-
-
-def test_summaries_and_the_system_prompt_are_no_messages_shown() -> None:
-    """Of a payload only what stands in the log counts as shown. [log.append-only]"""
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "go"},
-        {"role": "user", "content": f"{SUMMARY_PREFIX}they went.]"},
-        call("a"),
-        result("a"),
-    ]
-    assert messages_shown({"messages": messages}) == 3
 
 
 def test_the_stall_of_a_served_loop_is_measured_inside_it() -> None:
