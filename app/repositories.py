@@ -14,9 +14,7 @@ from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
-from app.conversations.messages.redactions_repository import RedactionRepository
 from app.conversations.messages.repository import APPEND, LogRepository
-from app.conversations.messages.transcripts_repository import TranscriptRepository
 from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
@@ -69,8 +67,6 @@ class Repositories:
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
     tenant_search = _Of(TenantSearchRepository)
-    transcripts = _Of(TranscriptRepository)
-    redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
     tenants = _Of(TenantRepository)
