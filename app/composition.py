@@ -67,12 +67,10 @@ from app.snapshots.imports_service import ImportService, StaleImports
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.snapshot_summaries import SnapshotSummaries
-from app.tenancy.api_keys_service import KeyService
-from app.tenancy.limits_service import LimitService
-from app.tenancy.retention_periods import Retention
-from app.tenancy.retention_service import RetentionService
-from app.tenancy.summariser_quota import SummariserQuota
-from app.tenancy.tenant_limits import TenantLimits
+from app.tenancy.limits import LimitService, SummariserQuota
+from app.tenancy.repository import TenantLimits
+from app.tenancy.retention import Retention, RetentionService
+from app.tenancy.service import KeyService
 from app.tool_output.collection import BlobCollector
 from app.tool_output.ranking.bm25 import Bm25Ranking
 from app.tool_output.reading import BlobReader
