@@ -18,8 +18,7 @@ from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.json_structure import StructureLimits
 from app.conversations.messages.batch import NO_CALLS, batch_shape
-from app.conversations.messages.draft import Draft, derive
-from app.conversations.messages.text_limit import require_short_text
+from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.provider_items import provider_item
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.views import summary_message_tokens
