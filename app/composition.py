@@ -40,7 +40,7 @@ from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.imports_service import StaleImports
+from app.snapshots.imports import remove_stale_imports
 from app.tenancy.api_keys_service import KeyService
 from app.tenancy.limits_service import LimitService
 from app.tenancy.retention_periods import Retention
@@ -145,7 +145,7 @@ class Parts:
             self.conversations.remove_idle,
             self.conversations.remove_expired,
             utc_now,
-            StaleImports(database, utc_now).remove_all,
+            partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
         runner = CompactionRunner(

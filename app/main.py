@@ -60,15 +60,14 @@ from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import caller, health, pages
 from app.settings import Settings, read_settings
-from app.snapshots import exports_routes as exports
-from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService
+from app.snapshots.exports import ExportService
+from app.snapshots.forks import ForkService
+from app.snapshots.imports import ImportService
+from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.snapshot_summaries import SnapshotSummaries
+from app.snapshots.summaries import SnapshotSummaries
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
 from app.tool_output import tools_routes as tools
@@ -87,8 +86,7 @@ ROUTERS = (
     reported_usage.router,
     compactions.router,
     conversations.router,
-    exports.router,
-    forks.router,
+    snapshots.copies_router,
     events.router,
     jobs.router,
     agents.router,
@@ -274,7 +272,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
             parts.blob_store,
             new_id,
             utc_now,
-            exports.check_settings,
+            snapshots.check_settings,
             settings.max_body_bytes,
             settings.max_blob_bytes,
         ),
@@ -282,7 +280,7 @@ def _services(settings: Settings, parts: Parts) -> Services:
         registry=parts.models,
         search=parts.search,
         tenant_search=TenantSearchService(database, parts.search),
-        snapshots=_snapshots(settings, parts, log),
+        snapshots=_snapshots(parts, log),
         stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
         transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
         is_ready=Readiness(parts.store).is_ready,
@@ -291,24 +289,11 @@ def _services(settings: Settings, parts: Parts) -> Services:
     )
 
 
-def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
+def _snapshots(parts: Parts, log: LogService) -> SnapshotService:
     database, resolver = parts.database, parts.resolver
+    reader = SnapshotReader(database, parts.outputs)
     restores = RestoreService(
-        database,
-        parts.outputs,
-        parts.active,
-        log,
-        parts.conversations,
-        resolver.default_model,
-        MAX_BATCH,
+        reader, parts.active, log, parts.conversations, resolver.default_model, MAX_BATCH
     )
     summaries = SnapshotSummaries(database, parts.summariser)
-    return SnapshotService(
-        database,
-        resolver,
-        summaries,
-        restores,
-        parts.outputs,
-        parts.active,
-        new_id,
-    )
+    return SnapshotService(database, resolver, summaries, restores, reader, parts.active, new_id)

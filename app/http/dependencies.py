@@ -35,9 +35,9 @@ from app.conversations.search.service import SearchService
 from app.conversations.search.tenant_service import TenantSearchService
 from app.conversations.service import ConversationService
 from app.http.fields import AGENT_ID
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService
+from app.snapshots.exports import ExportService
+from app.snapshots.forks import ForkService
+from app.snapshots.imports import ImportService
 from app.snapshots.service import SnapshotService
 from app.tenancy.api_keys import Caller
 from app.tool_output.collection import BlobCollector
