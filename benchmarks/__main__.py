@@ -19,9 +19,7 @@ from benchmarks.figures import Section, write
 from benchmarks.stage import report
 
 MEASUREMENTS = {
-    "session": "benchmarks.session",
     "append": "benchmarks.append",
-    "steps": "benchmarks.steps",
     "one_request": "benchmarks.one_request",
     "first_build": "benchmarks.first_build",
     "new_epochs": "benchmarks.new_epochs",
@@ -33,20 +31,12 @@ MEASUREMENTS = {
     "io": "benchmarks.database_work",
     "disk": "benchmarks.disk",
     "slow_model": "benchmarks.slow_model",
-    "compaction": "benchmarks.compaction",
     "fidelity": "benchmarks.fidelity.measurement",
     "prefix": "benchmarks.prefix",
     "calibration": "benchmarks.calibration",
     "outputs": "benchmarks.outputs",
-    "offloading": "benchmarks.offloading",
     "tool_search": "benchmarks.tool_search",
-    "transcript_search": "benchmarks.transcript_search",
     "recall": "benchmarks.recall",
-    "resume": "benchmarks.resume",
-    "load": "benchmarks.load",
-    "faults": "benchmarks.faults",
-    "page_memory": "benchmarks.page_memory",
-    "hostile": "benchmarks.hostile",
 }
 
 LARGE = {"large_database": "benchmarks.large_database"}

@@ -17,9 +17,7 @@ Each names the command that gave it. Absolute times depend on the machine and on
 on it: compare the ratios, which are taken inside one run.
 """
 _ORDER = (
-    "session",
     "append",
-    "steps",
     "one_request",
     "first_build",
     "new_epochs",
@@ -32,20 +30,12 @@ _ORDER = (
     "io",
     "disk",
     "slow_model",
-    "compaction",
     "fidelity",
     "prefix",
     "calibration",
     "outputs",
-    "offloading",
     "tool_search",
-    "transcript_search",
     "recall",
-    "resume",
-    "load",
-    "faults",
-    "page_memory",
-    "hostile",
 )
 
 

@@ -24,7 +24,7 @@ import uvloop
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import Section
 from benchmarks.floors import FloorA, connect
-from benchmarks.hostile import BODY_BYTES, bodies
+from benchmarks.hostile_bodies import BODY_BYTES, bodies
 from benchmarks.log_copies import copy_conversations, copying, settle
 from benchmarks.long_logs import long_log
 from benchmarks.processes import Served, service

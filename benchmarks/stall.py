@@ -3,7 +3,7 @@
 1. The served process measures itself (`loop_stalls`), without its worker. The baseline is the same
    process without a request, for as long.
 2. A message of 4 MB of every kind of text is appended, each to a conversation of its own.
-3. Bodies of 32 MB: those of `hostile`, most of which are refused, and some of usual content.
+3. Bodies of 32 MB: the hostile ones, most of which are refused, and some of usual content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section, ms, p50
-from benchmarks.hostile import BODY_BYTES, bodies
+from benchmarks.hostile_bodies import BODY_BYTES, bodies
 from benchmarks.loop_stalls import LoopStalls, Stall, loop_stalls
 from benchmarks.processes import Served, service
 from benchmarks.stage import create_conversation, database, report
