@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from app.blobs.blobs import Blob
 from app.common.errors import NotFound
-from app.conversations.messages.statements import REDACTION_LOCK
+from app.conversations.messages.repository import REDACTION_LOCK
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
