@@ -16,7 +16,7 @@ from app.common.errors import Conflict, ContextError, ServiceUnavailable, Valida
 from app.compaction.execution import PlanExecutor
 from app.compaction.inputs import CompactionInputs
 from app.compaction.planning import NOT_SHORTER, CompactionInput
-from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.runs import (
     SUMMARY_SHORT,
     CompactionRun,

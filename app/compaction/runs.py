@@ -12,7 +12,7 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_limit,
 )
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.compaction.summaries.run import SummariserRun
 from app.compaction.summary_budget import summary_floor
 from app.conversations.compaction_receipt import Trigger
