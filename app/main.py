@@ -34,8 +34,6 @@ from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import caller, health, pages
 from app.settings import Settings, read_settings
-from app.snapshots import exports_routes as exports
-from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
@@ -53,8 +51,7 @@ ROUTERS = (
     usage.router,
     compactions.router,
     conversations.router,
-    exports.router,
-    forks.router,
+    snapshots.copies_router,
     events.router,
     agents.router,
     snapshots.router,

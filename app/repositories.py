@@ -18,8 +18,8 @@ from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
 from app.conversations.search.tenant_repository import TenantSearchRepository
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
-from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 from app.database.connections import Session, Store
 from app.database.repository import Repository
 from app.snapshots.exports_repository import ExportRepository

@@ -17,8 +17,7 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.payload_cache import CachedPayload, PayloadCache
 from app.conversations.compaction_results import CompactResult
-from app.conversations.epoch import BuildInput
-from app.conversations.epochs import epoch_start_from, requested_window
+from app.conversations.epochs import BuildInput, epoch_start_from, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer

@@ -36,10 +36,10 @@ from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
 from app.conversations.messages.pins import PinService
 from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.own_settings import OwnSettings, Patch

@@ -21,7 +21,7 @@ import pytest_asyncio
 from app.common.errors import ServiceUnavailable
 from app.main import create_app
 from app.settings import Settings
-from app.snapshots.entries import ENTRY_FIELDS
+from app.snapshots.copies import ENTRY_FIELDS
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, serving, started
 from tests.fake_llm import FakeLLM, answer, no_tags, status

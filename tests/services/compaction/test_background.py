@@ -16,8 +16,8 @@ from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
 from app.compaction.schemas import CompactionRequest
 from app.conversations.compaction_results import CompactResult
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.errors import Conflict, UnpairedToolResult, ValidationError
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from app.repositories import Database
