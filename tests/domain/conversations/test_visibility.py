@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.planning import tree_chunks
-from app.compaction.reduction.overflow_recovery import spans_after_halving
-from app.compaction.reduction.tool_result_clearing import plan_clearing
+from app.compaction.reduction import plan_clearing, spans_after_halving
 from app.compaction.strategies import STRATEGIES
-from app.compaction.strategies.tree_summary import next_merge
+from app.compaction.strategies.kinds import next_merge
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.plans import CompactionPlan, HistoryBudget
 from app.conversations.turns import Entry, entry, never_cleared

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
-from app.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.compaction.reduction import tool_output_tokens
 from app.context.repository import ContextRepository
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
