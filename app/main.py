@@ -13,9 +13,7 @@ from fastapi import FastAPI
 from app.common import logs
 from app.common.json_structure import StructureLimits
 from app.common.limiter import Slots
-from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
-from app.compaction import strategies_routes as strategies
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
@@ -55,11 +53,9 @@ ROUTERS = (
     conversations.router,
     snapshots.copies_router,
     events.router,
-    jobs.router,
     agents.router,
     snapshots.router,
     stateless.router,
-    strategies.router,
     caller.router,
     health.router,
     pages.router,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from app.common import json_text
-from app.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.compaction.reduction import tool_output_tokens
 from app.compaction.runs import SUMMARY_SHORT
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser

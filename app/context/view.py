@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
 from app.context.history import can_extend, extended, render_view

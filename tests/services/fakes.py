@@ -19,7 +19,7 @@ from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
@@ -413,7 +413,7 @@ class Harness:
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""
-        return await self.compaction.compact(TENANT, conversation_id, CompactRequest(**ask))
+        return await self.compaction.compact(TENANT, conversation_id, CompactionRequest(**ask))
 
     async def receipt(self, conversation_id: str) -> Compaction:
         """Return the active receipt."""
