@@ -37,7 +37,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.view import ProviderItem
 from app.formats import compactions
 from app.formats.message import Reasoning, Role
-from app.formats.openai_responses.items import CONFIGURATION, is_configuration
+from app.formats.openai_responses.parsing import CONFIGURATION, is_configuration
 from app.models.tokens import count_reasoning
 from app.payload.call_groups import CallGroups
 from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint

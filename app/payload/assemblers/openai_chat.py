@@ -15,14 +15,14 @@ from app.conversations.messages.row import LogRow
 from app.conversations.sent_media import media_in
 from app.formats.message import Message, Role, Text
 from app.formats.openai_chat import OpenAIChat
-from app.formats.openai_chat.reasoning_fields import (
+from app.formats.reasoning_families import DEMANDING
+from app.formats.reasoning_fields import (
     BLANK_REASONING,
     call_stand_in_fields,
     is_replayed,
     message_fields,
     text_of,
 )
-from app.formats.reasoning_families import DEMANDING
 from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_rendered, count_visible
 from app.payload.assemblers.separate import SeparateAssembler
 from app.payload.shown_messages import may_have_media

@@ -19,7 +19,7 @@ from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.formats.message import Message, Role, Text
 from app.formats.openai_responses import OpenAIResponses
-from app.formats.openai_responses.items import FUNCTION, call_types
+from app.formats.openai_responses.parsing import FUNCTION, call_types
 from app.models.tokens import MESSAGE_OVERHEAD, count_replayed, count_visible, reasoning_of
 from app.payload.assemblers.merging import BREAKPOINT_INTERVAL
 from app.payload.assemblers.separate import SeparateAssembler

@@ -22,7 +22,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.formats.openai_responses.items import ITEM_TYPES
+from app.formats.openai_responses.parsing import ITEM_TYPES
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
 from tests.payload_tokens import payload_tokens

@@ -18,7 +18,7 @@ from app.common.errors import ValidationError
 from app.common.sendable import sendable_json
 from app.formats import adapting, json_fields
 from app.formats.base64_media import is_base64
-from app.formats.gemini.fields import STAND_IN_SIGNATURE
+from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.message import (
     EMPTY_RESULT,
     File,

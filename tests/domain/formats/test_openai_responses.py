@@ -33,7 +33,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import OUTPUT_TYPES, call_types
+from app.formats.openai_responses.parsing import OUTPUT_TYPES, call_types
 from app.formats.registry import openai_responses
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES

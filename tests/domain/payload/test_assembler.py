@@ -26,7 +26,7 @@ from app.conversations.view import (
     spans_beside,
 )
 from app.formats import PROVIDERS
-from app.formats.gemini.fields import STAND_IN_SIGNATURE
+from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.message import (
     EMPTY_MESSAGE,
     NO_RESULT,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from app.common.errors import ValidationError
 from app.formats import base64_media, json_fields
-from app.formats.gemini.fields import STAND_IN_SIGNATURE
+from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.json_fields import Fields, object_in, text_in
 from app.formats.message import FormatName, Message, Part, Reasoning, Role, Text, ToolCall
 from app.formats.reasoning_families import ANTHROPIC, GEMINI, MISTRAL, OPENAI, PLAIN, SEALED, XAI
