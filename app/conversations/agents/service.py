@@ -16,7 +16,7 @@ from app.conversations.agents.agent import Agent
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.configurable_resources import ConfigurableService, Configured, Creation
 from app.conversations.own_settings import Patch
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     SERVICE_DEFAULTS,
     OwnWindow,
@@ -108,7 +108,7 @@ class AgentService(ConfigurableService[Agent]):
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
-                    if not await repositories.retention.lock_expired(conversation_id):
+                    if not await repositories.tenants.lock_expired(conversation_id):
                         continue  # deleted since the ids were read
                 elif found.agent_id != agent_id:
                     continue  # given to another agent since the ids were read

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.recall import RecallPage
 from app.conversations.search.recall_service import Recall

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.conversations.listing_filters import Place
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.search.excerpts import excerpt
 from app.conversations.search.query import Query
 from app.conversations.search.texts import SearchedMessage

@@ -17,7 +17,7 @@ from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.listing_filters import ConversationFilter, Place, Places
 from app.conversations.listing_service import find_places
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.service import MAX_CHECKED, SearchService
 from app.conversations.search.several import (

@@ -14,8 +14,7 @@ from datetime import datetime
 
 from app.blobs.preview import RECALL
 from app.common import json_text
-from app.conversations.messages.row import parse_stored
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.search.words import text_pieces
 from app.formats.message import File, FormatName, Message, Part, Role, Text, ToolCall
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.compaction.reduction.overflow_recovery import clearable_through, spans_after_halving
+from app.compaction.reduction import clearable_through, spans_after_halving
 from app.conversations.turns import Entry, call_groups, entry, pinned_seqs
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import Role

@@ -26,7 +26,7 @@ from app.compaction.planning import (
     tree_chunks,
     unsummarised_spans,
 )
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.compaction.summary_budget import (
     LABEL_TOKENS,
     history_budget,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.compaction.strategies import STRATEGIES
 from app.compaction.strategies.chain import MAX_FAILURES
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.conversations.plans import (
     ChainStep,
     CompactionPlan,

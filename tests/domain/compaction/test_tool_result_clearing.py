@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.reduction.tool_result_clearing import (
+from app.compaction.reduction import (
     excluded_seqs,
     min_cleared_tokens,
     plan_clearing,

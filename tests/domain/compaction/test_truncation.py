@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.reduction.truncation import (
+from app.compaction.reduction import (
     ALL_RESULTS_CLEARED,
     EMERGENCY_CUT,
     RESULTS_CLEARED,

@@ -26,7 +26,7 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 
 from app.common.errors import ValidationError
 from app.conversations.conversation import ConversationState
-from app.conversations.epoch import Epoch
+from app.conversations.epochs import Epoch
 from app.conversations.reported_usage import (
     ReportedUsage,
     current_epoch,

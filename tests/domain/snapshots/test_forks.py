@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,13 +15,12 @@ from app.blobs.blobs import Blob
 from app.conversations.conversation import ConversationState
 from app.conversations.view import ENDLESS, WHOLE, Span, View, minus, overlap, spans_beside, union
 from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
-from app.snapshots.fork_views import (
+from app.snapshots.forks import (
     BATCH_BLOBS,
     BATCH_BYTES,
     blob_batches,
     covers_only,
     restores_log,
-    state_at,
     window_at,
 )
 
@@ -97,13 +95,6 @@ def test_restored_spans_are_newer_than_the_clear(
 def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> None:
     """A compaction is copied with all that it hides and clears [compaction.resume]."""
     assert [seq for seq in range(25) if covers_only(view, seq)] == list(range(first, 25))
-
-
-def test_the_state_at_an_earlier_seq() -> None:
-    """`cleared_seq` is bounded; `resume_at_tokens` is for the whole log only [forks.window]."""
-    state = ConversationState(9, cleared_seq=6, resume_at_tokens=100)
-    assert state_at(state, 9) == state
-    assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at_tokens=0)
 
 
 def blob(number: int, byte_size: int) -> Blob:

@@ -23,16 +23,20 @@ from app.conversations.view import Span, count_in, spans_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (
+    ENTRY_FIELDS,
     SourceMessage,
     copy_id,
     copy_of,
+    entry_of,
+    message_of,
     pending_calls,
     renamed_calls,
+    source_of,
     split_ids,
     with_calls,
 )
-from app.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
-from app.snapshots.snapshot import truncated, without_middle
+from app.snapshots.service import parse_import
+from app.snapshots.summaries import MAX_TEXT_CHARS, PAGE_MESSAGES, ends_of, truncated
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import SESSION_ID, entries, entry
 
@@ -260,35 +264,23 @@ def test_gemini_calls_without_ids_stay_without() -> None:
 # --- the input of a summary ------------------------------------------------------------------
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 20)), max_size=6),
-    st.integers(1, 30),
-    st.integers(1, 30),
-)
-def test_the_middle_of_a_large_window_is_left_out(
-    sizes: list[tuple[int, int]], first: int, last: int
-) -> None:
+@given(st.lists(st.integers(1, PAGE_MESSAGES), max_size=30))
+def test_the_middle_of_a_large_window_is_left_out(sizes: list[int]) -> None:
     """Of many messages the first and the last stay, of few all. [snapshots.save]"""
-    pieces = [(str(place), Span(start, start + size)) for place, (start, size) in enumerate(sizes)]
-
-    def seqs(items: list[tuple[str, Span]]) -> list[tuple[str, int]]:
-        return [(name, seq) for name, span in items for seq in range(span.start, span.end)]
-
-    every = seqs(pieces)
-    expected = every if len(every) <= first + last else every[:first] + every[-last:]
-    assert seqs(without_middle(pieces, first, last)) == expected
+    pages = [(str(place), Span(1, size + 1)) for place, size in enumerate(sizes)]
+    ends = ends_of(pages)
+    assert sum(span.end - 1 for _, span in ends) >= min(sum(sizes), 1000)
+    assert sum(span.end - 1 for _, span in ends) < 1000 + 2 * PAGE_MESSAGES
+    assert ends[:1] == pages[:1] and ends[-1:] == pages[-1:]
 
 
 def test_long_texts_are_truncated_in_the_middle() -> None:
     """Long texts of a message are truncated, the rest stays. [snapshots.save]"""
-    said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
-    text, asked = truncated(said, 100).parts
-    assert isinstance(text, Text)
-    assert isinstance(asked, ToolCall)
-    assert text.text == f"{'a' * 50} […] {'z' * 50}"
-    assert len(asked.arguments) < 120
-    short = Message(Role.USER, (Text("short"),))
-    assert truncated(short, 100) == short
+    half = MAX_TEXT_CHARS // 2
+    assert truncated(Text("a" * 900 + "z" * 900)) == Text(f"{'a' * half} […] {'z' * half}")
+    asked = truncated(ToolCall("c", "f", "b" * 900))
+    assert isinstance(asked, ToolCall) and len(asked.arguments) < MAX_TEXT_CHARS + 20
+    assert truncated(Text("short")) == Text("short")
 
 
 def test_an_extracted_summary() -> None:

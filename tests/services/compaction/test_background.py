@@ -14,10 +14,10 @@ import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.compaction_results import CompactResult
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute
@@ -456,7 +456,7 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
 
 async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await harness.compaction.start_job(TENANT, cid, CompactRequest(**options))
+    return await harness.compaction.start_job(TENANT, cid, CompactionRequest(**options))
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:

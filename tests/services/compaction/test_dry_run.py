@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.compaction.planned_calls import CALL_BYTES
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.compaction_results import DryRunResult
 from app.repositories import Database
 from tests.services.fakes import (
@@ -43,7 +43,7 @@ async def dry_run(
     harness: Harness, cid: str, max_bytes: int = 1 << 20, **options: Any
 ) -> DryRunResult:
     """Return what a compaction would do."""
-    request = CompactRequest(dry_run=True, **options)
+    request = CompactionRequest(dry_run=True, **options)
     shown = await harness.compaction.compact(TENANT, cid, request, max_bytes)
     assert isinstance(shown, DryRunResult)
     return shown

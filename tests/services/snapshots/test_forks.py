@@ -38,8 +38,8 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots import forks_repository as statements
+from app.snapshots.forks import Fork, ForkService, NewFork
 from app.snapshots.forks_repository import COPIED, ForkRepository
-from app.snapshots.forks_service import Fork, ForkService, NewFork
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (
@@ -580,7 +580,7 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     await assert_alike(harness, cid, copy)
 
 
-@pytest.mark.parametrize("sentence", ["copy_messages", "set_head"])
+@pytest.mark.parametrize("sentence", ["copy", "lock_source"])
 async def test_a_failed_fork_leaves_no_rows(
     harness: Harness,
     connection: asyncpg.Connection,
@@ -592,7 +592,7 @@ async def test_a_failed_fork_leaves_no_rows(
     own = new_id()
     asked: dict[str, Any] = {"public_id": own, "idempotency_key": "k", "request": {}}
 
-    async def fail(*_: Any) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
@@ -610,16 +610,16 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy_pins_and_compactions = ForkRepository.copy_pins_and_compactions
+    copy = ForkRepository.copy
     done: list[Any] = []
 
-    async def first(self: ForkRepository, *arguments: Any) -> None:
+    async def first(self: ForkRepository, *arguments: Any, **bounds: Any) -> int:
         if not done:
             done.append(None)
             await work
-        await copy_pins_and_compactions(self, *arguments)
+        return await copy(self, *arguments, **bounds)
 
-    monkeypatch.setattr(ForkRepository, "copy_pins_and_compactions", first)
+    monkeypatch.setattr(ForkRepository, "copy", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 
@@ -726,11 +726,8 @@ async def of_another_tenant(harness: Harness) -> str:
 @pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     "statement",
-    [
-        *(statements.COPY_MESSAGES, statements.REFS, statements.CHAIN),
-        *(statements.COPY_COMPACTIONS, *statements.COPY_MARKS.values()),
-    ],
-    ids=["messages", "refs", "chain", "compactions", *statements.COPY_MARKS],
+    [statements.REFS, *statements.COPIES.values()],
+    ids=["refs", *statements.COPIES],
 )
 async def test_copies_use_the_primary_keys(database_url: str, statement: Statement) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""

@@ -21,10 +21,11 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.copies import SourceMessage
+from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService, in_batches
 from app.snapshots.service import SnapshotService
 from app.snapshots.snapshot import Snapshot
-from app.snapshots.snapshot_summaries import FIRST_MESSAGES, LAST_MESSAGES, SnapshotSummaries
+from app.snapshots.summaries import FIRST_MESSAGES, LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -81,9 +82,9 @@ def appends(harness: Harness) -> Appends:
 @pytest.fixture
 def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
     """The snapshots of one process, whose appends take ten messages at most."""
+    reader = SnapshotReader(harness.database, harness.outputs)
     restores = RestoreService(
-        harness.database,
-        harness.outputs,
+        reader,
         harness.active,
         cast(LogService, appends),
         harness.conversations,
@@ -96,7 +97,7 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         harness.resolver,
         summaries,
         restores,
-        harness.outputs,
+        reader,
         harness.active,
         new_id,
     )
@@ -188,7 +189,7 @@ async def test_an_import_with_deleted_messages_is_an_error(
 async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
     """Of a large window a summary reads both ends, in a few calls of the model."""
     conversation_id = await harness.conversation()
-    count = FIRST_MESSAGES + LAST_MESSAGES + 500
+    count = FIRST_MESSAGES + LAST_MESSAGES + 600
     for start in range(0, count, 500):
         batch = [user(f"<{seq}> {'word ' * 2_000}") for seq in range(start, start + 500)]
         await harness.append(conversation_id, *batch[: count - start])
@@ -197,10 +198,10 @@ async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService
     assert saved.message_count == count
     assert saved.summary == "They agreed on green tea."
     asked = "".join(call.messages[-1]["content"] for call in harness.gateway.calls)
-    assert "500 messages in the middle are left out" in asked
+    assert "600 messages in the middle are left out" in asked
     assert "<0>" in asked
     assert f"<{count - 1}>" in asked
-    assert f"<{FIRST_MESSAGES + 100}>" not in asked
+    assert f"<{FIRST_MESSAGES + 250}>" not in asked
     assert len(harness.gateway.calls) <= 60
     assert len(asked) < 1_000 * (FIRST_MESSAGES + LAST_MESSAGES) * 1.5
 
