@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -98,9 +99,6 @@ class Anthropic(BlockProvider):
         """Whether a block is a tool result."""
         return isinstance(block, Mapping) and block.get("type") == "tool_result"
 
-    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]:
-        return list(map(self._parse_result, blocks))
-
     def _parse_result(self, result: Fields) -> Message:
         call_id = result.filled_text("tool_use_id")
         is_error = bool(result.optional_boolean("is_error"))
@@ -125,43 +123,36 @@ class Anthropic(BlockProvider):
                 beside = block.beside(self.name, "id", "name", "input")
                 return ToolCall(call_id, name, json_fields.compact(given), **beside)
             case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
-                return self._parse_thinking(block)
-            case "compaction", Role.ASSISTANT:
-                return self._parse_compaction(block)
+                is_redacted = block.raw["type"] == "redacted_thinking"
+                text = block.text("data" if is_redacted else "thinking")
+                if is_redacted or block.optional_text("signature"):
+                    return Reasoning("" if is_redacted else text, block.json(), self.name)
+                return Reasoning(text)
+            case "compaction", Role.ASSISTANT:  # a failed one has null instead of its summary
+                for key in ("content", "encrypted_content", "signature"):
+                    block.optional_text(key)
+                return Reasoning("", block.json("cache_control"), self.name)
             case ("tool_use" | "tool_result" | "thinking" | "redacted_thinking") as kind, _:
                 raise block.error("type", f"a {kind} block is not allowed here")
         return self._opaque(block)
 
     def _parse_text(self, block: Fields) -> Text:
         text = block.text("text")
-        if any(
-            item for key, item in block.raw.items() if key not in ("type", "text", "cache_control")
-        ):
-            original = self._opaque(block).block
-            if isinstance(citations := original.get("citations"), list):
-                cited = (citation for citation in citations if isinstance(citation, Mapping))
-                original = {**original, "citations": list(map(_citation, cited))}
-            return Text(text, original, self.name)
-        return Text(text)
+        if not without(block.raw, "type", "text", "cache_control"):
+            return Text(text)
+        original = self._opaque(block).block
+        if isinstance(citations := original.get("citations"), list):
+            cited = [
+                json_fields.without_nulls(each, _TITLES.get(json_fields.text_in(each, "type"), ()))
+                for each in citations
+                if isinstance(each, Mapping)
+            ]
+            original = {**original, "citations": cited}
+        return Text(text, original, self.name)
 
     def _opaque(self, block: Fields) -> Opaque:
         """Keep a block but for cache breakpoints, which each payload places itself, and nulls."""
         return Opaque(_without_breakpoints(json_fields.without_nulls(block.json())), self.name)
-
-    def _parse_thinking(self, block: Fields) -> Reasoning:
-        original = block.json()
-        if block.raw["type"] == "redacted_thinking":
-            block.text("data")
-            return Reasoning("", original, self.name)
-        text = block.text("thinking")
-        is_signed = bool(block.optional_text("signature"))
-        return Reasoning(text, original, self.name) if is_signed else Reasoning(text)
-
-    def _parse_compaction(self, block: Fields) -> Reasoning:
-        """Read a compaction block; a failed one has null instead of its summary."""
-        for key in ("content", "encrypted_content", "signature"):
-            block.optional_text(key)
-        return Reasoning("", block.json("cache_control"), self.name)
 
     def _parse_image(self, block: Fields) -> Image | Opaque:
         source = block.object("source")
@@ -220,20 +211,19 @@ class Anthropic(BlockProvider):
 
     def _adapt_file(self, file: File) -> File | Text:
         if file.data is not None:
-            return self._adapt_file_data(file, file.data)
+            media_type = inline_media.media_type_of(file) or ""
+            if media_type == PDF:
+                return file if file.media_type == PDF else replace(file, media_type=PDF)
+            text = ""
+            with suppress(ValueError):
+                if media_type.startswith("text/"):
+                    text = sendable(base64.b64decode(file.data, validate=True).decode())
+            read = replace(file, media_type="text/plain", data=None, text=text)
+            return read if text.strip() else labels.label_for(file)
         has_text = file.text is not None and bool(file.text.strip())
         is_uploaded = file.file_id is not None and file.format is self.name
         is_sendable = has_text or is_uploaded or base64_media.is_web_url(file.url)
         return file if is_sendable else labels.label_for(file)
-
-    def _adapt_file_data(self, file: File, data: str) -> File | Text:
-        media_type = inline_media.media_type_of(file)
-        if media_type == PDF:
-            return file if file.media_type == PDF else replace(file, media_type=PDF)
-        text = _decoded(data) if (media_type or "").startswith("text/") else ""
-        if not text.strip():
-            return labels.label_for(file)
-        return replace(file, media_type="text/plain", data=None, text=sendable(text))
 
     def render(
         self,
@@ -248,15 +238,22 @@ class Anthropic(BlockProvider):
         [anthropic.latest-thinking].
         """
         message = self.adapt(message, ids)
-        parts = (
-            part for part in message.parts if keep_reasoning or not isinstance(part, Reasoning)
-        )
-        blocks = [self._wire_block(part) for part in parts if self.is_sent(part)]
+        blocks = [
+            self._wire_block(part)
+            for part in message.parts
+            if not isinstance(part, Reasoning) or (keep_reasoning and self.is_sent(part))
+        ]
         while blocks and blocks[-1]["type"] in _THINKING:
             blocks.pop()
-        if message.role is Role.TOOL:
-            return "user", [self._wire_result(message, blocks)]
-        return "assistant" if message.role is Role.ASSISTANT else "user", blocks
+        if message.role is Role.ASSISTANT:
+            return "assistant", blocks
+        if message.role is not Role.TOOL:
+            return "user", blocks
+        is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+        content = blocks[0]["text"] if is_text else blocks
+        result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+        result |= {"is_error": True} if message.is_error else {}
+        return "user", [result | self.beside(message)]
 
     def _function(self, tool: ToolDefinition) -> dict[str, Any]:
         return wire_fields(tool, "input_schema", strict=tool.strict)
@@ -268,10 +265,10 @@ class Anthropic(BlockProvider):
                     return dict(part.block)
                 return {"type": "text", "text": part.text}
             case Image():
-                return {"type": "image", "source": _source(part)} | self.beside(part)
+                return {"type": "image", "source": self._source(part)} | self.beside(part)
             case File():
                 title = {"title": part.name} if part.name else {}
-                document = {"type": "document", "source": self._document_source(part)} | title
+                document = {"type": "document", "source": self._source(part)} | title
                 return document | self.beside(part)
             case ToolCall():
                 arguments = tool_calls.arguments_object(part.arguments) or {}
@@ -280,19 +277,14 @@ class Anthropic(BlockProvider):
             case Reasoning() | Opaque():
                 return dict(part.block or {})
 
-    def _document_source(self, file: File) -> dict[str, Any]:
-        if file.data is None and file.text is not None:
-            return {"type": "text", "media_type": "text/plain", "data": file.text}
-        if file.data is None and file.file_id is not None and file.format is self.name:
-            return {"type": "file", "file_id": file.file_id}
-        return _source(file)
-
-    def _wire_result(self, message: Message, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-        is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
-        content = blocks[0]["text"] if is_text else blocks
-        result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
-        result |= {"is_error": True} if message.is_error else {}
-        return result | self.beside(message)
+    def _source(self, part: Image | File) -> dict[str, Any]:
+        if part.data is not None:
+            return {"type": "base64", "media_type": part.media_type, "data": part.data}
+        if isinstance(part, File) and part.text is not None:
+            return {"type": "text", "media_type": "text/plain", "data": part.text}
+        if isinstance(part, File) and part.file_id is not None and part.format is self.name:
+            return {"type": "file", "file_id": part.file_id}
+        return {"type": "url", "url": part.url}
 
     def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
         return without(block, "type", "text", "cache_control")
@@ -304,9 +296,7 @@ class Anthropic(BlockProvider):
             return System((), joined or None, json_text.dump_payload(joined))
         texts = (*prompt.sections, *prompt.dynamic_texts)
         blocks = [{"type": "text", "text": text} for text in texts]
-        value = [
-            self.marked(block, is_marked=index in marked) for index, block in enumerate(blocks)
-        ]
+        value = [self.marked(block, is_marked=at in marked) for at, block in enumerate(blocks)]
         return System((), value or None, json_text.dump_payload(blocks))
 
     def body(self, fields: RequestFields) -> dict[str, Any]:
@@ -347,9 +337,8 @@ class Anthropic(BlockProvider):
         """
         if requested:
             return Compaction(betas=(_REQUESTED_BETA,))
-        return (
-            _edited(max(MIN_THRESHOLD, threshold)) if asks or requested is False else Compaction()
-        )
+        is_edited = asks or requested is False
+        return _edited(max(MIN_THRESHOLD, threshold)) if is_edited else Compaction()
 
     def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
         """Return a request for a summary, at a threshold behind a block that one made."""
@@ -421,11 +410,6 @@ def _blocks(holder: Fields) -> Iterator[Fields]:
     return holder.objects("content")
 
 
-def _citation(citation: Mapping[str, Any]) -> dict[str, Any]:
-    required = _TITLES.get(json_fields.text_in(citation, "type"), ())
-    return json_fields.without_nulls(citation, required)
-
-
 def _without_breakpoints(value: Any) -> Any:
     """Leave out the cache breakpoints of a block and of the blocks in it."""
     if isinstance(value, list):
@@ -437,19 +421,6 @@ def _without_breakpoints(value: Any) -> Any:
         for key, item in value.items()
         if key != "cache_control"
     }
-
-
-def _decoded(data: str) -> str:
-    try:
-        return base64.b64decode(data, validate=True).decode()
-    except ValueError:
-        return ""
-
-
-def _source(part: Image | File) -> dict[str, Any]:
-    if part.data is None:
-        return {"type": "url", "url": part.url}
-    return {"type": "base64", "media_type": part.media_type, "data": part.data}
 
 
 def _edited(threshold: int, **fields: Any) -> Compaction:

@@ -85,7 +85,7 @@ class GeminiParsing(BlockProvider):
         """Read responses, each with an id of its own (rule 3)."""
         messages: list[Message] = []
         answered: set[str] = set()
-        for message in map(self._parse_response, blocks):
+        for message in super()._parse_results(blocks):
             call_id = tool_calls.own_id(message.tool_call_id or "", answered)
             answered.add(call_id)
             messages.append(replace(message, tool_call_id=call_id))
@@ -110,16 +110,16 @@ class GeminiParsing(BlockProvider):
             call_id, name, json_fields.compact(args), block=part.json(), format=self.name
         )
 
-    def _parse_response(self, part: Fields) -> Message:
-        key = key_in(part.raw, "functionResponse")
-        answer = part.object(key)
+    def _parse_result(self, result: Fields) -> Message:
+        key = key_in(result.raw, "functionResponse")
+        answer = result.object(key)
         name = answer.filled_text("name")
         call_id = answer.optional_text("id") or name
         response: Mapping[str, Any] = {}
         if answer.get(RESULT_KEY) is not None:
             response = answer.object(RESULT_KEY).raw
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
-        block = json_fields.json_at({**part.raw, key: fields}, part.at)
+        block = json_fields.json_at({**result.raw, key: fields}, result.at)
         parts: list[Part] = [Text(response_text(response), block, self.name)]
         if answer.get("parts") is not None:
             parts += [self._parse_part(item, Role.TOOL) for item in answer.objects("parts")]
