@@ -47,17 +47,6 @@ def test_pins_survive_every_cut() -> None:
     assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
 
 
-def test_messages_kept_in_the_range_are_dropped_as_one_turn() -> None:
-    """User messages kept inside the hidden range are one turn, the oldest."""
-    kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
-    history = [*kept, entry(11, U, 10), entry(12, A, 10)]
-    assert spans_after_halving(history, Span(1, 11)) == (Span(11, ENDLESS),)
-    assert spans_after_halving([*kept, entry(11, A, 10)], Span(1, 11)) == (
-        Span(8, 9),
-        Span(11, ENDLESS),
-    )
-
-
 @given(histories())
 def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[Entry]) -> None:
     """Each cut drops something, splits no group, and keeps the newest user message and pins."""
