@@ -41,7 +41,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import CONFIGURATION
+from app.formats.openai_responses.parsing import CONFIGURATION
 from app.formats.provider_calls import waiting_calls
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from app.blobs.blobs import Blob
 from app.conversations.conversation import ConversationState
-from app.conversations.view import ENDLESS, WHOLE, Span, View, minus, overlap, spans_beside, union
-from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
+from app.conversations.view import ENDLESS, Span, View, minus, overlap, spans_beside, union
+from app.conversations.windows.active_window import ActiveWindow, Restored
 from app.snapshots.forks import (
-    BATCH_BLOBS,
     BATCH_BYTES,
     blob_batches,
     covers_only,
@@ -110,15 +109,3 @@ def test_batches_are_bounded_in_bytes(sizes: list[int]) -> None:
     assert [item for batch in found for item in batch] == blobs
     for batch in found:
         assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES
-
-
-def test_batches_are_bounded_in_number() -> None:
-    """Cost model: no statement copies too many blobs."""
-    found = list(blob_batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
-    assert [len(batch) for batch in found] == [BATCH_BLOBS, BATCH_BLOBS, 1]
-
-
-def test_a_window_of_the_whole_log_stays() -> None:
-    """A source without gaps in its window has forks without gaps. [forks.window]"""
-    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG_WINDOW
-    assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

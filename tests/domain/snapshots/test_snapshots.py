@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from app.common.errors import ValidationError
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
-from app.conversations.view import Span, count_in, spans_of
+from app.conversations.view import Span
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (
@@ -75,15 +73,6 @@ def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
     assert message_of(json.loads(json.dumps(shown))) == message
 
 
-@given(st.sets(st.integers(1, 40)))
-def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
-    """The seqs of copies become ascending spans that do not touch [snapshots.no-copy]."""
-    spans = spans_of(seqs)
-    assert count_in(spans) == len(seqs)
-    assert {seq for span in spans for seq in range(span.start, span.end)} == seqs
-    assert all(one.end < two.start for one, two in pairwise(spans))
-
-
 # --- importing -------------------------------------------------------------------------------
 
 
@@ -118,29 +107,6 @@ def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> Non
     with pytest.raises(ValidationError) as caught:
         parse_import(entries(*(made[kind] for kind in kinds)))
     assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
-
-
-def test_results_of_an_import_have_no_output_ref() -> None:
-    """The id of a blob is valid in its conversation only; the content is kept."""
-    block = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": "whole",
-        "output_ref": {"id": "blob_1"},
-    }
-    messages = [
-        {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
-        },
-        {"role": "user", "content": [block]},
-    ]
-    _, found = parse_import(entries(*messages, format="anthropic"))
-    assert source_of(found.body).message["content"][0] == {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": "whole",
-    }
 
 
 # --- copies ----------------------------------------------------------------------------------
@@ -219,19 +185,6 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
         assert batch_shape(drafts, NO_CALLS) is not None
 
 
-def test_ids_of_copies_follow_from_source_and_target() -> None:
-    """Equal copies have equal ids, and different copies different ones."""
-    source = SourceMessage("conversation", "m1", CHAT, {"role": "user", "content": "x"})
-    ids = {
-        copy_id("target", source),
-        copy_id("target", source),
-        copy_id("other", source),
-        copy_id("target", replace(source, id="m2")),
-        copy_id("target", replace(source, conversation_id="another")),
-    }
-    assert len(ids) == 4
-
-
 def test_a_copied_item_of_the_model_stays_separate() -> None:
     """A copied Responses item is not joined with its neighbours [snapshots.restore-elsewhere]."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
@@ -240,17 +193,6 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
     assert copy["restored_from"]["timestamp"] == "2026-01-01"
     (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
     assert parsed == PROVIDERS[RESPONSES].parse(item, "")[0]
-
-
-def test_a_result_identified_by_id_keeps_its_call() -> None:
-    """A local shell output may have its call id in `id`, which the copy replaces."""
-    item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
-    copy = copy_of(
-        SourceMessage("c", "m", RESPONSES, item), "copy", SESSION_ID, {"call_7": "call_8"}
-    )
-    (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
-    assert parsed.tool_call_id == "call_8"
-    assert copy["id"] == "copy"
 
 
 def test_gemini_calls_without_ids_stay_without() -> None:
