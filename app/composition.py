@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -17,22 +17,40 @@ from uuid_utils import uuid7
 from app.blobs.chunks import RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
+from app.common.limiter import Slots
+from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
-from app.context.models.service import RegistryService
+from app.context.model_registry import RegistryService
+from app.context.payload_cache import PayloadCache
+from app.context.state import BuildDependencies
+from app.context.stateless_service import StatelessService
+from app.context.steps import StepService
+from app.context.tool_calls import ToolCallService
+from app.context.usage.service import UsageService
+from app.conversations.agents.service import AgentService
+from app.conversations.events.service import EventService
+from app.conversations.keys import ConversationKeys
+from app.conversations.messages.pins import PinService
+from app.conversations.messages.redactions import RedactionService
+from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
+from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.statuses import Statuses
 from app.conversations.windows.rolling_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
+from app.database.readiness import Readiness
 from app.models.circuit_breaker import CircuitBreaker
 from app.models.litellm_gateway import LiteLLMGateway
 from app.models.registry import ModelRegistry
@@ -40,15 +58,20 @@ from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.imports_service import StaleImports
-from app.tenancy.api_keys_service import KeyService
-from app.tenancy.limits_service import LimitService
-from app.tenancy.retention_periods import Retention
-from app.tenancy.retention_service import RetentionService
-from app.tenancy.summariser_quota import SummariserQuota
-from app.tenancy.tenant_limits import TenantLimits
+from app.snapshots.exports_service import ExportService
+from app.snapshots.forks_service import ForkService
+from app.snapshots.imports_service import ImportService, StaleImports
+from app.snapshots.restores import RestoreService
+from app.snapshots.service import SnapshotService
+from app.snapshots.snapshot_summaries import SnapshotSummaries
+from app.tenancy.limits import LimitService, SummariserQuota
+from app.tenancy.repository import TenantLimits
+from app.tenancy.retention import Retention, RetentionService
+from app.tenancy.service import KeyService
 from app.tool_output.collection import BlobCollector
+from app.tool_output.ranking.bm25 import Bm25Ranking
 from app.tool_output.reading import BlobReader
+from app.tool_output.tool_search import ToolSearchService
 from app.tool_output.uploads import BlobUploads
 from app.work.backlog import Backlog
 from app.work.leases import Leases
@@ -56,6 +79,10 @@ from app.work.leases import Leases
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
     from app.operation.tracing import Tracing
 
+EVENT_POLL_SECONDS = 0.5
+"""The interval at which event streams look for new events."""
+MAX_BATCH = 1000
+"""The messages of one append, at most."""
 BLOB_STORE_SECONDS = 10.0
 """The timeout of a request to an object store, and so of an append that waits for one."""
 
@@ -67,7 +94,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Parts:
+class Services:
     """The services and adapters of one process; nothing is connected before `opened`."""
 
     def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
@@ -82,7 +109,7 @@ class Parts:
         )
         self.keys = keys_of(settings, database, refused=telemetry.key_refused)
         self.limits = limits_of(settings, database)
-        self.tokenizer, self.registry = TiktokenTokenizer(), ModelRegistry()
+        self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
         self.missing_keys = {
             model: variable
@@ -91,17 +118,17 @@ class Parts:
         }
         """The summarizers without a key, and the variables that it is missing in."""
         self.resolver = resolver = SettingsResolver(
-            self.registry, self.tokenizer, settings.policy, settings.default_model
+            self.models, self.tokenizer, settings.policy, settings.default_model
         )
-        self.models = RegistryService(database, self.registry)
+        self.registry = RegistryService(database, self.models)
         measured = MeasuredGateway(self.gateway, telemetry)
         quota = SummariserQuota(measured, database, self.limits.of, utc_now)
         access = ModelAccess(
             CircuitBreaker(quota),  # a call that it stops is not counted
-            self.registry,
+            self.models,
             self.tokenizer,
             _summariser_settings(settings),
-            find_entry=self.models.find_entry,
+            find_entry=self.registry.find_entry,
             takes_payload=self.gateway.takes_payload,
         )
         self.summariser = Summariser(access)
@@ -126,7 +153,7 @@ class Parts:
             upload_ttl_seconds=settings.blob_upload_ttl_seconds,
         )
         self.search = SearchService(database, resolver)
-        self.conversations = ConversationService(
+        self.conversations: ConversationService = ConversationService(
             database,
             resolver,
             settings.policy,
@@ -159,6 +186,73 @@ class Parts:
             telemetry,
         )
         self.compaction = CompactionService(runner, self.leases)
+        self._add_features(settings)
+
+    def _add_features(self, settings: Settings) -> None:
+        """Make the services that routes alone use."""
+        database, resolver, active = self.database, self.resolver, self.active
+        outputs, search = self.outputs, self.search
+        self.tools = ToolSearchService(database, resolver, Bm25Ranking())
+        self.log = log = LogService(
+            database, resolver, outputs, active, new_id, MAX_BATCH, self.telemetry
+        )
+        cache = PayloadCache(settings.window_cache_bytes)
+        self.usage = UsageService(database, resolver, active, new_id, cache, utc_now)
+        self.context = ContextService(
+            BuildDependencies(
+                database,
+                resolver,
+                self.summariser,
+                cache,
+                active,
+                self.compaction,
+                Statuses(database, active.now),
+                new_id,
+                self.telemetry,
+            )
+        )
+        self.steps = StepService(log, self.usage, self.context)
+        self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
+        self.agents = AgentService(
+            database,
+            resolver,
+            settings.policy,
+            new_id,
+            active.now,
+            outputs.delete_conversation_objects,
+            self.summariser.check_model,
+        )
+        self.conversation_keys = ConversationKeys(database)
+        self.receipts = ReceiptService(database, resolver, active)
+        self.pins = PinService(database, resolver, active)
+        self.redactions = RedactionService(database, resolver, outputs)
+        self.transcripts = TranscriptService(database, resolver, active, outputs)
+        most = settings.events_max_streams
+        slots = Slots("streams", "event streams", most, max(1, most // 4))
+        self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
+        self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
+        self.exports = ExportService(database, outputs, utc_now)
+        self.imports = ImportService(
+            database,
+            resolver,
+            self.blob_store,
+            new_id,
+            utc_now,
+            _check_settings,
+            settings.max_body_bytes,
+            settings.max_blob_bytes,
+        )
+        self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
+        restores = RestoreService(
+            database, outputs, active, log, self.conversations, resolver.default_model, MAX_BATCH
+        )
+        summaries = SnapshotSummaries(database, self.summariser)
+        self.snapshots = SnapshotService(
+            database, resolver, summaries, restores, outputs, active, new_id
+        )
+        self.is_ready = Readiness(self.store).is_ready
+        self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
+        self.still_admits = self.keys.still_admits
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -187,7 +281,7 @@ class Parts:
     def _load(self) -> None:
         """Load what the first request would wait for."""
         preload_fast()
-        self.registry.find("")
+        self.models.find("")
 
 
 def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:
@@ -228,6 +322,12 @@ def limits_of(settings: Settings, database: Database) -> LimitService:
     """Return the service of limits; the settings have those of tenants without their own."""
     defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
     return LimitService(database, defaults, time.time)
+
+
+def _check_settings(settings: Mapping[str, object]) -> None:
+    from app.snapshots.exports_routes import check_settings  # with FastAPI, which a worker lacks
+
+    check_settings(settings)
 
 
 def new_id() -> str:

@@ -16,44 +16,20 @@ from app.common.limiter import Slots
 from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
 from app.compaction import strategies_routes as strategies
-from app.compaction.receipts import ReceiptService
-from app.composition import Parts, app_version, new_id, utc_now
+from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
-from app.context.build import ContextService
-from app.context.call_history import routes as call_history
-from app.context.call_history.service import CallHistoryService
-from app.context.models import routes as models
-from app.context.payload_cache import PayloadCache
-from app.context.state import BuildDependencies
-from app.context.stateless_service import StatelessService
-from app.context.steps import StepService
-from app.context.tool_calls import ToolCallService
-from app.context.usage import routes as reported_usage
-from app.context.usage import totals_routes as usage_totals
-from app.context.usage.service import UsageService
-from app.context.usage.totals_service import UsageTotalService
+from app.context.usage import routes as usage
 from app.conversations import routes as conversations
 from app.conversations.agents import routes as agents
-from app.conversations.agents.service import AgentService
 from app.conversations.events import routes as events
-from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
 from app.conversations.messages import routes as messages
-from app.conversations.messages.pins import PinService
-from app.conversations.messages.redactions import RedactionService
-from app.conversations.messages.service import LogService
-from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search import routes as message_search
-from app.conversations.search.tenant_service import TenantSearchService
-from app.conversations.statuses import Statuses
-from app.database.readiness import Readiness
 from app.environment import SettingsError
 from app.heap import return_freed_memory
 from app.http import errors
 from app.http.application import Application
 from app.http.authentication import AuthenticationMiddleware
-from app.http.dependencies import Services
 from app.http.heavy_requests import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
 from app.mcp_server.endpoint import McpEndpoint
@@ -63,17 +39,9 @@ from app.settings import Settings, read_settings
 from app.snapshots import exports_routes as exports
 from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService
-from app.snapshots.restores import RestoreService
-from app.snapshots.service import SnapshotService
-from app.snapshots.snapshot_summaries import SnapshotSummaries
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
 from app.tool_output import tools_routes as tools
-from app.tool_output.ranking.bm25 import Bm25Ranking
-from app.tool_output.tool_search import ToolSearchService
 from app.worker import worker_of
 
 # Routes are matched in this order.
@@ -84,7 +52,7 @@ ROUTERS = (
     blobs.router,
     blob_reading.router,
     tools.router,
-    reported_usage.router,
+    usage.router,
     compactions.router,
     conversations.router,
     exports.router,
@@ -94,9 +62,6 @@ ROUTERS = (
     agents.router,
     snapshots.router,
     stateless.router,
-    models.router,
-    call_history.router,
-    usage_totals.router,
     strategies.router,
     caller.router,
     health.router,
@@ -105,10 +70,6 @@ ROUTERS = (
 
 KEEP_ALIVE_SECONDS = 15.0
 """The interval of comments on an event stream without events."""
-EVENT_POLL_SECONDS = 0.5
-"""The interval at which event streams look for new events."""
-MAX_BATCH = 1000
-"""The messages of one append, at most."""
 HEAVY_WAIT_SECONDS = 10.0
 """How long a heavy request waits for a slot, so that short bursts are not refused."""
 MCP_MARGIN_SECONDS = 30.0
@@ -139,8 +100,8 @@ def create_app(
 
     `with_worker` also runs background jobs in this process. `now` is the clock of active windows.
     """
-    parts = Parts(settings, now)
-    worker = worker_of(settings, parts) if with_worker else None
+    services = Services(settings, now)
+    worker = worker_of(settings, services) if with_worker else None
 
     mcp = McpEndpoint(
         app_version(),
@@ -150,7 +111,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with parts.opened(), worker.running() if worker else nullcontext(), mcp.running():
+        async with services.opened(), worker.running() if worker else nullcontext(), mcp.running():
             yield
 
     app = Application(
@@ -172,16 +133,17 @@ def create_app(
     app.add_outer_middleware(
         partial(
             AuthenticationMiddleware,
-            keys=parts.keys,
-            limits=parts.limits,
+            keys=services.keys,
+            limits=services.limits,
             allowed_hosts=settings.allowed_hosts,
         )
     )
+    telemetry = services.telemetry
     app.add_outer_middleware(
-        partial(RequestLoggingMiddleware, requests=parts.telemetry, access_log=settings.access_log)
+        partial(RequestLoggingMiddleware, requests=telemetry, access_log=settings.access_log)
     )
-    if parts.telemetry.middleware is not None:
-        app.add_outer_middleware(parts.telemetry.middleware)
+    if telemetry.middleware is not None:
+        app.add_outer_middleware(telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.page_bytes = settings.page_bytes
@@ -195,120 +157,6 @@ def create_app(
     )
     app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
     app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
-    app.state.metrics = parts.telemetry
-    app.state.services = _services(settings, parts)
+    app.state.metrics = services.telemetry
+    app.state.services = services
     return app
-
-
-def _services(settings: Settings, parts: Parts) -> Services:
-    database, resolver, compaction = parts.database, parts.resolver, parts.compaction
-    policy = settings.policy
-    search = ToolSearchService(database, resolver, Bm25Ranking())
-    log = LogService(
-        database,
-        resolver,
-        parts.outputs,
-        parts.active,
-        new_id,
-        MAX_BATCH,
-        parts.telemetry,
-    )
-    cache = PayloadCache(settings.window_cache_bytes)
-    usage = UsageService(database, resolver, parts.active, new_id, cache)
-    context = ContextService(
-        BuildDependencies(
-            database,
-            resolver,
-            parts.summariser,
-            cache,
-            parts.active,
-            compaction,
-            Statuses(database, parts.active.now),
-            new_id,
-            parts.telemetry,
-        )
-    )
-    return Services(
-        agents=AgentService(
-            database,
-            resolver,
-            policy,
-            new_id,
-            parts.active.now,
-            parts.outputs.delete_conversation_objects,
-            parts.summariser.check_model,
-        ),
-        conversations=parts.conversations,
-        conversation_keys=ConversationKeys(database),
-        log=log,
-        blobs=parts.blobs,
-        uploads=parts.uploads,
-        blob_collector=parts.blob_collector,
-        tools=search,
-        tool_calls=ToolCallService(parts.blobs, search, compaction, parts.search),
-        usage=usage,
-        usage_totals=UsageTotalService(database, utc_now),
-        context=context,
-        steps=StepService(log, usage, context),
-        build_replay=parts.build_replay,
-        call_history=CallHistoryService(database),
-        compaction=compaction,
-        receipts=ReceiptService(database, resolver, parts.active),
-        pins=PinService(database, resolver, parts.active),
-        redactions=RedactionService(database, resolver, parts.outputs),
-        events=EventService(
-            database,
-            utc_now,
-            EVENT_POLL_SECONDS,
-            Slots(
-                "streams",
-                "event streams",
-                settings.events_max_streams,
-                max(1, settings.events_max_streams // 4),
-            ),
-        ),
-        exports=ExportService(database, parts.outputs, utc_now),
-        imports=ImportService(
-            database,
-            resolver,
-            parts.blob_store,
-            new_id,
-            utc_now,
-            exports.check_settings,
-            settings.max_body_bytes,
-            settings.max_blob_bytes,
-        ),
-        forks=ForkService(database, resolver, parts.active, parts.blob_store, new_id),
-        registry=parts.models,
-        search=parts.search,
-        tenant_search=TenantSearchService(database, parts.search),
-        snapshots=_snapshots(settings, parts, log),
-        stateless=StatelessService(parts.summariser, resolver, parts.registry, database, utc_now),
-        transcripts=TranscriptService(database, resolver, parts.active, parts.outputs),
-        is_ready=Readiness(parts.store).is_ready,
-        degraded=("summarizer_without_key",) if parts.missing_keys else (),
-        still_admits=parts.keys.still_admits,
-    )
-
-
-def _snapshots(settings: Settings, parts: Parts, log: LogService) -> SnapshotService:
-    database, resolver = parts.database, parts.resolver
-    restores = RestoreService(
-        database,
-        parts.outputs,
-        parts.active,
-        log,
-        parts.conversations,
-        resolver.default_model,
-        MAX_BATCH,
-    )
-    summaries = SnapshotSummaries(database, parts.summariser)
-    return SnapshotService(
-        database,
-        resolver,
-        summaries,
-        restores,
-        parts.outputs,
-        parts.active,
-        new_id,
-    )

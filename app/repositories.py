@@ -10,17 +10,13 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
-from app.context.usage.totals_repository import UsageTotalRepository
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
-from app.conversations.messages.redactions_repository import RedactionRepository
 from app.conversations.messages.repository import APPEND, LogRepository
-from app.conversations.messages.transcripts_repository import TranscriptRepository
 from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
-from app.conversations.search.tenant_repository import TenantSearchRepository
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 from app.database.connections import Session, Store
@@ -28,21 +24,10 @@ from app.database.repository import Repository
 from app.snapshots.exports_repository import ExportRepository
 from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
-from app.tenancy import api_keys_repository as api_keys
-from app.tenancy import repository as tenants_repository
-from app.tenancy.api_keys_repository import ApiKeyRepository
-from app.tenancy.repository import TenantRepository
-from app.tenancy.retention_repository import RetentionRepository
+from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
 
-FREQUENT = (
-    READ,
-    ADD_EPOCH,
-    APPEND,
-    api_keys.FIND,
-    api_keys.EXISTS,
-    tenants_repository.FIND_LIMITS,
-)
+FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
@@ -75,17 +60,11 @@ class Repositories:
     events = _Of(EventRepository)
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
-    usage_totals = _Of(UsageTotalRepository)
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
-    tenant_search = _Of(TenantSearchRepository)
-    transcripts = _Of(TranscriptRepository)
-    redactions = _Of(RedactionRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
-    retention = _Of(RetentionRepository)
-    keys = _Of(ApiKeyRepository)
     tenants = _Of(TenantRepository)
 
 

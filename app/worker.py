@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
-from app.composition import Parts
+from app.composition import Services
 from app.repositories import Database
 from app.settings import Settings
 from app.work.job import Claim
@@ -280,21 +280,21 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-def worker_of(settings: Settings, parts: Parts) -> Worker:
-    """Return the worker for these settings, over the parts of its process."""
+def worker_of(settings: Settings, services: Services) -> Worker:
+    """Return the worker for these settings, over the services of its process."""
     return Worker(
-        parts.database,
-        parts.leases,
+        services.database,
+        services.leases,
         settings.direct_database_url or settings.database_url or "",
-        parts.compaction.work,
+        services.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        index_hidden=parts.search.index_hidden,
-        collect_blobs=parts.blob_collector.collect_all,
+        index_hidden=services.search.index_hidden,
+        collect_blobs=services.blob_collector.collect_all,
         collect_blobs_seconds=BLOB_GC_SECONDS,
-        delete_expired=parts.retention.delete_expired,
-        delete_expired_conversations=parts.retention.delete_expired_conversations,
-        measure=parts.telemetry.working,
+        delete_expired=services.retention.delete_expired,
+        delete_expired_conversations=services.retention.delete_expired_conversations,
+        measure=services.telemetry.working,
     )
 
 
@@ -305,16 +305,16 @@ async def work(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    parts = Parts(settings)
-    async with parts.opened(), worker_of(settings, parts).running(GRACE_SECONDS):
-        with _metrics_of(settings, parts):
+    services = Services(settings)
+    async with services.opened(), worker_of(settings, services).running(GRACE_SECONDS):
+        with _metrics_of(settings, services):
             await stopped.wait()
 
 
-def _metrics_of(settings: Settings, parts: Parts) -> AbstractContextManager[object]:
+def _metrics_of(settings: Settings, services: Services) -> AbstractContextManager[object]:
     """Serve `/metrics` if the settings have a port for it."""
     if settings.metrics_port is None:
         return nullcontext()
     from app.operation.metrics_server import serving_metrics
 
-    return serving_metrics(parts.telemetry, settings.host, settings.metrics_port)
+    return serving_metrics(services.telemetry, settings.host, settings.metrics_port)

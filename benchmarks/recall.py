@@ -20,7 +20,7 @@ from time import perf_counter
 
 import uvloop
 
-from app.composition import Parts, new_id
+from app.composition import Services, new_id
 from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.settings import StoredSettings
@@ -55,7 +55,7 @@ async def _measure(url: str, quick: bool) -> Section:
     known = recorded()
     made_ones = [made(seed) for seed in (QUICK_SEEDS if quick else SEEDS)]
     section = Section("recall", "natural questions over long dialogues of two people")
-    parts = Parts(Settings(database_url=url))
+    parts = Services(Settings(database_url=url))
     async with parts.opened():
         rows, reported = [], [0.0]
         for named in (True, False):
@@ -90,7 +90,7 @@ async def _measure(url: str, quick: bool) -> Section:
 
 
 async def _by_ranking(
-    parts: Parts, dialogues: Sequence[Dialogue], named: bool
+    parts: Services, dialogues: Sequence[Dialogue], named: bool
 ) -> dict[str, dict[str, _Results]]:
     """Return the results of each ranking, by the name of a dialogue."""
     recalled = {each.name: await _asked(parts, each, named) for each in dialogues}
@@ -100,7 +100,7 @@ async def _by_ranking(
     return {"recall": recalled, "BM25": alone, "BM25 with neighbours": beside}
 
 
-async def _asked(parts: Parts, dialogue: Dialogue, named: bool) -> _Results:
+async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
     """Return what `recall` finds for each question of a dialogue."""
     report(f"recall: {dialogue.name}")
     messages = dialogue.sent(named=named)
@@ -112,7 +112,7 @@ async def _asked(parts: Parts, dialogue: Dialogue, named: bool) -> _Results:
     return results
 
 
-async def _appended(parts: Parts, messages: Sequence[dict[str, object]]) -> str:
+async def _appended(parts: Services, messages: Sequence[dict[str, object]]) -> str:
     made_id = new_id()
     async with parts.database.transaction() as session:
         await session.conversations.add(
@@ -171,7 +171,7 @@ def _row(name: str, ranking: str, results: _Results) -> list[str]:
     return [name, ranking, f"{len(results):,}", *(f"{share:.3f}" for share in _shares(results))]
 
 
-async def _timed(parts: Parts, size: int) -> list[str]:
+async def _timed(parts: Services, size: int) -> list[str]:
     """Ask questions in a log of this many messages, all kinds of words among them."""
     report(f"recall: {size:,} messages")
     dialogues = (made(seed) for seed in count(1_000))

@@ -15,7 +15,7 @@ from app.cli import tenant_deletion
 from app.common.errors import Conflict, NotFound
 from app.main import create_app
 from app.settings import Settings
-from app.tenancy.tenant_limits import TenantLimits
+from app.tenancy.repository import TenantLimits
 from tests.api.talk import append, new_conversation, user
 from tests.conftest import started
 

@@ -12,21 +12,14 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
 
 from app.demo import Trace
-from app.models.registry import ModelRegistry
 from app.models.usage_objects import TokenUsage
 from benchmarks.log_copies import copy_conversations, copying, extend
 from benchmarks.loop_stalls import loop_stalls
 from benchmarks.provider_cache import (
-    ImplicitCache,
     MarkedCache,
     Piece,
-    anthropic_pieces,
-    chat_pieces,
-    input_cost,
-    shared_prefix,
 )
 from benchmarks.recorded import without_end
 from benchmarks.workload import plain_message
@@ -56,40 +49,12 @@ def test_a_conversation_goes_on_from_its_start_with_new_call_ids() -> None:
     assert len(set(ids)) == len(ids) == 6
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "shared"),
-    [
-        ([], [b"a"], 0),
-        ([b"a", b"b"], [b"a", b"b", b"c"], 2),
-        ([b"a", b"b", b"c"], [b"a", b"x", b"c"], 1),
-        ([b"a", b"b"], [b"a"], 1),
-        ([b"a"], [b"b"], 0),
-    ],
-)
-def test_the_shared_prefix_ends_at_the_first_difference(
-    before: list[bytes], after: list[bytes], shared: int
-) -> None:
-    """What a prefix cache could serve ends at the first item that differs."""
-    assert shared_prefix(before, after) == shared
-
-
 def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Piece]:
     """Return pieces of so many tokens, named by their places from `start` on."""
     return [
         Piece(b"%d" % (start + place), size, start + place in marks)
         for place, size in enumerate(sizes)
     ]
-
-
-def test_an_implicit_cache_serves_what_is_in_common_in_whole_steps() -> None:
-    """OpenAI reads the longest common prefix, from 1 024 tokens in steps of 128."""
-    cache = ImplicitCache()
-    first = pieces(600, 500, 100)
-    assert cache.take(first) == TokenUsage(input_tokens=1_200)
-    other = [*first[:2], Piece(b"other", 1_000)]
-    assert cache.take(other) == TokenUsage(input_tokens=2_100 - 1_024, cache_read_tokens=1_024)
-    again = [*first, Piece(b"more", 300)]  # the payload before the last one is found as well
-    assert cache.take(again) == TokenUsage(input_tokens=1_500 - 1_152, cache_read_tokens=1_152)
 
 
 def test_a_marked_cache_is_written_at_marks_alone() -> None:
@@ -107,41 +72,6 @@ def test_a_marked_cache_is_written_at_marks_alone() -> None:
     assert cache.take(pieces(800, 700, 60, 40)) == TokenUsage(input_tokens=1_600)
     short = pieces(800, 9, marks=(0,))  # shorter than the minimum, so never written
     assert cache.take(short) == cache.take(short) == TokenUsage(input_tokens=809)
-
-
-def test_marks_are_no_part_of_what_is_cached() -> None:
-    """Of an Anthropic payload blocks are read in the provider's order, without marks."""
-    mark = {"cache_control": {"type": "ephemeral"}}
-    text = {"type": "text", "text": "Hello"}
-    payload = {
-        "tools": [{"name": "look", "input_schema": {}}],
-        "system": [{"type": "text", "text": "Be brief.", **mark}],
-        "messages": [{"role": "user", "content": [text, {**text, **mark}]}],
-    }
-    found = anthropic_pieces(payload, len)
-    assert [piece.is_marked for piece in found] == [False, True, False, True]
-    assert [piece.tokens for piece in found] == [len(piece.body) for piece in found]
-    assert not any(b"cache_control" in piece.body for piece in found)
-    assert b"look" in found[0].body and b"user" in found[2].body
-    unmarked = {**payload, "messages": [{"role": "user", "content": [text, text]}]}
-    assert [piece.body for piece in anthropic_pieces(unmarked, len)] == [
-        piece.body for piece in found
-    ]
-    chat = {"tools": [{"a": 1}], "messages": [{"role": "user", "content": "Hello"}]}
-    assert [piece.body[:4] for piece in chat_pieces(chat, len)] == [b'{"a"', b'{"ro']
-
-
-def test_cached_tokens_have_prices_of_their_own() -> None:
-    """What was sent costs the registry's prices by what the cache did with it. [models.registry]"""
-    claude, gpt = (ModelRegistry().find(model) for model in ("claude-sonnet-4-5", "gpt-4.1"))
-    assert claude is not None and gpt is not None
-    usage = TokenUsage(
-        input_tokens=1_000_000, cache_creation_tokens=1_000_000, cache_read_tokens=1_000_000
-    )
-    prices = (claude.input_price, claude.cache_write_price, claude.cache_read_price)
-    assert input_cost(usage, claude) == pytest.approx(1e6 * sum(price or 0 for price in prices))
-    gpt_prices = (gpt.input_price, gpt.input_price, gpt.cache_read_price)  # it has none for writes
-    assert input_cost(usage, gpt) == pytest.approx(1e6 * sum(price or 0 for price in gpt_prices))
 
 
 def test_the_stall_of_a_served_loop_is_measured_inside_it() -> None:

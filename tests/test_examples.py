@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import httpx2
 import openai
 import pydantic_ai
 import pytest
@@ -584,90 +583,6 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
     assert_logged(process, 1)
 
 
-async def test_what_is_popped_leaves_the_session_but_not_the_log(
-    launch: Launch, provider: Readers
-) -> None:
-    """A session goes on in a fork, with what is left of a call group; so does the next one."""
-    process = launch(AgentsSdk)
-    session, call = process.session, ["function_call", "function_call_output"]
-    await session.add_items([{"role": "user", "content": "Forget this."}])
-    await session.clear_session()
-    await process.say(asked(0), "request-0")
-    whole = session.conversation_id
-    session = process.session_of("")
-    said = await session.pop_item()
-    assert "In log 0" in json.dumps(said)
-    result = await session.pop_item()
-    assert result is not None
-    assert result["type"] == "function_call_output"
-    await process.session_of("").add_items([result])
-    session = process.session_of("")
-    assert await shown_by(session) == ["user", *["reasoning", *call] * 2]
-    popped = [await session.pop_item() for _ in range(6)]
-    assert [item and item.get("type") for item in popped] == [*reversed(call)] * 2 + [None] * 2
-    assert popped[4] == {"role": "user", "content": asked(0)}
-    assert await process.session_of("").get_items() == []
-    log = ask(process, f"/conversations/{whole}/messages")["data"]
-    assert [message["role"] for message in log] == [
-        "user",
-        "user",
-        *["assistant", "tool"] * 2,
-        "assistant",
-    ]
-
-
-class Streaming(httpx2.AsyncHTTPTransport):
-    """What makes a provider's answers streams of one event."""
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it on."""
-        answer = await super().handle_async_request(request)
-        await answer.aread()
-        if answer.is_error:
-            return answer
-        event = {"type": "response.completed", "sequence_number": 0, "response": answer.json()}
-        headers = {"Content-Type": "text/event-stream"}
-        return httpx2.Response(200, headers=headers, content=f"data: {json.dumps(event)}\n\n")
-
-
-async def test_a_streamed_run_is_built_as_well(launch: Launch, provider: Readers) -> None:
-    """Before a streamed call everything is in the log; "too long" is survived there too.
-
-    [compaction.overflow-errors]
-    """
-    process = launch(AgentsSdk)
-    await process.openai.close()
-    process.openai = openai.AsyncOpenAI(
-        base_url=provider.api_base,
-        api_key="test",
-        max_retries=0,
-        http_client=httpx2.AsyncClient(transport=Streaming()),
-    )
-    provider.overflow_at = 4
-    for turn in range(2):
-        agent, config = await process.agent(), RunConfig(tracing_disabled=True)
-        run = Runner.run_streamed(agent, asked(turn), session=process.session, run_config=config)
-        async for _ in run.stream_events():
-            pass
-        assert run.final_output == f"In log {turn} is needle-{turn}."
-    assert provider.refused == []
-    assert provider.overflows == 1
-    assert_logged(process, 2)
-    assert_built(process, provider.requests, process.told.builds)
-    assert len(process.told.reports) == 6
-
-
-async def test_a_checkpoint_holds_one_turn(launch: Launch, provider: Readers) -> None:
-    """Whatever the log has, the state of the graph has the newest turn only."""
-    process = launch(LangChain)
-    for turn in range(3):
-        await process.say(asked(turn), f"request-{turn}")
-        messages = (await process.agent.aget_state(process.thread)).values["messages"]
-        kinds = [message.type for message in messages]
-        assert kinds == ["human", "ai", "tool", "ai", "tool", "ai"]
-    assert_logged(process, 3)
-
-
 async def test_reasoning_and_images_come_back_unchanged(launch: Launch, provider: Readers) -> None:
     """What pydantic-ai says in parts of its own is the provider's again in a payload."""
     process = launch(PydanticAi)
@@ -753,21 +668,6 @@ class Busy:
         return httpx.Response(422, headers=headers, json=PROBLEM)
 
 
-@pytest.mark.parametrize("module", [openai_agents_session, pydantic_ai_history])
-async def test_a_client_asks_again_what_may_be_asked_again(module: Any) -> None:
-    """A lost answer and a 503 are asked for again with one key, a refusal has its code."""
-    busy = Busy()
-    async with module.ContextClient(transport=httpx.MockTransport(busy)) as client:
-        with pytest.raises(module.ContextServiceError, match="alone is too large") as refused:
-            await client.ask("POST", "/conversations/c/messages", {}, key="key-1")
-        assert refused.value.code == "CONTEXT_OVERFLOW"
-        assert busy.keys == ["key-1"] * 4
-        busy.keys.clear()
-        with pytest.raises(httpx.ReadError):
-            await client.ask("POST", "/conversations/c/overflow")
-        assert busy.keys == [None]
-
-
 async def test_a_middleware_asks_again_what_may_be_asked_again(
     launch: Launch, provider: Readers
 ) -> None:
@@ -789,12 +689,3 @@ async def test_a_middleware_asks_again_what_may_be_asked_again(
         await asyncio.to_thread(process.agent.invoke, message, process.thread)
     assert len(sync.keys) == len(busy.keys) == 4
     assert provider.requests == []
-
-
-@pytest.mark.parametrize("module", [openai_agents_session, pydantic_ai_history])
-async def test_the_api_key_goes_along(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an argument, or else `CONTEXT_API_KEY`."""
-    monkeypatch.setenv("CONTEXT_API_KEY", "ctx_1_b")
-    async with module.ContextClient() as client, module.ContextClient(api_key="ctx_1_a") as other:
-        assert client.headers["Authorization"] == "Bearer ctx_1_b"
-        assert other.headers["Authorization"] == "Bearer ctx_1_a"

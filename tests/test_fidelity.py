@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -11,14 +10,9 @@ import pytest
 
 from benchmarks.fidelity import judge
 from benchmarks.fidelity.planted.generated import Session, generated
-from benchmarks.fidelity.planted.recorded import planted
 from benchmarks.fidelity.planted.report_wording import WORDING as REPORT
-from benchmarks.fidelity.planted.todos import TOOLS, calls_for, open_todos
 from benchmarks.fidelity.planted.tune_wording import WORDING as TUNE
 from benchmarks.fidelity.planted.wording import Kind, Plant
-from benchmarks.fidelity.scripted_model import FAITHFUL, ScriptedModel
-from tests.fake_llm import unpaired
-from tests.recorded import COMMITTED, named_traces
 
 SETS = {"tune": TUNE, "report": REPORT}
 PORT = Plant(
@@ -58,23 +52,6 @@ def test_a_whole_conversation_keeps_everything_and_nothing_else_does(name: str) 
         assert judge.survives(plant, text), plant
         assert not judge.survives(plant, "")
         assert judge.stale_values(plant, text, written) == []
-
-
-@pytest.mark.parametrize("name", ["tune-7", "report-7"])
-def test_what_the_faithful_model_writes_keeps_everything(name: str) -> None:
-    """A summary with each newest statement word for word is full marks: nothing lost or stale."""
-    model = ScriptedModel([session(name)], count=len)
-    prompt = "\n".join(chain.from_iterable(map(judge.content_texts, messages_of(name))))
-    asked = {"model": FAITHFUL, "messages": [{"role": "user", "content": prompt}]}
-    answer = model.answer({**asked, "max_tokens": 50_000})["choices"][0]["message"]["content"]
-    summary = answer.removeprefix("<summary>").removesuffix("</summary>")
-    flat = judge.flat(summary)
-    for plant in session(name).plants:
-        assert judge.survives(plant, flat), plant
-        assert judge.stale_values(plant, flat, summary) == []
-    said, _ = judge.prose_and_code(messages_of(name))
-    listed = judge.lines_under(summary, "decision")
-    assert listed and not [item for item in listed if judge.is_cut(item, said)]
 
 
 @pytest.mark.parametrize(
@@ -132,33 +109,3 @@ def test_a_cut_item_is_part_of_a_sentence(item: str, cut: bool) -> None:
     said = f"{said}\nThe second line stands alone"
     message = {"role": "assistant", "content": f"{said}\n```py\nif decided: return tabs\n```"}
     assert judge.is_cut(item, *judge.prose_and_code([message])) is cut
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_the_open_items_are_read_back_from_the_calls_of_each_tool(tool: str) -> None:
-    """Whatever calls keep a list, the items that are not completed are its open ones."""
-    first = [("Draft", "in_progress"), ("Review", "pending")]
-    then = [("Draft", "completed"), ("Review", "in_progress"), ("Publish", "pending")]
-    messages: list[dict[str, Any]] = []
-    for before, now in (([], first), (first, then)):
-        for name, given, result in calls_for(tool, before, now):
-            call_id = str(len(messages))
-            function = {"name": name, "arguments": json.dumps(given)}
-            messages.append(called(call_id, function))
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
-    assert open_todos(messages) == ["Review", "Publish"]
-
-
-def test_a_recorded_conversation_keeps_its_messages_around_what_is_planted() -> None:
-    """Its calls stay with their results, each round adds some, and all statements are in it."""
-    [trace] = named_traces(COMMITTED / "coding-agent.json")
-    found = planted(TUNE, trace)
-    messages = list(chain.from_iterable(found.rounds))
-    assert unpaired(messages) is None and all(found.rounds)
-    results = [raw for raw in messages if raw["role"] == "tool"]
-    added = [raw for raw in results if raw not in trace.messages]
-    assert [raw["tool_call_id"] for raw in added] == ["call_planted_todos"]
-    assert len(results) > len(trace.messages) / 2
-    text = judge.payload_text({"messages": messages})
-    assert all(judge.survives(plant, text) for plant in found.plants)
-    assert judge.found_in([*found.todos, found.first_request], text) == len(found.todos) + 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,20 +51,6 @@ def test_cores_disk_and_cost_of_round_numbers() -> None:
     assert found.disk_usd == pytest.approx(2 * 2000 * 0.1)
     assert found.backup_usd == pytest.approx((2 * 2000 + 2.5e6 * 86_400 / 1e9) * 0.01)
     assert found.days_to_store == pytest.approx(1_000_000_000 / 500 / 86_400)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "servers"),
-    [("server_vcpus", 1, 2), ("server_disk_tb", 0.5, 4), ("server_wal_mb_per_second", 1, 5)],
-)
-def test_whatever_is_scarcest_sets_the_number_of_servers(
-    name: str, value: float, servers: int
-) -> None:
-    """CPU, disk and WAL each need servers of their own accord."""
-    roomy = replace(PLAIN, server_vcpus=64, server_disk_tb=64, server_wal_mb_per_second=1000)
-    assert need(10_000, 1_000_000_000, roomy).servers == 1
-    scarce = replace(roomy, **{name: value})
-    assert need(10_000, 1_000_000_000, scarce).servers == servers
 
 
 @given(

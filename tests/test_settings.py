@@ -87,14 +87,6 @@ def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
         settings_from({name: text})
 
 
-def test_a_leaf_over_what_is_no_group_is_refused() -> None:
-    """CONTEXT_POLICY is named where a group is no object, with single variables or without."""
-    environ = {"CONTEXT_POLICY": '{"sandwich": 5}', "CONTEXT_BUDGET_NOTICE_AT": "0.5"}
-    for more in ({}, {"CONTEXT_SANDWICH_PRESERVE_TOP": "3"}):
-        with pytest.raises(SettingsError, match="CONTEXT_POLICY"):
-            settings_from({**environ, **more})
-
-
 def test_policy_leaves_lie_over_the_policy_object() -> None:
     """CONTEXT_POLICY is laid over the defaults and single leaves over it. [policy.inheritance]"""
     environ = {
@@ -225,16 +217,6 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert settings_from({"CONTEXT_METRICS_TOKEN_FILE": " "}).metrics_token is None
     assert unknown_variables(environ) == []
     assert unknown_variables({"CONTEXT_PORT_FILE": "x"}) == ["CONTEXT_PORT_FILE"]
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_an_unreadable_secret_is_named(tmp_path: Path, content: bytes | None) -> None:
-    """The error names the variable and the file, not its content."""
-    file = tmp_path / "secret"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(SettingsError, match=rf"CONTEXT_METRICS_TOKEN_FILE.*{file}"):
-        settings_from({"CONTEXT_METRICS_TOKEN_FILE": str(file)})
 
 
 def test_an_optional_package_is_named() -> None:

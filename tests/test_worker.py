@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from app.common import json_text
 from app.common.errors import ServiceUnavailable
-from app.composition import Parts, new_id
+from app.composition import Services, new_id
 from app.conversations.settings import StoredSettings as Layer
 from app.database.connections import Store
 from app.database.embedded import running
@@ -241,7 +241,7 @@ async def test_a_worker_deletes_expired_rows(
     conversation_id = await place.conversation()
     for table, column in (("conversations", "updated_at"), ("events", "created_at")):
         await execute(place.url, f"UPDATE {table} SET {column} = now() - interval '2 days'")
-    parts = Parts(given)
+    parts = Services(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
             await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
@@ -262,7 +262,7 @@ async def test_the_settings_worker_collects_uploads(
     """An upload that no message refers to is gone once its time is over."""
     monkeypatch.setattr("app.worker.BLOB_GC_SECONDS", 0.05)
     given = Settings(database_url=place.url, blob_upload_ttl_seconds=0.05)
-    parts = Parts(given)
+    parts = Services(given)
     conversation_id = await place.conversation()
 
     async def pieces() -> AsyncIterator[bytes]:

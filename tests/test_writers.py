@@ -8,7 +8,7 @@ import pytest
 
 from app.demo import Answer
 from tests.replay import Build, Tally, judge_delta, judge_log
-from tests.writers import Difference, Message, difference
+from tests.writers import Difference, Message
 
 SENT: list[Message] = [
     {"role": "user", "content": "Go on."},
@@ -37,22 +37,6 @@ LOGS: list[tuple[list[Message], Difference]] = [
     ([*SENT[:2], OTHER], Difference(lost=1, unknown=1)),
     ([*SENT, OTHER], Difference(unknown=1)),
 ]
-
-
-@pytest.mark.parametrize(("log", "told"), LOGS)
-def test_lost_and_doubled_are_told_by_what_messages_say(
-    log: list[Message], told: Difference
-) -> None:
-    """A message stored again under an id of its own is doubled, a missing one lost."""
-    assert difference(SENT, log_of(log)) == told
-
-
-@pytest.mark.parametrize(
-    ("times", "told"), [(0, Difference()), (1, Difference()), (2, Difference(doubled=1))]
-)
-def test_what_had_no_answer_may_be_there_once(times: int, told: Difference) -> None:
-    """Nobody knows whether a request without an answer was done, but not twice."""
-    assert difference(SENT, log_of([*SENT, *[OTHER] * times]), unsure=[OTHER]) == told
 
 
 @pytest.mark.parametrize(("log", "told"), LOGS)

@@ -18,9 +18,9 @@ from app.composition import keys_of, limits_of, store_of, utc_now
 from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.tenancy.api_keys_service import KeyService
-from app.tenancy.limits_service import LimitService
-from app.tenancy.tenant_limits import TenantLimits
+from app.tenancy.limits import LimitService
+from app.tenancy.repository import TenantLimits
+from app.tenancy.service import KeyService
 
 Rows = list[dict[str, Any]]
 

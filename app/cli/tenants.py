@@ -128,7 +128,7 @@ def tenants() -> None:
 def list_tenants(is_json: bool) -> None:
     """List tenants with their state and the limits that override the settings."""
     from app.cli.api_keys import list_of_tenants
-    from app.tenancy.tenant_limits import TenantLimits
+    from app.tenancy.repository import TenantLimits
 
     rows = run_migrated(existing_settings(), list_of_tenants)
     heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
@@ -144,7 +144,7 @@ def list_tenants(is_json: bool) -> None:
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
     from app.cli.api_keys import set_limits
-    from app.tenancy.tenant_limits import TenantLimits
+    from app.tenancy.repository import TenantLimits
 
     run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
     click.echo(f"Set the limits of tenant {tenant}.")

@@ -12,7 +12,7 @@ from app.conversations.compaction_results import ContextState
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import resume_at_tokens
 from app.conversations.view import overlap, spans_through

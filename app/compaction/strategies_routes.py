@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from app.compaction.strategies import STRATEGIES
-from app.http.fields import ResponseSchema, examples
+from app.http.fields import ResponseSchema
 from app.http.pages import Page
 from app.http.routing import WireRoute
 from app.policy.policy import Policy, StrategyName
@@ -13,17 +13,6 @@ from app.policy.policy import Policy, StrategyName
 
 class Strategy(ResponseSchema):
     """A strategy to keep a history within the context window, with the service's defaults."""
-
-    model_config = examples(
-        {
-            "name": "sandwich",
-            "description": "Top, a summary of the middle, bottom.",
-            "is_default": True,
-            "trigger": 0.75,
-            "preserve_top": 5,
-            "preserve_bottom": 5,
-        }
-    )
 
     name: StrategyName
     """The value for `policy.strategy`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
@@ -10,7 +11,7 @@ from app.common.errors import Conflict
 from app.conversations.agents.service import AgentService
 from app.conversations.service import ConversationService
 from app.conversations.settings import SettingsList
-from app.http.dependencies import Services, services, tenant_of
+from app.http.dependencies import services, tenant_of
 from app.http.errors import problems_of
 from app.prompt.section_schemas import (
     SectionList,
@@ -35,7 +36,7 @@ def add_list_routes(
     path: str,
     resource: str,
     id_of: Callable[..., str],
-    service_of: Callable[[Services], AgentService | ConversationService],
+    service_of: Callable[[Any], AgentService | ConversationService],
 ) -> None:
     """Add the routes of both lists of a resource.
 

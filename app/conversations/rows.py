@@ -15,8 +15,7 @@ from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.epoch import Epoch
 from app.conversations.messages.batch import Calls
-from app.conversations.messages.row import LogRow
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import LogRow, StoredMessage
 from app.conversations.settings import ListVersions, StoredSettings
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from

@@ -123,7 +123,7 @@ class ConversationService(ConfigurableService[Conversation]):
         async with self._database.transaction() as repositories:
             if await repositories.log.lock(tenant_id, conversation_id, None) is None:
                 return False
-            if not await repositories.retention.is_idle(conversation_id, since):
+            if not await repositories.tenants.is_idle(conversation_id, since):
                 return False
             await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
@@ -132,7 +132,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
         async with self._database.transaction() as repositories:
-            if not await repositories.retention.lock_expired(conversation_id):
+            if not await repositories.tenants.lock_expired(conversation_id):
                 return False
             await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])

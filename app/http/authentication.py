@@ -31,8 +31,8 @@ from app.common.limiter import RateState
 from app.http.bodies import MalformedRequest, header_of
 from app.http.errors import answer_error
 from app.tenancy.api_keys import Caller, is_address
-from app.tenancy.api_keys_service import KeyService
-from app.tenancy.limits_service import LimitService
+from app.tenancy.limits import LimitService
+from app.tenancy.service import KeyService
 
 PUBLIC_PATHS = frozenset(
     {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Header, Path, Query, Request
 
@@ -13,77 +11,13 @@ from app.common.pages import Bound
 from app.common.public_ids import MAX_CHARS, PATTERN
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.common.sendable import is_sendable
-from app.compaction.receipts import ReceiptService
-from app.compaction.service import CompactionService
-from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
-from app.context.call_history.service import CallHistoryService
-from app.context.models.service import RegistryService
-from app.context.stateless_service import StatelessService
-from app.context.steps import StepService
-from app.context.tool_calls import ToolCallService
-from app.context.usage.service import UsageService
-from app.context.usage.totals_service import UsageTotalService
-from app.conversations.agents.service import AgentService
-from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
-from app.conversations.messages.pins import PinService
-from app.conversations.messages.redactions import RedactionService
-from app.conversations.messages.service import LogService
-from app.conversations.messages.transcripts import TranscriptService
-from app.conversations.search.service import SearchService
-from app.conversations.search.tenant_service import TenantSearchService
-from app.conversations.service import ConversationService
 from app.http.fields import AGENT_ID
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService
-from app.snapshots.service import SnapshotService
 from app.tenancy.api_keys import Caller
-from app.tool_output.collection import BlobCollector
-from app.tool_output.reading import BlobReader
-from app.tool_output.tool_search import ToolSearchService
-from app.tool_output.uploads import BlobUploads
+
+if TYPE_CHECKING:  # which imports the features
+    from app.composition import Services
 
 _MAX_NAME = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The services of an app; `is_ready` returns a bool or raises ServiceUnavailable."""
-
-    agents: AgentService
-    blobs: BlobReader
-    uploads: BlobUploads
-    blob_collector: BlobCollector
-    conversations: ConversationService
-    conversation_keys: ConversationKeys
-    log: LogService
-    context: ContextService
-    build_replay: BuildReplayService
-    call_history: CallHistoryService
-    compaction: CompactionService
-    receipts: ReceiptService
-    pins: PinService
-    redactions: RedactionService
-    events: EventService
-    exports: ExportService
-    imports: ImportService
-    forks: ForkService
-    registry: RegistryService
-    search: SearchService
-    tenant_search: TenantSearchService
-    snapshots: SnapshotService
-    steps: StepService
-    stateless: StatelessService
-    tools: ToolSearchService
-    tool_calls: ToolCallService
-    transcripts: TranscriptService
-    usage: UsageService
-    usage_totals: UsageTotalService
-    is_ready: Callable[[], Awaitable[bool]]
-    degraded: Sequence[str]
-    still_admits: Callable[[Caller], Awaitable[bool]]
 
 
 def caller_of(request: Request) -> Caller:

@@ -3,8 +3,14 @@
 1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
-4. No more than a limit is read of an answer; see `bounded_answers`.
-5. A request in the provider's own format is sent unchanged; see `native_calls`.
+4. LiteLLM parses answers, and searches the texts of errors by regular expressions, on the event
+   loop. So no more than a limit is read: the rest of a longer answer is cut off, which makes a
+   successful one unreadable. No content coding is asked for, and none is accepted: its size does
+   not bound the content.
+5. LiteLLM converts what it is passed as messages and tools, differently for each provider. So that
+   a prompt cache recognises it, a request of OpenAI's formats goes in `extra_body`, which replaces
+   these fields, and one of Anthropic's through LiteLLM's passthrough. A test compares what arrives
+   with what was sent, for each provider that takes it. Others are not called so.
 6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
@@ -15,21 +21,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
+import httpx
+
 from app.common.errors import ServiceUnavailable, ValidationError
+from app.formats import PROVIDERS
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models import native_calls
-from app.models.bounded_answers import bound, bounding
 from app.models.model_calls import Completion, ModelCall
 from app.models.overflow_errors import is_context_overflow
+from app.models.usage_objects import read_usage
 
+MAX_ANSWER_BYTES = 4 * 2**20
+MAX_ERROR_BYTES = 16 * 2**10
 _log = logging.getLogger("app.models.litellm_gateway")
 
 _OFFLINE = {
@@ -68,6 +80,7 @@ _DETAILS = {
 }
 
 
+_PLAIN_USAGE = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 _KEYED = re.compile(
     r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
 )
@@ -107,13 +120,17 @@ class LiteLLMGateway:
                 response = await self._send(litellm, call)
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
-            raise _failed(exc, call.model) from exc
+            reason = _reason(exc)
+            data = {"model": call.model, "reason": reason}
+            _log.warning("model_call_failed", exc_info=exc, extra={"data": data})
+            raise _unavailable(reason, call.model, _retry_after(exc)) from exc
         try:
             return _completion(response, call)
         except (AttributeError, LookupError, TypeError, ValidationError) as exc:
             raise _unavailable("bad_answer", call.model) from exc
 
     async def _send(self, litellm: Any, call: ModelCall) -> Any:
+        """Send a call; a native request keeps its body but for the model (rule 5)."""
         options = {
             "model": call.model,
             "timeout": call.timeout_seconds,
@@ -123,14 +140,21 @@ class LiteLLMGateway:
             "api_key": self._api_key,
         }
         if call.native is not None:
-            return await native_calls.send(litellm, call.native, **options)
+            body = {name: value for name, value in call.native.body.items() if name != "model"}
+            provider = PROVIDERS[call.native.format]
+            send = operator.attrgetter(provider.litellm_call)(litellm)
+            return await send(**provider.litellm_arguments(body), **options)
         messages = [dict(message) for message in call.messages]
         return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
 
     async def takes_payload(self, model: str, format: FormatName) -> bool:
         """Return whether payloads of a format can be sent to a model unchanged."""
         litellm = await asyncio.to_thread(_litellm)
-        return native_calls.takes_payload(litellm, model, format)
+        try:
+            provider = litellm.get_llm_provider(model)[1]
+        except litellm.exceptions.BadRequestError:  # the provider of the model is unknown
+            return False
+        return provider in PROVIDERS[format].litellm_providers
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -165,18 +189,49 @@ def _bound_answers(litellm: Any) -> None:
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
     from litellm.llms.openai.common_utils import BaseOpenAILLM
 
+    def bounding(make: Callable[..., httpx.AsyncClient]) -> Any:
+        return lambda *arguments, **options: _bound(make(*arguments, **options))
+
     AsyncHTTPHandler.create_client = bounding(AsyncHTTPHandler.create_client)
     openai_client = bounding(BaseOpenAILLM._get_async_http_client)
     BaseOpenAILLM._get_async_http_client = staticmethod(openai_client)
-    bound(litellm.module_level_aclient.client)
+    _bound(litellm.module_level_aclient.client)
 
 
-def _failed(exc: Exception, model: str) -> ServiceUnavailable:
-    """Log why a call failed, and return the error for it."""
-    reason = _reason(exc)
-    data = {"model": model, "reason": reason}
-    _log.warning("model_call_failed", exc_info=exc, extra={"data": data})
-    return _unavailable(reason, model, _retry_after(exc))
+def _bound(client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """Limit the answers that a client reads (rule 4); return it."""
+    client.headers["Accept-Encoding"] = "identity"
+    client.event_hooks["response"].append(_bound_answer)
+    return client
+
+
+async def _bound_answer(response: httpx.Response) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx.DecodingError("The answer has a content coding", request=response.request)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    response.stream = _Bounded(
+        response.stream, MAX_ERROR_BYTES if response.is_error else MAX_ANSWER_BYTES
+    )
+
+
+class _Bounded(httpx.AsyncByteStream):
+    """The first bytes of a stream."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._max_bytes
+        async for chunk in self._stream:
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+
+    async def aclose(self) -> None:
+        """Close the stream, with the connection where bytes are left."""
+        await self._stream.aclose()
 
 
 def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
@@ -228,9 +283,37 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     its format, and ServiceUnavailable for a refusal.
     """
     format = call.native.format if call.native is not None else LOG_FORMAT
-    completion, native_reason = native_calls.completion_of(response, format)
+    answer = PROVIDERS[format].answer(response)
+    completion = with_usage(
+        Completion(answer.text, answer.finish_reason, 0, 0, answer.has_tool_calls),
+        answer.usage,
+        format,
+    )
+    native_reason = answer.native_reason
     if completion.finish_reason == "content_filter":
         raise _unavailable("refused", call.model)
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
     return completion
+
+
+def with_usage(
+    completion: Completion, usage: Mapping[str, Any] | None, format: FormatName
+) -> Completion:
+    """Return a completion with the tokens of a provider's usage object, 0 without one.
+
+    Of an object with impossible cached tokens, all of its input counts as not cached.
+    """
+    if usage is None:
+        return completion
+    try:
+        billed = read_usage(usage, format).billed
+    except ValidationError:
+        billed = read_usage({name: usage.get(name) for name in _PLAIN_USAGE}, format).billed
+    return replace(
+        completion,
+        input_tokens=billed.sent_tokens,
+        output_tokens=billed.output_tokens,
+        cached_tokens=billed.cache_read_tokens,
+        cache_write_tokens=billed.cache_creation_tokens,
+    )

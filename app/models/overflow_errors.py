@@ -10,51 +10,69 @@ apply in order:
    window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
 3. Refused reasoning is named as such. Limits on a rate, a quota or a payment are neither. Refused
-   media are named as such: too many,
-   too large, or one that the provider cannot read, whose message it may name by its index.
+   media are named as such: too many, too large, or one that the provider cannot read, whose message
+   it may name by its index.
 4. A requested output beyond the model's limit is too large.
 5. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
 6. Words that name the context, the prompt or the input as too long decide.
 7. A limit of a short field or of tools is neither; otherwise words for too many tokens decide.
 
-The error may be text, JSON, an array, or JSON inside a string inside JSON.
+The error may be text, JSON, an array, or JSON inside a string inside JSON. The work is bounded: an
+error of any size is read up to a number of fields and of characters.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 
-from app.models.error_texts import ErrorTexts, texts_of
-from app.models.provider_phrasings import (
-    CODES,
-    FIELD_CODES,
-    INPUTS,
-    MEDIA,
-    MEDIA_COUNTS,
-    OTHER_LIMITS,
-    OTHERS,
-    OUTPUTS,
-    RATES,
-    REASONING,
-    SUMS,
-    VAGUE_INPUTS,
-    WEAK_CODES,
-    Phrasing,
-)
+from app.common import json_text
+from app.common.json_structure import MESSAGE_LIMITS
+from app.models import provider_phrasings as phrasings
 
 MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
+MAX_TEXT_CHARS = 8_000
+"""How much of a text is searched, from both of its ends: errors are short, unless they quote."""
+MAX_CHARS = 24_000
+"""How much of all texts is searched."""
+MAX_JSON_CHARS = 200_000
+"""The longest JSON inside a text that is parsed."""
+MAX_FIELDS = 500
 
 _MIN_ERROR_STATUS = 400
+_ERROR_STATUSES = frozenset(range(_MIN_ERROR_STATUS, 600))
 _PAYLOAD_TOO_LARGE = 413
 _NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
 _MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
 """What lowering the output has to leave at least: a share of what was requested, or so much."""
 _LARGE_OUTPUT_SHARE = 1 / 3
 """An output of this share of the window is too large where input and output do not fit."""
+_MANY_IMAGES = 20
+"""How many images no provider counts as too many, whatever their size."""
+
+_ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
+"""Fields in which a provider quotes the request: their text is that of the conversation."""
+_CODES = frozenset(
+    {"code", "error_code", "errorcode", "status", "status_code", "statuscode"}
+    | {"stop_reason", "finish_reason", "finishreason"}
+)
+_STATUS = re.compile(r"^\W*(?:(?:http|status|error|code|request failed)\b\W*)*([45]\d\d)\b")
+_QUOTED_CODE = re.compile(r"""['"](?:error_?)?code['"]\s{0,3}:\s{0,3}['"]?(\w{1,40})""")
+"""A field for codes in a text that is no JSON, such as the representation of a Python dict."""
+_QUOTES = re.compile(r"[`'\"\\‘’“”]")  # noqa: RUF001 - quotes
+_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
+_STRING = re.compile(
+    r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
+    r" length (?P<chars>\d{1,12})|expected maxlength: (?P<max>\d{1,12})"
+)
+_STRING_CODE = "string_above_max_length"
+_HISTORY = ("messages", "input", "prompt", "contents")
+
+Error = str | Mapping[str, object] | Sequence[object] | None
 
 
 class VerdictKind(StrEnum):
@@ -93,155 +111,166 @@ class Verdict:
 _INPUT, _OTHER = Verdict(VerdictKind.INPUT_TOO_LONG, True), Verdict(VerdictKind.OTHER)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of the table; the number `<name>` becomes the group of that name."""
-    return re.compile(re.sub(r"(?<!\?P)<(\w+)>", r"(?P<\1>\\d[\\d,]{0,15})", pattern))
-
-
-def _joined(rows: Iterable[Phrasing]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{row.pattern})" for row in rows))
-
-
-_SUMS = [(_compiled(row.pattern), row.names_setting) for row in SUMS]
-_OUTPUTS = [_compiled(row.pattern) for row in OUTPUTS]
-_CODE = re.compile(rf"\b(?:{'|'.join(row.pattern for row in CODES)})\b")
-_FIELD_CODES = frozenset(row.pattern for row in FIELD_CODES)
-_WEAK_CODE, _RATE, _OTHERS = _joined(WEAK_CODES), _joined(RATES), _joined(OTHERS)
-_MEDIA, _MEDIA_COUNT, _REASONING = _joined(MEDIA), _joined(MEDIA_COUNTS), _joined(REASONING)
-_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
-_MANY_IMAGES = 20
-"""How many images no provider counts as too many, whatever their size."""
-_NAMES_INPUT, _VAGUE_INPUT = _joined(INPUTS), _joined(VAGUE_INPUTS)
-_OTHER_LIMIT = _joined(OTHER_LIMITS)
-_STRING = re.compile(
-    r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
-    r" length (?P<chars>\d{1,12})|expected maxlength: (?P<max>\d{1,12})"
-)
-_STRING_CODE = "string_above_max_length"
-_HISTORY = ("messages", "input", "prompt", "contents")
-
-
-def judge_error(
-    error: str | Mapping[str, object] | Sequence[object] | None, status: int | None = None
-) -> Verdict:
+def judge_error(error: Error, status: int | None = None) -> Verdict:
     """Return what a provider's answer says about the size of the request.
 
     `error` is its body, as text or as JSON; `status` is its HTTP status.
     """
-    found = texts_of(error)
+    found = _texts_of(error)
     texts = found.texts
     if status is not None and status < _MIN_ERROR_STATUS and not found.is_marked:
-        return _INPUT if any(map(_CODE.fullmatch, found.codes)) else _OTHER
-    if (verdict := _verdict_of_sum(texts)) is not None:
-        return verdict
-    if found.codes & _FIELD_CODES or _has(_CODE, texts):
+        return _INPUT if any(map(phrasings.CODE.fullmatch, found.codes)) else _OTHER
+    if (match := _first(phrasings.SUMS, texts)) is not None:
+        return _verdict_of_sum(match)
+    if found.codes & phrasings.FIELD_CODES or _has(phrasings.CODE, texts):
         return _INPUT
-    if _has(_REASONING, texts):
+    if _has(phrasings.REASONING, texts):
         return Verdict(VerdictKind.REASONING_REFUSED)
-    if _has(_RATE, texts) or _has(_OTHERS, texts):
+    if _has(phrasings.RATE, texts) or _has(phrasings.OTHERS, texts):
         return _OTHER
-    if _has(_MEDIA, texts):
-        return _verdict_of_media(texts)
-    if (verdict := _verdict_of_output(texts)) is not None:
-        return verdict
+    if _has(phrasings.MEDIA_COUNT, texts):
+        return Verdict(VerdictKind.MEDIA_REFUSED, keep_media=_MANY_IMAGES)
+    if _has(phrasings.MEDIA, texts):
+        match = _first((_ITEM_INDEX,), texts)
+        return Verdict(VerdictKind.MEDIA_REFUSED, item_index=int(match[1]) if match else None)
+    if (match := _first(phrasings.OUTPUTS, texts)) is not None:
+        numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
+        limit = numbers["beyond"] - 1 if "beyond" in numbers else numbers.get("limit")
+        requested = numbers.get("requested")
+        return Verdict(VerdictKind.OUTPUT_TOO_LARGE, False, limit or None, requested)
     return _INPUT if _is_too_long(found, status) else _OTHER
 
 
-def is_context_overflow(
-    error: str | Mapping[str, object] | Sequence[object] | None, status: int | None = None
-) -> bool:
+def is_context_overflow(error: Error, status: int | None = None) -> bool:
     """Whether a smaller input would help."""
     return judge_error(error, status).exceeds_window
 
 
-def _is_too_long(found: ErrorTexts, status: int | None) -> bool:
+def _verdict_of_sum(match: re.Match[str]) -> Verdict:
+    """Return the verdict of rule 1."""
+    groups = match.groupdict()
+    window = _number(groups["window"])
+    if parts := groups.get("parts"):
+        input_tokens = output = 0
+        for part in re.finditer(r"(\d[\d,]{0,15})([^\d]{0,60})", parts):
+            if "completion" in part[2] or "output" in part[2]:
+                output += _number(part[1])
+            else:
+                input_tokens += _number(part[1])
+    else:
+        input_tokens, output = _number(groups["input"]), _number(groups["output"])
+    room = window - input_tokens
+    is_large = "setting" in groups or output >= _LARGE_OUTPUT_SHARE * window
+    if not (is_large and output and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
+        return _INPUT
+    # vLLM stops to count an input at this number, so that the room is unknown.
+    limit = None if room == output - 1 else room
+    return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit, output)
+
+
+def _is_too_long(found: _Found, status: int | None) -> bool:
     """Whether the input is too long, by rules 5 to 7."""
     texts, statuses = found.texts, {status} if status is not None else found.statuses
     if statuses & _NEVER_BY_WORDS:
         return False
-    if _PAYLOAD_TOO_LARGE in statuses or _has(_WEAK_CODE, texts):
+    if _PAYLOAD_TOO_LARGE in statuses or _has(phrasings.WEAK_CODE, texts):
         return True
-    strings = [match for text in texts for match in _STRING.finditer(text)]
-    if strings:
-        return any(map(_is_long_string, strings))
-    if any(_STRING_CODE in text for text in texts) or _has(_NAMES_INPUT, texts):
+    if strings := [match for text in texts for match in _STRING.finditer(text)]:
+        return any(
+            (match["field"] is None or match["field"].startswith(_HISTORY))
+            and int(match["chars"] or match["max"]) >= MIN_STRING_CHARS
+            for match in strings
+        )
+    if any(_STRING_CODE in text for text in texts) or _has(phrasings.INPUT, texts):
         return True
-    return not _has(_OTHER_LIMIT, texts) and _has(_VAGUE_INPUT, texts)
-
-
-def _verdict_of_media(texts: Sequence[str]) -> Verdict:
-    if _has(_MEDIA_COUNT, texts):
-        return Verdict(VerdictKind.MEDIA_REFUSED, keep_media=_MANY_IMAGES)
-    match = next(filter(None, map(_ITEM_INDEX.search, texts)), None)
-    return Verdict(VerdictKind.MEDIA_REFUSED, item_index=int(match[1]) if match else None)
-
-
-def _is_long_string(match: re.Match[str]) -> bool:
-    """Whether a string that is too long is one of the history."""
-    field = match["field"]
-    is_history = field is None or field.startswith(_HISTORY)
-    return is_history and int(match["chars"] or match["max"]) >= MIN_STRING_CHARS
-
-
-def _verdict_of_sum(texts: Sequence[str]) -> Verdict | None:
-    """Return the verdict of rule 1, None without such a sum."""
-    for text in texts:
-        for pattern, names_setting in _SUMS:
-            if match := pattern.search(text):
-                return _verdict_of_numbers(match, names_setting=names_setting)
-    return None
-
-
-def _verdict_of_numbers(match: re.Match[str], *, names_setting: bool) -> Verdict:
-    groups = match.groupdict()
-    window = _number(groups["window"])
-    if parts := groups.get("parts"):
-        output, total = _parts(parts)
-        input_tokens = total - output
-    else:
-        input_tokens, output = _number(groups["input"]), _number(groups["output"])
-    room = window - input_tokens
-    is_large = names_setting or output >= _LARGE_OUTPUT_SHARE * window
-    if not (is_large and output and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
-        return _INPUT
-    # vLLM stops to count an input at this number, so that the room is unknown.
-    is_least_input = room == output - 1
-    limit = None if is_least_input else room
-    return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit, output)
-
-
-def _parts(text: str) -> tuple[int, int]:
-    """Return the tokens of the output, and those of all parts, of a list such as OpenAI's."""
-    output = total = 0
-    for match in re.finditer(r"(\d[\d,]{0,15})([^\d]{0,60})", text):
-        tokens = _number(match[1])
-        total += tokens
-        if "completion" in match[2] or "output" in match[2]:
-            output += tokens
-    return output, total
-
-
-def _verdict_of_output(texts: Sequence[str]) -> Verdict | None:
-    """Return the verdict of rule 4, None where no text says so."""
-    for text in texts:
-        for pattern in _OUTPUTS:
-            if match := pattern.search(text):
-                groups = match.groupdict()
-                limit = _optional_number(groups.get("limit"))
-                if (beyond := _optional_number(groups.get("beyond"))) is not None:
-                    limit = beyond - 1
-                requested = _optional_number(groups.get("requested"))
-                return Verdict(VerdictKind.OUTPUT_TOO_LARGE, False, limit or None, requested)
-    return None
+    return not _has(phrasings.OTHER_LIMIT, texts) and _has(phrasings.VAGUE_INPUT, texts)
 
 
 def _has(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
     return any(pattern.search(text) for text in texts)
 
 
+def _first(patterns: Iterable[re.Pattern[str]], texts: Iterable[str]) -> re.Match[str] | None:
+    matches = (pattern.search(text) for text in texts for pattern in patterns)
+    return next(filter(None, matches), None)
+
+
 def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _optional_number(text: str | None) -> int | None:
-    return _number(text) if text else None
+@dataclass(slots=True)
+class _Found:
+    """What an error contains: its texts in lower case, its codes, and HTTP statuses.
+
+    `is_marked` says that a field of it is for errors.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    codes: set[str] = field(default_factory=set)
+    statuses: set[int] = field(default_factory=set)
+    is_marked: bool = False
+
+    def add_text(self, text: str) -> None:
+        """Add a text, without its middle if it is long."""
+        if len(text) > MAX_TEXT_CHARS:
+            half = MAX_TEXT_CHARS // 2
+            text = f"{text[:half]}\n{text[-half:]}"
+        if match := _STATUS.search(text.lower()[:100]):
+            self.statuses.add(int(match[1]))
+        self.codes.update(match[1] for match in _QUOTED_CODE.finditer(text))
+        if plain := " ".join(_QUOTES.sub("", text.lower()).split()):
+            self.texts.append(plain)
+
+    def add_code(self, code: object) -> None:
+        """Add the value of a field for codes."""
+        if isinstance(code, str) or (type(code) is int and abs(code) < 10**9):
+            text = str(code)[:100].strip()
+            self.codes.add(text)
+            if text.isdecimal() and len(text) == 3:
+                self.statuses |= {int(text)} & _ERROR_STATUSES
+
+
+def _texts_of(error: object) -> _Found:
+    """Return the texts of an error, those of JSON inside a text as well."""
+    found = _Found()
+    stack = [error]
+    for _ in range(MAX_FIELDS):
+        if not stack or sum(map(len, found.texts)) >= MAX_CHARS:
+            break
+        value = stack.pop()
+        if isinstance(value, str):
+            inner, before = _parsed(value)
+            found.add_text(before)
+            stack.append(inner)
+        elif isinstance(value, Mapping):
+            items = list(islice(value.items(), MAX_FIELDS))
+            for name, item in items:
+                if str(name).lower() in _CODES:
+                    found.add_code(item)
+                if (name in ("error", "errors") and item) or (name == "type" and item == "error"):
+                    found.is_marked = True
+            stack += [
+                item
+                for name, item in reversed(items)
+                if name not in _ECHOES
+                or (name == "param" and isinstance(item, str) and " " in item)
+            ]
+        elif isinstance(value, list | tuple):
+            stack += value[MAX_FIELDS::-1]
+    return found
+
+
+def _parsed(text: str) -> tuple[object | None, str]:
+    """Return the JSON in a text, from its first brace to its last, and the text before it.
+
+    Of a text without any this is None and the text.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    if 0 <= start < end < start + MAX_JSON_CHARS:
+        for candidate in (text[start : end + 1], f"[{text[start : end + 1]}]"):
+            try:
+                return json_text.loads_within(candidate, MESSAGE_LIMITS), text[:start]
+            except ValueError:
+                continue
+    return None, text

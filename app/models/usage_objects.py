@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,7 +24,7 @@ MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
 _STEP_TYPES = ("message", "fallback_message")
 _COMPACTION_STEP_TYPE = "compaction"
-_CACHE_READ_NAMES = ("cache_read_input_tokens", "prompt_cache_hit_tokens")
+_LIVES = ("5m", "1h")
 
 
 class UsageShape(StrEnum):
@@ -47,14 +48,49 @@ class UsageShape(StrEnum):
         return tuple(sorted(own)) or tuple(FormatName)
 
 
-_INPUT_NAMES = {
-    "prompt_token_count": UsageShape.GEMINI,
-    "promptTokenCount": UsageShape.GEMINI,
-    "prompt_tokens": UsageShape.CHAT,
-    "inputTokens": UsageShape.CONVERSE,
-    "input_tokens": UsageShape.PLAIN,
+_ANTHROPIC_NAMES = {
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "read": "cache_read_input_tokens",
+    "written": "cache_creation_input_tokens",
 }
-"""The input field of each shape; of several, the first one counts."""
+_NAMES: Mapping[UsageShape, Mapping[str, str]] = {
+    UsageShape.GEMINI: {
+        "input": "prompt_token_count promptTokenCount",
+        "beside": "tool_use_prompt_token_count toolUsePromptTokenCount",
+        "output": "candidates_token_count candidatesTokenCount",
+        "thoughts": "thoughts_token_count thoughtsTokenCount",
+        "read": "cached_content_token_count cachedContentTokenCount",
+    },
+    UsageShape.CHAT: {
+        "input": "prompt_tokens",
+        "output": "completion_tokens",
+        "read": "prompt_tokens_details/cached_tokens cache_read_input_tokens"
+        " prompt_cache_hit_tokens",
+        "written": "prompt_tokens_details/cache_write_tokens"
+        " prompt_tokens_details/cache_creation_tokens cache_creation_input_tokens",
+    },
+    UsageShape.CONVERSE: {
+        "input": "inputTokens",
+        "output": "outputTokens",
+        "read": "cacheReadInputTokens",
+        "written": "cacheWriteInputTokens",
+    },
+    UsageShape.PLAIN: _ANTHROPIC_NAMES,
+    UsageShape.ANTHROPIC: _ANTHROPIC_NAMES,
+    UsageShape.RESPONSES: {
+        "input": "input_tokens",
+        "output": "output_tokens",
+        "read": "input_tokens_details/cached_tokens",
+        "written": "input_tokens_details/cache_write_tokens",
+    },
+}
+"""The fields of each shape, a number's other names beside the first one.
+
+Of several shapes whose input an object has, the first one counts.
+"""
+_CACHE_BESIDE = (UsageShape.ANTHROPIC, UsageShape.PLAIN, UsageShape.CONVERSE)
+"""Shapes whose input leaves out the cached tokens."""
 
 
 def usage_shape(raw: Mapping[str, Any], format: FormatName | None = None) -> UsageShape:
@@ -65,7 +101,10 @@ def usage_shape(raw: Mapping[str, Any], format: FormatName | None = None) -> Usa
     """
     non_null = [name for name, value in raw.items() if value is not None]
     shapes = (
-        shape for names in (non_null, raw) for name, shape in _INPUT_NAMES.items() if name in names
+        shape
+        for names in (non_null, raw)
+        for shape, known in _NAMES.items()
+        if any(name in names for name in known["input"].split())
     )
     shape = next(shapes, None)
     if shape is None:
@@ -97,148 +136,72 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     try:
         shape = usage_shape(raw, format)
     except ValidationError:
-        # The reader's error names the missing field.
+        # The error names the missing field.
         shape = UsageShape(PROVIDERS[format].usage_shapes[0])
-    return _READERS[shape](raw)
-
-
-def _chat(raw: Mapping[str, Any]) -> CallUsage:
-    sent = _tokens(raw, "prompt_tokens", required=True)
-    details = _object(raw, "prompt_tokens_details")
-    pointer = "/usage/prompt_tokens_details"
-    read = [_tokens(details, "cached_tokens", at=pointer)]
-    read += [_tokens(raw, name) for name in _CACHE_READ_NAMES]
-    written = [_tokens(details, "cache_write_tokens", "cache_creation_tokens", at=pointer)]
-    written.append(_tokens(raw, "cache_creation_input_tokens"))
-    usage = _split(sent, max(read), max(written), _tokens(raw, "completion_tokens"), pointer)
-    return _last_step(raw, usage)
-
-
-def _responses(raw: Mapping[str, Any]) -> CallUsage:
-    details, pointer = _object(raw, "input_tokens_details"), "/usage/input_tokens_details"
-    usage = _split(
-        _tokens(raw, "input_tokens", required=True),
-        _tokens(details, "cached_tokens", at=pointer),
-        _tokens(details, "cache_write_tokens", at=pointer),
-        _tokens(raw, "output_tokens"),
-        pointer,
-    )
-    return CallUsage(usage)
-
-
-def _split(sent: int, read: int, written: int, output: int, pointer: str) -> TokenUsage:
-    """Split an input that includes cached tokens; tokens both read and written count as read."""
-    if max(read, written) > sent:
-        raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
-    written = min(written, sent - read)
-    return TokenUsage(sent - read - written, output, written, read)
-
-
-def _anthropic(raw: Mapping[str, Any]) -> CallUsage:
-    return _last_step(raw, _anthropic_step(raw, "/usage"))
-
-
-def _last_step(raw: Mapping[str, Any], whole: TokenUsage) -> CallUsage:
-    """Return the last of Anthropic's steps, else the whole (rule 2)."""
-    steps = raw.get("iterations")
-    steps = () if steps is None else steps
-    if not isinstance(steps, Sequence) or isinstance(steps, str):
+    whole = _step(raw, shape, "/usage")
+    steps = raw.get("iterations") or ()
+    if not isinstance(steps, list | tuple):
         raise ValidationError.at("/usage/iterations", "A list is required")
-    usages = []
-    billed = whole
-    has_compacted = False
+    last, billed = whole, whole
+    has_steps = len(steps) > 1 or _ran_own_tools(raw)
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
             raise ValidationError.at(pointer, "An object is required")
         if step.get("type") in _STEP_TYPES:
-            usages.append(_anthropic_step(step, pointer))
+            last = _step(step, UsageShape.ANTHROPIC, pointer)
         elif step.get("type") == _COMPACTION_STEP_TYPE:
-            billed = billed.plus(_anthropic_step(step, pointer))
-            has_compacted = True
-    last = usages[-1] if usages else whole
-    has_steps = len(steps) > 1 or has_compacted or _ran_own_tools(raw)
+            billed = billed.plus(_step(step, UsageShape.ANTHROPIC, pointer))
+            has_steps = True
     return CallUsage(last, has_steps, None if billed == last else billed)
 
 
-def _anthropic_step(raw: Mapping[str, Any], at: str) -> TokenUsage:
-    written = _tokens(raw, "cache_creation_input_tokens", at=at)
-    by_lifetime = _object(raw, "cache_creation", at=at)
-    split = sum(
-        _tokens(by_lifetime, name, at=f"{at}/cache_creation")
-        for name in ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
-    )
-    return TokenUsage(
-        input_tokens=_tokens(raw, "input_tokens", at=at, required=True),
-        output_tokens=_tokens(raw, "output_tokens", at=at),
-        cache_creation_tokens=max(written, split),
-        cache_read_tokens=_tokens(raw, "cache_read_input_tokens", at=at),
-    )
-
-
-def _gemini(raw: Mapping[str, Any]) -> CallUsage:
-    sent = _tokens(raw, "prompt_token_count", "promptTokenCount", required=True)
-    read = _tokens(raw, "cached_content_token_count", "cachedContentTokenCount")
-    answer = _tokens(raw, "candidates_token_count", "candidatesTokenCount")
-    answer += _tokens(raw, "thoughts_token_count", "thoughtsTokenCount")
-    tool_use = _tokens(raw, "tool_use_prompt_token_count", "toolUsePromptTokenCount")
-    usage = _split(sent, read, 0, answer, "/usage/cached_content_token_count")
-    whole = TokenUsage(usage.input_tokens + tool_use, answer, 0, read)
-    return CallUsage(whole, has_steps=tool_use > 0)
-
-
-def _converse(raw: Mapping[str, Any]) -> CallUsage:
-    """Read Bedrock's object, whose input leaves out the cached tokens."""
-    usage = TokenUsage(
-        input_tokens=_tokens(raw, "inputTokens", required=True),
-        output_tokens=_tokens(raw, "outputTokens"),
-        cache_creation_tokens=_tokens(raw, "cacheWriteInputTokens"),
-        cache_read_tokens=_tokens(raw, "cacheReadInputTokens"),
-    )
-    return CallUsage(usage)
+def _step(raw: Mapping[str, Any], shape: UsageShape, at: str) -> TokenUsage:
+    names = _NAMES[shape]
+    required = names["input"].split()
+    if all(raw.get(name) is None for name in required):
+        raise ValidationError.at(f"{at}/{required[0]}", "The tokens of the input are required")
+    found = {kind: _tokens(raw, paths, at) for kind, paths in names.items()}
+    sent, read, written = found["input"], found["read"], found.get("written", 0)
+    output = found["output"] + found.get("thoughts", 0)
+    if shape in _CACHE_BESIDE:
+        lifetimes = (_tokens(raw, f"cache_creation/ephemeral_{n}_input_tokens", at) for n in _LIVES)
+        return TokenUsage(sent, output, max(written, sum(lifetimes)), read)
+    if max(read, written) > sent:
+        pointer = f"{at}/{re.split('[/ ]', names['read'])[0]}"
+        raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
+    written = min(written, sent - read)  # tokens both read and written count as read
+    return TokenUsage(sent - read - written + found.get("beside", 0), output, written, read)
 
 
 def _ran_own_tools(raw: Mapping[str, Any]) -> bool:
     """Whether the provider ran its own tools, whose results it added to the input."""
+    if _tokens(raw, _NAMES[UsageShape.GEMINI]["beside"], "/usage"):
+        return True
     requests = raw.get("server_tool_use")
     return isinstance(requests, Mapping) and any(
         isinstance(count, int) and count > 0 for count in requests.values()
     )
 
 
-def _object(raw: Mapping[str, Any], name: str, at: str = "/usage") -> Mapping[str, Any]:
-    value = raw.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValidationError.at(f"{at}/{name}", "An object is required")
-    return value
-
-
-def _tokens(raw: Mapping[str, Any], *names: str, at: str = "/usage", required: bool = False) -> int:
-    """Return the first of these numbers, 0 without any."""
-    for name in names:
-        value = raw.get(name)
-        if value is None:
-            continue
-        if type(value) is not int or not 0 <= value <= MAX_REPORTED_TOKENS:
-            raise ValidationError.at(
-                f"{at}/{name}", f"A whole number from 0 to {MAX_REPORTED_TOKENS}"
-            )
-        return value
-    if required:
-        raise ValidationError.at(f"{at}/{names[0]}", "The tokens of the input are required")
-    return 0
-
-
-_READERS: Mapping[UsageShape, Callable[[Mapping[str, Any]], CallUsage]] = {
-    UsageShape.CHAT: _chat,
-    UsageShape.RESPONSES: _responses,
-    UsageShape.ANTHROPIC: _anthropic,
-    UsageShape.PLAIN: _anthropic,
-    UsageShape.GEMINI: _gemini,
-    UsageShape.CONVERSE: _converse,
-}
+def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:
+    """Return the largest of these numbers, 0 without any; several are names of one number."""
+    found = 0
+    for path in paths.split():
+        value: Any = raw
+        pointer = at
+        for name in path.split("/"):
+            if not isinstance(value, Mapping):
+                raise ValidationError.at(pointer, "An object is required")
+            value, pointer = value.get(name), f"{pointer}/{name}"
+            if value is None:
+                break
+        if value is not None:
+            if type(value) is not int or not 0 <= value <= MAX_REPORTED_TOKENS:
+                detail = f"A whole number from 0 to {MAX_REPORTED_TOKENS}"
+                raise ValidationError.at(pointer, detail)
+            found = max(found, value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from app.blobs.blobs import Blob
 from app.common.errors import NotFound
 from app.conversations.conversation import ConversationState
-from app.conversations.messages.redactions_repository import REDACTION_LOCK
+from app.conversations.messages.statements import REDACTION_LOCK
 from app.database.connections import Statement
 from app.database.repository import Repository
 from app.database.tables import TABLES

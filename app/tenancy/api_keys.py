@@ -123,6 +123,11 @@ def bearer_of(header: str) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
+def is_address(text: str) -> bool:
+    """Return whether the text is an IP address; proxies and clients may send any text."""
+    return len(text) <= _MAX_ADDRESS_CHARS and bool(network_of(text))
+
+
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> str:
     """Return the network of a client's address: of IPv6 the /64, which one client has whole."""
@@ -135,17 +140,3 @@ def network_of(text: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Network((int(address), 64), strict=False))
-
-
-def is_address(text: str) -> bool:
-    """Return whether the text is an IP address; proxies and clients may send any text."""
-    return len(text) <= _MAX_ADDRESS_CHARS and _is_parsed(text)
-
-
-@lru_cache(maxsize=4096)
-def _is_parsed(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True

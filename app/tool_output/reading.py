@@ -19,8 +19,7 @@ from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, count_lines
 from app.blobs.stored_output import SEQ_REF, message_ref, output_text, stored_output_from
 from app.common.errors import Gone, NotFound
 from app.conversations.conversation import Conversation
-from app.conversations.messages.row import parse_stored
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.messages.stored_results import (
     CHUNKS_PER_READ,
     CHUNKS_PER_SMALL_READ,

@@ -321,7 +321,12 @@ class Harness:
         self.payload_cache = PayloadCache(self.window_bytes)
         self.context = self.cold(self.payload_cache)
         self.usage = UsageService(
-            self.database, self.resolver, self.active, new_id, self.payload_cache
+            self.database,
+            self.resolver,
+            self.active,
+            new_id,
+            self.payload_cache,
+            self.clock.utc,
         )
 
     def cold(self, cache: PayloadCache | None = None) -> ContextService:
@@ -436,7 +441,9 @@ class Harness:
     async def unpin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
         """Unpin the message with this seq."""
         message_id = await self._id_of(conversation_id, seq)
-        return await self.pins.unpin(TENANT, conversation_id, message_id, whole_turn=turn)
+        return await self.pins.pin(
+            TENANT, conversation_id, message_id, whole_turn=turn, pinned=False
+        )
 
     async def _id_of(self, conversation_id: str, seq: int) -> str:
         _, (message,) = await self.log.page(

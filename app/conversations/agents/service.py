@@ -108,7 +108,7 @@ class AgentService(ConfigurableService[Agent]):
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
-                    if not await repositories.retention.lock_expired(conversation_id):
+                    if not await repositories.tenants.lock_expired(conversation_id):
                         continue  # deleted since the ids were read
                 elif found.agent_id != agent_id:
                     continue  # given to another agent since the ids were read

@@ -17,7 +17,7 @@ from app.conversations.budget_schemas import READING
 from app.conversations.conversation import Conversation
 from app.conversations.messages.batch import Append, BatchShape
 from app.conversations.messages.draft import Draft
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.formats.message import FormatName, Role
 from app.http.fields import Threshold
 from app.models.budget import ContextBudget, Pressure

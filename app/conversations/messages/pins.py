@@ -7,6 +7,7 @@ message has effect again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.common import json_text
@@ -15,6 +16,7 @@ from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.turns import Entry
 from app.conversations.views import base_view, kept_with_pins
 from app.conversations.windows.service import ActiveWindows
 from app.repositories import Database, Repositories
@@ -32,64 +34,55 @@ class PinService:
     _active: ActiveWindows
 
     async def pin(
-        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        message_id: str,
+        *,
+        whole_turn: bool,
+        pinned: bool = True,
     ) -> list[int]:
-        """Pin a message with its call group or turn, and return their seqs.
+        """Pin or unpin a message with its call group or turn, and return their seqs.
 
-        Messages that a compaction hid or cleared are shown again. Raises NotFound, or
-        ValidationError when pins would take more than half of the history budget.
+        Pinned messages that a compaction hid or cleared are shown again; an unpinned one stays
+        until the next compaction. Raises NotFound, or ValidationError when pins would take more
+        than half of the history budget.
         """
         async with self._database.transaction() as session:
-            conversation, seq = await self._lock_message(
-                session, tenant_id, conversation_id, message_id
+            conversation = await lock_conversation(
+                session, tenant_id, conversation_id, self._resolver.default_model
             )
-            around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
+            messages = await session.log.by_ids(conversation_id, [message_id])
+            if not messages:
+                raise NotFound.message(message_id)
+            conversation = await self._active.update_locked(session, conversation)
+            around = await session.contexts.around(
+                conversation_id, messages[0].seq, whole_turn=whole_turn
+            )
             seqs = [entry.seq for entry in around]
-            await session.contexts.pin(conversation_id, seqs)
-            await self._check_share(session, conversation)
-            receipt = None
-            if conversation.state.compaction_id is not None:
-                receipt = await session.contexts.find_compaction(
-                    conversation_id, conversation.state.compaction_id
-                )
-            if receipt is not None:
-                view = base_view(
-                    conversation.state, receipt.view, self._resolver.policy_of(conversation)
-                )
-                kept, tokens, messages = kept_with_pins(view, conversation.state.kept_seqs, around)
-                if kept != conversation.state.kept_seqs:
-                    await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
-            event = json_text.dumps({"seqs": seqs})
-            await session.events.add(conversation_id, EventType.PINNED, event)
+            kind = EventType.PINNED if pinned else EventType.UNPINNED
+            if pinned:
+                await session.contexts.pin(conversation_id, seqs)
+                await self._check_share(session, conversation)
+                await self._show(session, conversation, around)
+            elif not await session.contexts.unpin(conversation_id, seqs):
+                return seqs
+            await session.events.add(conversation_id, kind, json_text.dumps({"seqs": seqs}))
         return seqs
 
-    async def unpin(
-        self, tenant_id: str, conversation_id: str, message_id: str, *, whole_turn: bool
-    ) -> list[int]:
-        """Unpin a message with its call group or turn, and return their seqs.
-
-        The view changes with the next compaction. Raises NotFound.
-        """
-        async with self._database.transaction() as session:
-            _, seq = await self._lock_message(session, tenant_id, conversation_id, message_id)
-            around = await session.contexts.around(conversation_id, seq, whole_turn=whole_turn)
-            seqs = [entry.seq for entry in around]
-            if await session.contexts.unpin(conversation_id, seqs):
-                event = json_text.dumps({"seqs": seqs})
-                await session.events.add(conversation_id, EventType.UNPINNED, event)
-        return seqs
-
-    async def _lock_message(
-        self, session: Repositories, tenant_id: str, conversation_id: str, message_id: str
-    ) -> tuple[Conversation, int]:
-        """Lock the conversation's state; return the conversation and the seq of the message."""
-        conversation = await lock_conversation(
-            session, tenant_id, conversation_id, self._resolver.default_model
-        )
-        messages = await session.log.by_ids(conversation_id, [message_id])
-        if not messages:
-            raise NotFound.message(message_id)
-        return await self._active.update_locked(session, conversation), messages[0].seq
+    async def _show(
+        self, session: Repositories, conversation: Conversation, around: Sequence[Entry]
+    ) -> None:
+        """Show the pinned messages that the active compaction hides or clears."""
+        state, conversation_id = conversation.state, conversation.conversation_id
+        if state.compaction_id is None:
+            return
+        receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        if receipt is not None:
+            view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
+            kept, tokens, messages = kept_with_pins(view, state.kept_seqs, around)
+            if kept != state.kept_seqs:
+                await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""

@@ -3,35 +3,193 @@
 1. The message and all that was made of its content change in one transaction: log, search index,
    blobs, summaries, starts of epochs, snapshots. The view has a new version then, so that every
    process renders the next payload anew.
-2. Copies of the message in forks are redacted afterwards, each conversation in a transaction of its
-   own. A repeated request continues where an interrupted one has stopped.
-3. Objects are deleted after the rows that name them; after a failure the sweep deletes them.
+2. That transaction holds the lock of the head, against which every writer of copies is ordered:
+   appends, compactions, new epochs, indexing and snapshots. An advisory lock orders it and forks,
+   which lock no row of their source.
+3. Copies of the message in forks have its id, seq and time. They are redacted afterwards, each
+   conversation in a transaction of its own. A repeated request continues where an interrupted one
+   has stopped.
+4. Summaries made since the first one that covers the message may be made of that one, so their
+   texts are deleted as well. The item of a provider's compaction is in the message after those that
+   it stands for: without that message, or one of those, it is not sent any more.
+5. Objects are deleted after the rows that name them; after a failure the sweep deletes them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
-from app.conversations.messages.redaction import NewRedaction, Redaction
+from app.conversations.messages.statements import REDACTION_LOCK
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.messages.tombstones import Tombstone, tombstone_of
+from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span
+from app.database.connections import Session, Statement
+from app.database.sql import equal, fields_of, insert, read
 from app.repositories import Database
 
-_COPIES_PER_READ = 100
+_CONVERSATION = equal("conversation_id")
+_MESSAGE = equal("conversation_id", "seq")
+
+# A fork names the conversation that all of its forks come from.
+COPIES = Statement("""
+    WITH message AS (
+        SELECT coalesce(c.origin_id, c.conversation_id) AS origin_id, m.created_at
+        FROM conversations c
+        JOIN messages m ON m.conversation_id = c.conversation_id
+            AND m.seq = :seq
+        WHERE c.conversation_id = :conversation_id
+    ), family AS (
+        SELECT origin_id AS conversation_id FROM message
+        UNION
+        SELECT c.conversation_id
+        FROM message JOIN conversations c ON c.origin_id = message.origin_id
+    )
+    SELECT m.conversation_id
+    FROM message CROSS JOIN family
+    JOIN messages m ON m.conversation_id = family.conversation_id
+        AND m.seq = :seq
+    WHERE m.message_id = :message_id AND m.created_at = message.created_at
+        AND NOT EXISTS (
+            SELECT FROM redactions done
+            WHERE done.conversation_id = m.conversation_id AND done.seq = :seq
+        )
+    ORDER BY m.conversation_id LIMIT 100
+""")
+LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
+LOCK = Statement(f"SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR UPDATE")
+REPLACE = Statement(f"""
+    UPDATE messages
+    SET body = :body, fragment = :fragment,
+        output = :output, reasoning_tokens = 0, has_media = false
+    WHERE {_MESSAGE}
+        AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
+""")
+# A message without a row is not indexed yet, and will be as its tombstone.
+CLEAR_WORDS = Statement(f"UPDATE message_words SET words = '' WHERE {_MESSAGE}")
+# A blob that another message refers to as well stays with that one.
+REMOVE_BLOBS = Statement(
+    f"""
+        WITH unused AS (
+            DELETE FROM blob_uses WHERE {_MESSAGE} RETURNING blob_id
+        ), removed AS (
+            DELETE FROM blobs b USING unused
+            WHERE b.conversation_id = :conversation_id AND b.blob_id = unused.blob_id
+                AND NOT EXISTS (
+                    SELECT FROM blob_uses other
+                    WHERE other.conversation_id = :conversation_id
+                        AND other.blob_id = b.blob_id AND other.seq <> :seq
+                )
+            RETURNING b.content_id, b.object_key
+        ), chunks AS (
+            DELETE FROM blob_chunks c USING removed
+            WHERE c.conversation_id = :conversation_id AND c.content_id = removed.content_id
+        )
+        SELECT object_key FROM removed
+        """,
+    is_long=True,
+)
+DROP_SUMMARIES = Statement(
+    f"""
+        WITH covering AS (
+            SELECT compaction_id FROM compactions
+            WHERE {_CONVERSATION} AND summary <> ''
+                AND (span_start <= :seq AND span_end > :seq
+                    OR trigger = 'provider' AND span_end = :seq)
+            ORDER BY compaction_id LIMIT 1
+        )
+        UPDATE compactions made
+        SET summary = CASE WHEN made.summary = '' THEN '' ELSE '{REDACTED_SUMMARY}' END,
+            view = '', made = '[]', undone_at = least(made.undone_at, statement_timestamp())
+        FROM covering
+        WHERE made.conversation_id = :conversation_id
+            AND made.compaction_id >= covering.compaction_id
+        RETURNING made.compaction_id
+        """,
+    is_long=True,
+)
+# Without its summaries the whole window is shown, until it is compacted again.
+SHOW_WINDOW = Statement(f"""
+    UPDATE heads
+    SET compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{{}}',
+        trimmed_through = 0, summary_tokens = 0, hidden_tokens = outside_tokens,
+        hidden_messages = outside_messages, resume_at = 0, failures = 0
+    WHERE {_CONVERSATION} AND compaction_id = ANY (CAST(:dropped AS uuid[]))
+""")
+SHOW_TOMBSTONE = Statement(f"""
+    UPDATE heads
+    SET view_version = view_version + 1, view_cause = 'redacted',
+        redacted_version = view_version + 1
+    WHERE {_CONVERSATION}
+""")
+EPOCHS = Statement(f"""
+    SELECT lane, epoch, frame FROM epochs
+    WHERE {_CONVERSATION} AND (lane, epoch) > (:lane, :epoch)
+    ORDER BY lane, epoch LIMIT 100
+""")
+SET_FRAMES = Statement("""
+    UPDATE epochs e SET frame = item.frame
+    FROM unnest(CAST(:lanes AS text[]), CAST(:epochs AS bigint[]), CAST(:frames AS text[]))
+        AS item (lane, epoch, frame)
+    WHERE e.conversation_id = :conversation_id AND e.lane = item.lane AND e.epoch = item.epoch
+""")
+DROP_SNAPSHOT_SUMMARIES = Statement(f"""
+    WITH naming AS (
+        SELECT s.tenant_id, s.session_id
+        FROM snapshot_parts p
+        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.session_id = p.session_id
+        WHERE p.conversation_id = :conversation_id AND p.spans[cardinality(p.spans)] > :seq
+        ORDER BY s.session_id
+        FOR UPDATE OF s
+    )
+    UPDATE snapshots s SET summary = '{REDACTED_SUMMARY}'
+    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+""")
+_RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
+RECORD = Statement(f"""
+    {insert("redactions", *_RECORDED, created_at="clock_timestamp()")}
+    ON CONFLICT (conversation_id, seq) DO NOTHING
+""")
+FIND = Statement(f"""
+    SELECT message_id AS id, seq, created_at AS redacted_at, reason, key_id
+    FROM redactions WHERE {_MESSAGE}
+""")
 
 
+@answer(
+    {
+        "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
+        "seq": 1,
+        "redacted_at": "2026-01-05T09:30:00.123456+00:00",
+        "reason": "The user withdrew consent",
+        "key_id": None,
+        "conversations": 2,
+    }
+)
 @dataclass(frozen=True, slots=True)
-class RedactionResult:
-    """The record of a redaction, and how many conversations this request redacted it in."""
+class Redacted:
+    """The record of a redaction."""
 
-    redaction: Redaction
+    id: str
+    """Id of the message."""
+    seq: int
+    """Its position in the log."""
+    redacted_at: datetime
+    """When it was redacted first."""
+    reason: str | None
+    """As the first request gave it."""
+    key_id: str | None
+    """The API key of that request; null while the service has no keys."""
     conversations: int
+    """In how many conversations this request redacted it, forks included; 0 when it was redacted
+    everywhere before."""
 
 
 @dataclass(eq=False, repr=False)
@@ -49,7 +207,7 @@ class RedactionService:
         message_id: str,
         reason: str | None,
         key_id: str | None,
-    ) -> RedactionResult:
+    ) -> Redacted:
         """Redact a message and its copies in forks; raises NotFound.
 
         A message that is redacted already keeps its record.
@@ -63,43 +221,68 @@ class RedactionService:
             (row,) = await session.contexts.rows(
                 conversation_id, [Span(seq, seq + 1)], as_chat=False
             )
-        new, tombstone = NewRedaction(seq, message_id, reason, key_id), tombstone_of(row)
-        count = int(await self._redact_one(tenant_id, conversation_id, new, tombstone))
-        while copies := await self._copies(conversation_id, new):
+        record = {"message_id": message_id, "seq": seq, "reason": reason, "key_id": key_id}
+        message = {"conversation_id": conversation_id, "seq": seq}
+        tombstone, count, copies = tombstone_of(row), 0, [conversation_id]
+        while copies:
             for copy_id in copies:
-                count += await self._redact_one(tenant_id, copy_id, new, tombstone)
+                count += await self._redact_one(copy_id, record, tombstone)
+            async with self._database.session() as session:
+                rows = await session.session.all(COPIES, **message, message_id=message_id)
+            copies = [str(row["conversation_id"]) for row in rows]
         async with self._database.session() as session:
-            redaction = await session.redactions.find(conversation_id, seq)
-        if redaction is None:  # the conversation was deleted meanwhile
+            found = await session.session.first(FIND, **message)
+        if found is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
-        return RedactionResult(redaction, count)
-
-    async def _copies(self, conversation_id: str, new: NewRedaction) -> list[str]:
-        async with self._database.session() as session:
-            return await session.redactions.copies(
-                conversation_id, new.seq, new.message_id, _COPIES_PER_READ
-            )
+        return read(Redacted, found, conversations=count)
 
     async def _redact_one(
-        self, tenant_id: str, conversation_id: str, new: NewRedaction, tombstone: Tombstone
+        self, conversation_id: str, record: dict[str, Any], tombstone: Tombstone
     ) -> bool:
         """Redact the message in one conversation; False if it was redacted or is gone."""
-        async with self._database.transaction() as session:
-            redactions = session.redactions
-            if not await redactions.replace(conversation_id, new.seq, tombstone):
+        message = {"conversation_id": conversation_id, "seq": record["seq"]}
+        async with self._database.transaction() as repositories:
+            session = repositories.session
+            if await session.first(LOCK, conversation_id=conversation_id) is None:
                 return False
-            object_keys = await redactions.remove_blobs(conversation_id, new.seq)
-            loses_summary = await redactions.drop_summaries(conversation_id, new.seq)
-            await redactions.drop_epoch_texts(conversation_id)
-            await redactions.record(conversation_id, new)
-            event = {
-                "message_id": new.message_id,
-                "seq": new.seq,
-                "reason": new.reason,
-                "key_id": new.key_id,
-            }
-            await session.events.add(conversation_id, EventType.REDACTED, json_text.dumps(event))
+            await session.first(LOCK_FORKS, conversation_id=conversation_id)
+            if not await session.run(REPLACE, **message, **fields_of(tombstone)):
+                return False
+            await session.run(CLEAR_WORDS, **message)
+            blobs = await session.all(REMOVE_BLOBS, **message)
+            receipts = await session.all(DROP_SUMMARIES, **message)
+            await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
+            dropped = [row["compaction_id"] for row in receipts]
+            loses_summary = await session.run(
+                SHOW_WINDOW, conversation_id=conversation_id, dropped=dropped
+            )
+            await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
+            await _empty_epoch_starts(session, conversation_id)
+            await session.run(RECORD, conversation_id=conversation_id, **record)
+            await repositories.events.add(
+                conversation_id, EventType.REDACTED, json_text.dumps(record)
+            )
             if loses_summary:
-                await make_compaction_due(session, conversation_id)
-        await self._outputs.delete_objects(*object_keys)
+                await make_compaction_due(repositories, conversation_id)
+        await self._outputs.delete_objects(*(row["object_key"] for row in blobs))
         return True
+
+
+async def _empty_epoch_starts(session: Session, conversation_id: str) -> None:
+    """Delete the texts of summaries from the starts of all epochs."""
+    lane, epoch = "", 0
+    while rows := await session.all(
+        EPOCHS, conversation_id=conversation_id, lane=lane, epoch=epoch
+    ):
+        changed = []
+        for row in rows:
+            lane, epoch, start = row["lane"], row["epoch"], json_text.loads(row["frame"])
+            view = start["view"]
+            if view["summaries"] or view["retain"] is not None:
+                view["summaries"] = [{**summary, "text": ""} for summary in view["summaries"]]
+                view["retain"] = None
+                changed.append((lane, epoch, json_text.dumps(start)))
+        if changed:
+            columns = map(list, zip(*changed, strict=True))
+            frames = dict(zip(("lanes", "epochs", "frames"), columns, strict=True))
+            await session.run(SET_FRAMES, conversation_id=conversation_id, **frames)

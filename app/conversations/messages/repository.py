@@ -19,6 +19,7 @@ from app.conversations.messages.batch import (
     batch_times,
 )
 from app.conversations.messages.draft import Draft
+from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.statements import (
     ADD_ANSWER,
     BY_IDS,
@@ -35,7 +36,6 @@ from app.conversations.messages.statements import (
     TOTAL_AT,
     named_calls,
 )
-from app.conversations.messages.stored_message import StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.rows import (
     CALIBRATION_COLUMNS,

@@ -15,20 +15,20 @@ from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
+from app.conversations.messages.redactions import Redacted
+from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import (
     MessagePage,
     MessagesAppend,
     Order,
     Pinned,
     PinScope,
-    Redacted,
     RedactionRequest,
     ResultContent,
     ShownMessage,
 )
-from app.conversations.messages.stored_message import StoredMessage
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import PageMessage, TranscriptMessage
+from app.conversations.messages.transcripts import TranscriptMessage
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
 from app.http.conversation_ids import path_of, public_id_of
@@ -188,8 +188,12 @@ async def unpin_message(
     scope: Scope = "message",
 ) -> Pinned:
     """Unpin a message; the next compaction may hide or clear it."""
-    seqs = await services(request).pins.unpin(
-        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
+    seqs = await services(request).pins.pin(
+        tenant_of(request),
+        conversation_id,
+        message_id_from(message_id),
+        whole_turn=scope == "turn",
+        pinned=False,
     )
     return Pinned(seqs=seqs)
 
@@ -209,14 +213,17 @@ async def transcript(
     content: str | None,
 ) -> Response:
     """Return a page of messages of one conversation, as many as its maximum size allows."""
-    page = [PageMessage(conversation, message) for message in messages]
     shown = await services(request).transcripts.with_visibility(
-        tenant_of(request), page, Content(content or Content.AUTO), page_bound(request)
+        tenant_of(request),
+        conversation,
+        messages,
+        Content(content or Content.AUTO),
+        page_bound(request),
     )
     next_cursor = None
-    if messages.has_more or len(page) > len(shown):
-        next_cursor = cursors.encode("messages", order, shown[-1].page_message.message.seq)
-    data = [shown_message(message) for message in shown]
+    if messages.has_more or len(messages) > len(shown):
+        next_cursor = cursors.encode("messages", order, shown[-1].original.message.seq)
+    data = [shown_message(conversation, message) for message in shown]
     return await long_json({"data": data, "next_cursor": next_cursor}, size_of(shown))
 
 
@@ -228,10 +235,9 @@ def size_of(shown: Sequence[TranscriptMessage]) -> int:
     return whole + sum(item.message.byte_size for item in originals)
 
 
-def shown_message(shown: TranscriptMessage) -> dict[str, Any]:
+def shown_message(conversation: Conversation, shown: TranscriptMessage) -> dict[str, Any]:
     """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = shown.page_message.message, shown.original.raw_message
-    conversation = shown.page_message.conversation
+    message, body = shown.original.message, shown.original.raw_message
     own = {
         "id": message.id,
         "seq": message.seq,
@@ -262,12 +268,17 @@ async def get_message(
     content: Contents = None,
 ) -> Response:
     """Return one message by its id, as the transcript shows it."""
-    transcripts = services(request).transcripts
-    found = await transcripts.one(tenant_of(request), conversation_id, message_id_from(message_id))
-    (shown,) = await transcripts.with_visibility(
-        tenant_of(request), [found], Content(content or Content.AUTO), page_bound(request)
+    conversation, message = await services(request).transcripts.one(
+        tenant_of(request), conversation_id, message_id_from(message_id)
     )
-    return await long_json(shown_message(shown), size_of([shown]))
+    (shown,) = await services(request).transcripts.with_visibility(
+        tenant_of(request),
+        conversation,
+        [message],
+        Content(content or Content.AUTO),
+        page_bound(request),
+    )
+    return await long_json(shown_message(conversation, shown), size_of([shown]))
 
 
 @router.post(f"{_MESSAGE}/redact", summary="Redact a message")
@@ -284,16 +295,15 @@ async def redact_message(
     build begins an epoch with the reason `redacted`, and earlier builds are `410`. A repeated
     request returns the first record.
     """
-    done = await services(request).redactions.redact(
+    redacted = await services(request).redactions.redact(
         tenant_of(request),
         conversation_id,
         message_id_from(message_id),
         body.reason if body is not None else None,
         caller_of(request).key_id,
     )
-    record = done.redaction
-    if done.conversations:
-        redacted = {"seq": record.seq, "conversations": done.conversations}
-        data = by_caller(request, conversation_id=conversation_id, **redacted)
+    if redacted.conversations:
+        shown = {"seq": redacted.seq, "conversations": redacted.conversations}
+        data = by_caller(request, conversation_id=conversation_id, **shown)
         _log.info("message_redacted", extra={"data": data})
-    return Redacted.of(record, id=record.message_id, conversations=done.conversations)
+    return redacted

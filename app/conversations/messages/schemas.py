@@ -159,32 +159,3 @@ class RedactionRequest(RequestSchema):
 
     reason: str | None = Field(default=None, max_length=500, pattern=NAME_PATTERN)
     """Kept in the record and in the event; it should quote no content."""
-
-
-class Redacted(ResponseSchema):
-    """The record of a redaction."""
-
-    model_config = examples(
-        {
-            "id": _ID,
-            "seq": 1,
-            "redacted_at": "2026-01-05T09:30:00.123456+00:00",
-            "reason": "The user withdrew consent",
-            "key_id": None,
-            "conversations": 2,
-        }
-    )
-
-    id: str
-    """Id of the message."""
-    seq: int
-    """Its position in the log."""
-    redacted_at: datetime
-    """When it was redacted first."""
-    reason: str | None
-    """As the first request gave it."""
-    key_id: str | None
-    """The API key of that request; null while the service has no keys."""
-    conversations: int
-    """In how many conversations this request redacted it, forks included; 0 when it was redacted
-    everywhere before."""

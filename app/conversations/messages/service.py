@@ -37,7 +37,7 @@ from app.conversations.messages.batches import (
 )
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED
 from app.conversations.own_settings import newest_version, sections_json, store_list

@@ -13,6 +13,8 @@ _STORED = (
 STORED_COLUMNS = ", ".join(_STORED)
 
 
+REDACTION_LOCK = "hashtextextended('redaction:' || CAST(CAST(:conversation_id AS uuid) AS text), 0)"
+"""The key of the advisory lock that a redaction takes against forks that end."""
 MESSAGE_TIME = "coalesce(m.at, m.created_at)"
 """The time of a message `m`, which never decreases with the seqs of its conversation."""
 

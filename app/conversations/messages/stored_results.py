@@ -19,7 +19,7 @@ from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
 from app.common.errors import Gone, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.draft import Draft
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.ports import BlobStore
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy

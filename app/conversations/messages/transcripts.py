@@ -1,35 +1,30 @@
 """Transcripts: messages as callers sent them, each with its visibility in the current context.
 
-1. A read moves the active windows of the conversations on a page, as a build does.
-2. The cost depends on the page alone: states, active receipts and pins are read for all of its
-   conversations at once. Older receipts are read only where the cause of a visibility is missing.
+1. A read moves the active window of the conversation, as a build does.
+2. The cost depends on the page alone. Older receipts are read only where the cause of a visibility
+   is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from functools import partial
 
 from app.common.errors import NotFound
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import Content, Original, StoredResults
+from app.conversations.rows import compaction_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry, entry, newest_user_message
-from app.conversations.view import Span, View
 from app.conversations.views import base_view
-from app.conversations.visibility import (
-    NO_SLIDING_WINDOW,
-    SlidingWindow,
-    Visibility,
-    start_of_last,
-    visibilities,
-)
+from app.conversations.visibility import Visibility, start_of_last, visibilities
 from app.conversations.windows.service import ActiveWindows
+from app.database.connections import Statement
 from app.formats.message import Role
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
@@ -39,46 +34,52 @@ RECEIPT_BATCHES = (16, 512)
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PageMessage:
-    """A message on a page, and its conversation."""
-
-    conversation: Conversation
-    message: StoredMessage
+REDACTED = Statement("""
+    SELECT seq, created_at FROM redactions
+    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
+""")
+# A pin protects its call group, with results that are appended later: up to `past`.
+PINS = Statement("""
+    SELECT p.seq, (
+        SELECT m.seq FROM messages m
+        WHERE m.conversation_id = :conversation_id AND m.seq > p.seq AND NOT m.joins
+        ORDER BY m.seq LIMIT 1
+    ) AS past
+    FROM pins p WHERE p.conversation_id = :conversation_id AND p.seq <= :through_seq
+""")
+# Receipts are large: the recursion reads their ids alone.
+CHAIN = Statement("""
+    WITH RECURSIVE chain AS (
+        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
+        UNION ALL
+        SELECT this.parent_id, chain.depth + 1
+        FROM chain
+        CROSS JOIN LATERAL (
+            SELECT parent_id FROM compactions
+            WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
+            LIMIT 1
+        ) this
+        WHERE this.parent_id IS NOT NULL AND chain.depth < :limit
+    )
+    SELECT receipt.*
+    FROM chain
+    CROSS JOIN LATERAL (
+        SELECT * FROM compactions
+        WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
+        LIMIT 1
+    ) receipt
+    ORDER BY chain.depth
+""")
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptMessage:
     """A message as the caller sent it, with its visibility."""
 
-    page_message: PageMessage
     original: Original
     visibility: Visibility
     pinned: bool
     redacted_at: datetime | None = None
-
-
-@dataclass(slots=True)
-class _PagePart:
-    """The messages of one conversation on a page, and the inputs of their visibility."""
-
-    conversation: Conversation
-    entries: list[Entry] = field(default_factory=list)
-    receipts: list[Compaction] = field(default_factory=list)
-    view: View = field(default_factory=View)
-    sliding_window: SlidingWindow = NO_SLIDING_WINDOW
-
-    @property
-    def conversation_id(self) -> str:
-        """The id of the conversation."""
-        return self.conversation.conversation_id
-
-    def visibilities(self) -> dict[int, Visibility]:
-        """Return the visibility of its messages by the receipts that are read so far."""
-        restored = self.conversation.state.window.restored
-        return visibilities(self.entries, self.view, self.receipts, restored, self.sliding_window)
 
 
 @dataclass(eq=False, repr=False)
@@ -90,7 +91,9 @@ class TranscriptService:
     _active: ActiveWindows
     _outputs: StoredResults
 
-    async def one(self, tenant_id: str, conversation_id: str, message_id: str) -> PageMessage:
+    async def one(
+        self, tenant_id: str, conversation_id: str, message_id: str
+    ) -> tuple[Conversation, StoredMessage]:
         """Return one message of a conversation; raises NotFound."""
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
@@ -99,135 +102,90 @@ class TranscriptService:
             page = await session.log.by_ids(conversation_id, [message_id])
         if not page:
             raise NotFound.message(message_id)
-        return PageMessage(conversation, page[0])
+        return conversation, page[0]
 
     async def with_visibility(
         self,
         tenant_id: str,
-        page: Sequence[PageMessage],
+        conversation: Conversation,
+        messages: Sequence[StoredMessage],
         content: Content,
         bound: Bound = UNBOUNDED,
     ) -> list[TranscriptMessage]:
         """Return the messages of a page with originals and visibility.
 
-        A page with large results ends early, after at least one message. Raises NotFound for a
-        conversation that was deleted meanwhile.
+        A page with large results ends early, after at least one message. Raises NotFound if the
+        conversation was deleted meanwhile.
         """
-        if not page:
+        if not messages:
             return []
-        pairs = await self._with_originals(page, content, bound)
-        parts: dict[str, _PagePart] = {}
-        for page_message, _ in pairs:  # windows are moved before anything else is read (rule 1)
-            conversation_id = page_message.conversation.conversation_id
-            if conversation_id not in parts:
-                conversation = await self._active.updated(tenant_id, page_message.conversation)
-                parts[conversation_id] = _PagePart(conversation)
-        positions = [
-            (page_message.conversation.conversation_id, page_message.message.seq)
-            for page_message, _ in pairs
-        ]
+        conversation_id = conversation.conversation_id
+        originals = await self._outputs.originals(conversation_id, messages, content, bound)
+        conversation = await self._active.updated(tenant_id, conversation)  # before other reads
+        seqs = [item.message.seq for item in originals]
         async with self._database.session() as session:
-            pinned = await session.transcripts.pinned(positions)
-            redacted = await session.transcripts.redacted(positions)
-            for position, (page_message, _) in zip(positions, pairs, strict=True):
-                role, tokens = Role(page_message.message.role), page_message.message.token_count
-                item = entry(page_message.message.seq, role, tokens, position in pinned)
-                parts[position[0]].entries.append(item)
-            await self._read_causes(session, list(parts.values()))
-        visibility = {key: part.visibilities() for key, part in parts.items()}
-        return [
-            TranscriptMessage(
-                page_message,
-                original,
-                visibility[position[0]][position[1]],
-                position in pinned,
-                redacted.get(position),
+            pins = await session.session.all(
+                PINS, conversation_id=conversation_id, through_seq=max(seqs)
             )
-            for position, (page_message, original) in zip(positions, pairs, strict=True)
+            redacted = await session.session.all(
+                REDACTED, conversation_id=conversation_id, seqs=seqs
+            )
+            pinned = {
+                seq
+                for seq in seqs
+                if any(pin["seq"] <= seq < (pin["past"] or seq + 1) for pin in pins)
+            }
+            entries = [
+                entry(item.seq, Role(item.role), item.token_count, item.seq in pinned)
+                for item in (original.message for original in originals)
+            ]
+            visibility = await self._visibilities(session, conversation, entries)
+        redacted_at = {row["seq"]: row["created_at"] for row in redacted}
+        return [
+            TranscriptMessage(original, visibility[seq], seq in pinned, redacted_at.get(seq))
+            for seq, original in zip(seqs, originals, strict=True)
         ]
 
-    async def _with_originals(
-        self, page: Sequence[PageMessage], content: Content, bound: Bound
-    ) -> list[tuple[PageMessage, Original]]:
-        """Return messages with their originals, up to the size of a page."""
-        pairs: list[tuple[PageMessage, Original]] = []
-        size = 0
-        for conversation_id, group in groupby(page, lambda item: item.conversation.conversation_id):
-            run = list(group)
-            messages = [item.message for item in run]
-            originals = await self._outputs.originals(conversation_id, messages, content, bound)
-            pairs += zip(run, originals, strict=False)
-            size += sum(map(_shown_bytes, originals))
-            if len(originals) < len(run) or size > bound.max_bytes:
-                break
-        return pairs
-
-    async def _read_causes(self, session: Repositories, parts: Sequence[_PagePart]) -> None:
-        """Compute the views of conversations, and read the receipts behind them (rule 2)."""
-        states = {part.conversation_id: part.conversation.state for part in parts}
-        newest = {key: state.compaction_id for key, state in states.items() if state.compaction_id}
-        await _read_receipts(session, parts, newest, 1)
-        for part in parts:
-            await self._set_view(session, part)
-        for limit in RECEIPT_BATCHES:
-            parents = {
-                part.conversation_id: parent_id
-                for part in parts
-                if part.receipts and (parent_id := part.receipts[-1].parent_id) is not None
-                if not all(item.is_explained for item in part.visibilities().values())
-            }
-            await _read_receipts(session, parts, parents, limit)
-
-    async def _set_view(self, session: Repositories, part: _PagePart) -> None:
-        """Compute the view of a conversation from its active receipt."""
-        conversation, policy = part.conversation, self._resolver.policy_of(part.conversation)
-        if part.receipts and not part.receipts[0].is_shown_with(policy.strategy):
-            part.receipts.clear()  # of another strategy: the next build starts from the log
-        active = part.receipts[0].view if part.receipts else None
-        part.view = base_view(conversation.state, active, policy)
+    async def _visibilities(
+        self, session: Repositories, conversation: Conversation, entries: Sequence[Entry]
+    ) -> dict[int, Visibility]:
+        """Compute the view of a conversation, and read the receipts behind it (rule 2)."""
+        state, policy = conversation.state, self._resolver.policy_of(conversation)
+        conversation_id, starts_at, newest_user = conversation.conversation_id, 1, None
+        receipts = await _chain(session, conversation_id, state.compaction_id, 1)
+        if receipts and not receipts[0].is_shown_with(policy.strategy):
+            receipts = []  # of another strategy: the next build starts from the log
+        view = base_view(state, receipts[0].view if receipts else None, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
-            count = policy.sliding_window.keep_last_n
-            starts_in_view = await _sliding_window_start(
-                session, conversation, part.view.spans, count
+            starts_at = start_of_last(view.spans, state.head_seq, policy.sliding_window.keep_last_n)
+            around = partial(session.contexts.around, conversation_id)
+            starts_at = min(
+                (item.seq for item in await around(starts_at, whole_turn=False)), default=starts_at
             )
-            starts_in_window = await _sliding_window_start(
-                session, conversation, part.view.window, count
+            newest_user = newest_user_message(await around(state.head_seq, whole_turn=True))
+        found: dict[int, Visibility] = {}
+        for limit in (*RECEIPT_BATCHES, 0):
+            found = visibilities(
+                entries,
+                view,
+                receipts,
+                state.window.restored,
+                starts_at,
+                newest_user.seq if newest_user is not None else 0,
             )
-            turn = await session.contexts.around(
-                conversation.conversation_id, conversation.state.head_seq, whole_turn=True
-            )
-            newest = newest_user_message(turn)
-            newest_user = newest.seq if newest is not None else 0
-            part.sliding_window = SlidingWindow(starts_in_view, starts_in_window, newest_user)
+            if not receipts or all(item.is_explained for item in found.values()):
+                break
+            receipts += await _chain(session, conversation_id, receipts[-1].parent_id, limit)
+        return found
 
 
-async def _read_receipts(
-    session: Repositories,
-    parts: Sequence[_PagePart],
-    newest: Mapping[str, str],
-    limit: int,
-) -> None:
-    """Read receipts, up to `limit` of each conversation: `newest`, and those that led to it."""
-    if not newest:
-        return
-    chains = await session.transcripts.chains(newest, limit)
-    for part in parts:
-        part.receipts += chains.get(part.conversation_id, ())
-
-
-async def _sliding_window_start(
-    session: Repositories, conversation: Conversation, spans: Sequence[Span], count: int
-) -> int:
-    """Return the seq at which the last messages of these spans begin, with a whole call group."""
-    seq = start_of_last(spans, conversation.state.head_seq, count)
-    group = await session.contexts.around(conversation.conversation_id, seq, whole_turn=False)
-    return group[0].seq if group else seq
-
-
-def _shown_bytes(original: Original) -> int:
-    """Return the size of a message on a page, with a result that is shown whole."""
-    size = original.message.byte_size
-    if original.message.stored_output is None or original.is_truncated:
-        return size
-    output = original.message.output
-    return size + (output.byte_size if output is not None and output.is_cut else 0)
+async def _chain(
+    session: Repositories, conversation_id: str, newest_id: str | None, limit: int
+) -> list[Compaction]:
+    """Return up to `limit` receipts: one, then those it is based on."""
+    if newest_id is None or not limit:
+        return []
+    rows = await session.session.all(
+        CHAIN, conversation_id=conversation_id, compaction_id=newest_id, limit=limit
+    )
+    return list(map(compaction_from, rows))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Final
 
 from app.common.english import FUNCTION_WORDS, stems
@@ -36,7 +36,9 @@ MAX_WORDS: Final = 24
 """Words of a question; of more it has the longest."""
 _QUERY_PART = re.compile(r'(?P<no>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
 _STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'))
-_ASKS_TIME = re.compile(r"\W*(?:when|how (?:long|old)|(?:what|which) (?:year|month|day|date|time))\b")
+_ASKS_TIME = re.compile(
+    r"\W*(?:when|how (?:long|old)|(?:what|which) (?:year|month|week|day|date|time))\b"
+)
 _ASKS_NUMBER = re.compile(r"\W*how (?:many|much|often)\b")
 _MIN_PREFIX, _MIN_CUT = 4, 6  # characters of a stem that is a prefix, of a word with any ending
 _IRREGULAR = """
@@ -165,15 +167,16 @@ def forms(word: str) -> Word:
         return (prefix_term(word),)
     group = _GROUP_OF.get(word, ())
     (stem,) = stems([word])
-    shared = commonprefix((word, stem))
+    equal = takewhile(lambda pair: pair[0] == pair[1], zip(word, stem, strict=False))
+    shared = word[: sum(1 for _ in equal)]
     if not group and len(shared) >= _MIN_PREFIX:
         # A word without an English ending may have one of another language.
         is_cut = shared == word and len(word) >= _MIN_CUT
         return (prefix_term(word[: len(word) - len(word) // 4] if is_cut else shared),)
     base = group[0] if group else stem
     begun, doubled = base.removesuffix("e"), base + base[-1]
-    inflected = (f"{base}s", f"{base}es", f"{begun}ing", f"{begun}ed", f"{doubled}ing", f"{doubled}ed")
-    exact = dict.fromkeys((word, base, *group, *inflected))
+    inflected = [start + ending for start in (begun, doubled) for ending in ("ing", "ed")]
+    exact = dict.fromkeys((word, base, *group, f"{base}s", f"{base}es", *inflected))
     # A joined word is indexed as a whole: `car's` as `car_s`.
     joined = Term(f"{min(exact, key=len)}_", is_prefix=True)
     return (*(Term(form, is_prefix=False) for form in exact), joined)

@@ -94,9 +94,7 @@ async def recall(
             matching = await session.search.matching_words(conversation_id, best, words)
             ranking.add_words({seq: [cut[at] for at in found] for seq, found in matching.items()})
     texts = await _texts(database, conversation_id, best, MAX_RANKED_BYTES)
-    ranked = await asyncio.to_thread(
-        ranking.shown, {seq: text for seq, (_, text) in texts.items()}
-    )
+    ranked = await asyncio.to_thread(ranking.shown, {seq: text for seq, (_, text) in texts.items()})
     page = ranked[offset : offset + MAX_RECALLED]
     beside = {seq + step for seq in page for step in (-1, 1)}.difference(page, texts)
     known = {

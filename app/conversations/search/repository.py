@@ -21,6 +21,7 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.statements import (
     MESSAGE_TIME,
     STORED_COLUMNS,
@@ -28,7 +29,6 @@ from app.conversations.messages.statements import (
     named_calls,
     seq_search,
 )
-from app.conversations.messages.stored_message import StoredMessage
 from app.conversations.rows import stored_message_from
 from app.conversations.search.query import Query, Word
 from app.conversations.search.ranking import Postings
@@ -387,10 +387,11 @@ def _tsquery(query: Query) -> str:
 
 def _all_words(words: Sequence[Word]) -> str:
     # A lexeme has only letters, digits, marks and underscores, so it needs no escaping.
-    return " & ".join(
-        f"({' | '.join(f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in word)})"
+    either = (
+        [f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in word]
         for word in words
     )
+    return " & ".join(f"({' | '.join(terms)})" for terms in either)
 
 
 def _block_queries(

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -22,7 +22,7 @@ from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.listing_filters import ConversationFilter, Place
 from app.conversations.listing_service import find_places
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.recall import RecallPage, recall
 from app.conversations.search.texts import SearchedMessage, excerpt
@@ -187,7 +187,7 @@ class SearchService:
         after: SearchPlace | None,
         limit: int,
         bound: Bound,
-    ) -> AsyncIterator[tuple[SearchPlace, Hit | None]]:
+    ) -> AsyncGenerator[tuple[SearchPlace, Hit | None]]:
         """Yield hits with their places, and where a search that costs too much ends (rule 4)."""
         pending = [after] if after is not None and after.before_seq > 1 else []
         before = after.place if after is not None else None

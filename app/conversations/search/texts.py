@@ -19,8 +19,7 @@ from typing import Final
 
 from app.blobs.preview import RECALL
 from app.common import json_text
-from app.conversations.messages.row import parse_stored
-from app.conversations.messages.stored_message import StoredMessage
+from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.search.words import SPACELESS, Term, normalised, text_pieces
 from app.formats.message import File, FormatName, Message, Part, Role, Text, ToolCall
 

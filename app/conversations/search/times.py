@@ -23,14 +23,14 @@ _ISO = re.compile(rf"(?<!\d)({_YEAR})-(\d\d)(?:-(\d\d))?(?!\d)")
 _NAMED = re.compile(
     rf"(?:\b{_DAY} (?:of )?)?\b({'|'.join(_MONTHS)})\b(?: {_DAY})?(?:,? (?:of )?({_YEAR})\b)?"
 )
-_PREPOSITION = re.compile(r"\b(?:in|of|last|since|until|till|this|next|during|by|before|after|on) $")
+_PREPOSITION = re.compile(
+    r"\b(?:in|of|last|since|until|till|this|next|during|by|before|after|on) $"
+)
 _ANY_YEAR = re.compile(rf"(?<![\d.,/:-]){_YEAR}(?![\d.,/:-]*\d)")
 _LAST = re.compile(r"\b(?:(yesterday|last night)|(today|tonight)|(this|last) (week|month|year))\b")
 _AGO = re.compile(r"\b(\w{1,8}) (day|week|month|year)s? ago\b")
-_NUMBERS: Final = {
-    **{"a": 1, "an": 1},
-    **{word: number for number, word in enumerate("one two three four five six".split(), 1)},
-}
+_NUMBER_WORDS = ("a", "an", "one", "two", "three", "four", "five", "six")
+_NUMBERS: Final = dict(zip(_NUMBER_WORDS, (1, 1, 1, 2, 3, 4, 5, 6), strict=True))
 _LENGTHS: Final = {
     **{"day": timedelta(days=1), "week": timedelta(days=7)},
     **{"month": timedelta(days=31), "year": timedelta(days=366)},

@@ -12,8 +12,7 @@ import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
 from app.common.logs import JsonLines
-from app.models.bounded_answers import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
-from app.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, LiteLLMGateway
 from app.models.model_calls import ModelCall
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM

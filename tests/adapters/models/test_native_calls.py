@@ -15,9 +15,8 @@ import pytest_asyncio
 from app.common.errors import ServiceUnavailable
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import LiteLLMGateway, with_usage
 from app.models.model_calls import Completion, ModelCall, NativeRequest
-from app.models.native_calls import with_usage
 from tests import fake_llm as fake
 from tests.fake_llm import Behaviour
 from tests.fake_providers import FakeProviders

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -105,52 +104,12 @@ async def test_a_statement_without_an_answer_is_given_up(proxy: DatabaseProxy) -
         assert await pid_of(store) != before
 
 
-async def test_a_transaction_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
-    """Nobody waits for the rollback of a transaction that is blackholed, at its end either."""
-    async with store_of(proxy.url) as store:
-
-        async def silent_at_the_end() -> None:
-            async with store.transaction() as session:
-                await session.run(WRITE, tenant="t")
-                proxy.blackhole()
-
-        async def silent_before(statement: Statement) -> None:
-            async with store.transaction() as session:
-                await session.run(WRITE, tenant="t")
-                proxy.blackhole()
-                await session.run(statement)
-
-        limit = QUICK.statement + QUICK.grace
-        await fails(silent_at_the_end(), limit, "TimeoutError")
-        await proxy.heal()
-        await fails(silent_before(PID), limit, "TimeoutError")
-        await proxy.heal()
-        await in_transaction(store, WRITE, tenant="another")
-
-
 async def test_connecting_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
     """Any number of requests wait for the first connection at once, not one after the other."""
     async with store_of(proxy.url, size=2) as store:
         proxy.blackhole()
         many = [fails(pid_of(store), 2 * QUICK.connection) for _ in range(20)]
         await asyncio.gather(*many)
-        await proxy.heal()
-        assert await pid_of(store)
-
-
-async def test_a_caller_that_leaves_a_silent_database(proxy: DatabaseProxy) -> None:
-    """A request that is cancelled amid a blackholed statement ends, and keeps no place."""
-    async with store_of(proxy.url) as store:
-        await pid_of(store)
-        proxy.blackhole()
-        waiting = asyncio.create_task(pid_of(store))
-        while not proxy.swallowed:
-            await asyncio.sleep(0)
-        waiting.cancel()
-        began = monotonic()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert monotonic() - began < QUICK.connection + SLACK_SECONDS
         await proxy.heal()
         assert await pid_of(store)
 
@@ -191,15 +150,6 @@ def proxy_target(proxy: DatabaseProxy) -> str:
     """Return the database's URL past the proxy."""
     host, _, port = proxy._socket.rpartition("/.s.PGSQL.")
     return f"postgresql://postgres@{proxy._database}?host={host}&port={port}"
-
-
-async def test_a_database_that_was_never_there(proxy: DatabaseProxy) -> None:
-    """A store that found no database when it was opened works as soon as there is one."""
-    async with store_of(proxy.url) as store:
-        await proxy.refuse()
-        await fails(store.open(), QUICK.connection)
-        await proxy.heal()
-        await store.open()
 
 
 async def test_frequent_statements_are_planned_at_the_start(database_url: str) -> None:
@@ -268,18 +218,6 @@ async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
         await fails(work, QUICK.statement, "QueryCanceledError")
         assert (await execute(database_url, RUNNING))[0][0] == 0
         assert await pid_of(store) == before
-
-
-async def test_postgres_ends_a_wait_for_a_lock(database_url: str) -> None:
-    """Who waits for another's lock is told in time, and waits there no longer."""
-    async with store_of(database_url) as store:
-        holder = await asyncpg.connect(database_url)
-        async with holder.transaction():
-            await holder.execute("LOCK TABLE models")
-            await fails(in_transaction(store, WRITE, tenant="t"), QUICK.statement)
-            assert (await execute(database_url, RUNNING))[0][0] == 0
-        await holder.close()
-        await in_transaction(store, WRITE, tenant="t")
 
 
 async def test_a_forgotten_transaction_ends(database_url: str) -> None:
@@ -383,14 +321,3 @@ async def test_a_standby_is_not_ready_until_it_is_promoted(standby: str) -> None
         await execute(standby, "SELECT pg_promote()")
         assert await readiness.is_ready()
         await in_transaction(store, WRITE, tenant="t")
-
-
-async def test_of_two_hosts_the_one_that_can_be_written(standby: str, database_url: str) -> None:
-    """With both hosts in its URL a store is at the primary, wherever that is."""
-    places = [parse_qs(urlsplit(url).query) for url in (standby, database_url)]
-    hosts, ports = (",".join(place[name][0] for place in places) for name in ("host", "port"))
-    base = database_url.partition("?")[0]
-    url = f"{base}?host={hosts}&port={ports}&target_session_attrs=read-write"
-    async with store_of(url, timeouts=Timeouts()) as store:
-        await in_transaction(store, WRITE, tenant="t")
-        assert await Readiness(store).is_ready()

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from app.database.embedded import EmbeddedPostgresError, running
-from tests.logged import Lines, lines
+from tests.logged import lines
 from tests.patience import PATIENCE_SECONDS
 
 __all__ = ["lines"]
@@ -163,21 +163,6 @@ async def test_a_server_told_to_stop_is_replaced(data_dir: Path, is_supervised: 
         assert postmaster(data_dir).pid != server.pid
 
 
-async def test_several_supervisors_start_one_server(data_dir: Path) -> None:
-    """Processes that share a cluster all look after it, and only one of them starts it again."""
-    lost: list[str] = []
-    with (
-        holder(data_dir, "supervised"),
-        holder(data_dir, "supervised"),
-        running(data_dir, lost.append) as url,
-    ):
-        for _ in range(3):
-            kill(data_dir, "all")
-            assert await answered(url, "SELECT 1") == 1
-            assert [server.pid for server in servers(data_dir)] == [postmaster(data_dir).pid]
-    assert not lost
-
-
 async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
     """A deleted cluster is reported once, and no other one is created."""
     told = threading.Event()
@@ -194,19 +179,6 @@ async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
         assert await asyncio.to_thread(told.wait, 30)
     assert lost == [f"The database in {data_dir / 'postgres'} was deleted"]
     assert not (data_dir / "postgres").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may not run PostgreSQL itself")
-async def test_a_changed_directory_is_logged(data_dir: Path, tmp_path: Path, lines: Lines) -> None:
-    """As root, a directory closed to the server's account is opened, and the log names it."""
-    tmp_path.chmod(0o700)
-    with running(data_dir) as url:
-        assert await ask(url, "SELECT 1") == 1
-    told = {line["folder"]: line for line in lines.told("folder_opened")}
-    assert told[str(tmp_path)]["mode_before"] == "0700"
-    assert told[str(tmp_path)]["mode"] == "0701"
-    with running(data_dir):
-        assert len(lines.told("folder_opened")) == len(told)
 
 
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:
@@ -233,17 +205,6 @@ async def test_data_survives_a_restart(data_dir: Path) -> None:
         assert await ask(url, "SELECT value FROM kept") == 7
 
 
-@pytest.mark.parametrize("name", ["d" * 120, "with space, comma & mother's", "ünïcode"])
-async def test_socket_path_is_short_and_plain(data_dir: Path, tmp_path: Path, name: str) -> None:
-    """A deep or odd data directory still gets a socket that a client can name."""
-    deep = tmp_path / name
-    data_dir.rename(deep)
-    with running(deep) as url:
-        assert await ask(url, "SELECT 1") == 1
-        assert len(url) < 160
-    assert stopped(deep)
-
-
 async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Path) -> None:
     """A service killed with -9 leaves its server; the next start adopts and later stops it."""
     with holder(data_dir) as killed:
@@ -253,31 +214,6 @@ async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Pat
     with running(data_dir) as url:
         assert await ask(url, "SELECT 1") == 1
         assert postmaster(data_dir).pid == server.pid
-    assert stopped(data_dir)
-
-
-async def test_killed_server_recovers(data_dir: Path) -> None:
-    """After kill -9 of PostgreSQL a start recovers what was acknowledged."""
-    with holder(data_dir) as killed, running(data_dir) as url:
-        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
-        postmaster(data_dir).send_signal(signal.SIGKILL)
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
-    with running(data_dir) as url:
-        assert await ask(url, "SELECT value FROM kept") == 7
-    assert stopped(data_dir)
-
-
-@pytest.mark.parametrize(
-    "left",
-    [f"{os.getpid()}\n/elsewhere\n1\n5432\n", "", "no number\n"],
-    ids=["another process", "empty", "no number"],
-)
-async def test_stale_pid_file_does_not_prevent_a_start(data_dir: Path, left: str) -> None:
-    """A pid file whose number another process has by now, or a torn one, is overcome."""
-    (data_dir / "postgres" / "postmaster.pid").write_text(left)
-    with running(data_dir) as url:
-        assert await ask(url, "SELECT 1") == 1
     assert stopped(data_dir)
 
 
@@ -291,21 +227,6 @@ async def test_server_whose_socket_was_deleted_is_replaced(data_dir: Path) -> No
     with running(data_dir) as url:
         assert await ask(url, "SELECT 1") == 1
         assert postmaster(data_dir).pid != server.pid
-
-
-async def test_two_processes_share_one_server(data_dir: Path) -> None:
-    """Two processes use one server, and the last one out stops it. [operation.shutdown]"""
-    with holder(data_dir) as other:
-        with running(data_dir) as url:
-            shared = postmaster(data_dir).pid
-        assert await ask(url, "SELECT 1") == 1
-        with running(data_dir):
-            assert postmaster(data_dir).pid == shared
-            assert other.stdin is not None
-            other.stdin.close()
-            other.wait()
-            assert await ask(url, "SELECT 1") == 1
-    assert stopped(data_dir)
 
 
 def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
@@ -349,27 +270,6 @@ def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
     with (
         pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*upgrade-database"),
         running(data_dir),
-    ):
-        pass
-
-
-def test_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
-    """A folder named postgres with other things in it is neither used nor emptied."""
-    (tmp_path / "postgres").mkdir()
-    (tmp_path / "postgres" / "holiday.jpg").touch()
-    with (
-        pytest.raises(EmbeddedPostgresError, match="is not a PostgreSQL cluster"),
-        running(tmp_path),
-    ):
-        pass
-    assert (tmp_path / "postgres" / "holiday.jpg").exists()
-
-
-def test_path_with_shell_characters_is_refused(tmp_path: Path) -> None:
-    """A data directory whose name a shell would expand is refused, not misread."""
-    with (
-        pytest.raises(EmbeddedPostgresError, match="choose another path"),
-        running(tmp_path / "$HOME"),
     ):
         pass
 

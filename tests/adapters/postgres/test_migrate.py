@@ -104,15 +104,6 @@ def test_migrates_once(url: str, migrations: Path) -> None:
     assert value(url, "SELECT to_regclass('two')::text") == "two"
 
 
-def test_only_what_is_missing_runs(url: str, migrations: Path) -> None:
-    """A database of an earlier release gets the later revisions only."""
-    migrate(url, migrations)
-    add(migrations, 3, "CREATE TABLE three (id int)")
-    assert not is_current(url, migrations)
-    migrate(url, migrations)
-    assert is_current(url, migrations)
-
-
 def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
     """Several processes may start together; one migrates and the others find it done."""
     with ThreadPoolExecutor(1) as pool:
@@ -126,19 +117,6 @@ def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
         assert [process.wait() for process in others] == [0, 0]
         first.result()
     assert is_current(url, migrations)
-
-
-def test_a_child_process_may_migrate(url: str) -> None:
-    """The process that serves has neither Alembic nor SQLAlchemy in its memory then."""
-    code = (
-        "import sys; from app.cli.database import migrated\n"
-        "if __name__ == '__main__':\n"
-        "    first, second = migrated(sys.argv[1], apart=True), migrated(sys.argv[1], apart=True)\n"
-        "    sys.exit((first, second) != (True, False) or 'sqlalchemy' in sys.modules)"
-    )
-    done = subprocess.run((sys.executable, "-c", code, url), check=False, env=environment())
-    assert done.returncode == 0
-    assert is_current(url)
 
 
 def test_newer_schema_is_accepted(url: str, migrations: Path) -> None:

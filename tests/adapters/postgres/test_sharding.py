@@ -200,13 +200,9 @@ SPREAD = {
     "conversations.messages.redactions_repository.COPIES": (
         "a message that is redacted, in all forks that have it"
     ),
-    "tenancy.retention_repository.DELETE": "what is old, of all tenants, a batch at a time",
-    "tenancy.retention_repository.LIST_CONVERSATIONS": (
-        "what is old, of all tenants, a batch at a time"
-    ),
-    "tenancy.retention_repository.LIST_EXPIRED": (
-        "what has expired, of all tenants, a batch at a time"
-    ),
+    "tenancy.repository.DELETE_OLD": "what is old, of all tenants, a batch at a time",
+    "tenancy.repository.LIST_IDLE": ("what is old, of all tenants, a batch at a time"),
+    "tenancy.repository.LIST_EXPIRED": ("what has expired, of all tenants, a batch at a time"),
     "snapshots.repository.ADD": "a snapshot of an agent has a part for each conversation",
     "snapshots.repository.FIND": "a snapshot of an agent has a part for each conversation",
     "snapshots.repository.LIST": "a tenant's list, a page at a time",
@@ -218,13 +214,10 @@ SPREAD = {
         "deleting an agent with all its conversations"
     ),
     "tenancy.repository.SOME_CONVERSATIONS": "deleting a tenant, by an operator",
-    "conversations.search.tenant_repository.BY_PLACES": (
-        "a page of a search, its messages given as a list"
-    ),
-    "conversations.search.tenant_repository.NEWEST": (
+    "conversations.search.repository.NEWEST": (
         "a search in conversations that are given as a list"
     ),
-    "conversations.search.tenant_repository.PROGRESS": (
+    "conversations.search.repository.PROGRESS": (
         "a search in conversations that are given as a list"
     ),
     "conversations.messages.transcripts_repository.CHAINS": (

@@ -24,9 +24,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from app.common.errors import Conflict, ServiceUnavailable
+from app.composition import Services
 from app.conversations.compaction_results import CompactResult
 from app.database.connections import Store
-from app.http.dependencies import Services
 from app.main import create_app
 from app.models.model_calls import Completion, ModelCall
 from app.operation.metrics_server import serving_metrics

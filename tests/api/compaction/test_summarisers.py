@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.http.dependencies import Services
+from app.composition import Services
 from app.main import create_app
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT

@@ -113,22 +113,6 @@ async def test_other_requests_go_to_fastapi(application: Application) -> None:
         assert answer_of(refused) == ["inner", "outer"]
 
 
-async def test_a_path_below_a_root_path_goes_to_fastapi(application: Application) -> None:
-    """Behind a proxy's prefix FastAPI finds the same route."""
-    transport = httpx.ASGITransport(application, root_path="/prefix")
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post("/prefix/c/one/direct")
-    assert answer.text == "one /c/{conversation_id}/direct True"
-
-
-async def test_an_error_outside_of_a_route_is_a_problem(application: Application) -> None:
-    """What fails behind FastAPI's middleware is a problem document as well. [errors.codes]"""
-    async with client_of(application) as client:
-        answer = await client.get("/fails")
-    assert_problem(answer, 500, "INTERNAL")
-    assert "secret" not in answer.text and answer_of(answer) == ["inner", "outer"]
-
-
 async def test_an_encoded_id_is_the_same_on_both_ways(client: httpx.AsyncClient) -> None:
     """The direct route of an append decodes ids as the other routes do."""
     answer = await client.post("/v1/conversations", json={"conversation_id": "a b:c~d"})

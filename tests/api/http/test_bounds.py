@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from fastapi.routing import APIRoute
 
@@ -125,23 +124,6 @@ SECTION = {"name": "s", "kind": "rules", "content": "x"}
 TOOL = {"name": "t", "description": "x", "parameters": {"type": "object"}}
 
 
-@pytest.mark.parametrize(
-    ("name", "item", "limit"), [("sections", SECTION, 200), ("tools", TOOL, 1_000)]
-)
-async def test_a_list_may_be_as_long_as_its_maximum(
-    client: httpx.AsyncClient, name: str, item: dict[str, Any], limit: int
-) -> None:
-    """A list of the documented length is stored, and one with an item more is refused."""
-    path = await new_conversation(client)
-    items = [item | {"name": f"{item['name']}{number}"} for number in range(limit + 1)]
-    answer = await client.put(f"{path}/{name}", json={name: items[:limit]})
-    assert answer.status_code == 200, answer.text
-    for method, target in (("PUT", f"{path}/{name}"), ("POST", "/v1/conversations")):
-        answer = await client.request(method, target, json={name: items})
-        assert_problem(answer, 422, "VALIDATION_ERROR", f"/{name}")
-    assert len((await client.get(f"{path}/{name}")).json()[name]) == limit
-
-
 def keys_of(count: int, length: int = 1) -> bytes:
     """Return so many members with different names."""
     return b",".join(b'"%s%d":0' % (b"k" * length, place) for place in range(count))
@@ -186,26 +168,6 @@ async def test_many_errors_are_counted(client: httpx.AsyncClient) -> None:
     assert found["errors"][0]["pointer"] == "/nope"
 
 
-async def test_an_error_behind_many_others_is_counted(client: httpx.AsyncClient) -> None:
-    """If the sample has no error, the number of errors is returned. [errors.problem-json]"""
-    section = {"name": "base", "content": "x"}
-    wrong = section | {f"more-{number}": 0 for number in range(20)}
-    ask: dict[str, Any] = {"sections": [section] * 100 + [wrong] * 100}
-    answer = await client.post("/v1/conversations", content=orjson.dumps(ask), headers=HEADERS)
-    found = assert_problem(answer, 422, "VALIDATION_ERROR")
-    assert "places" in found["detail"]
-
-
-async def test_a_compressed_body_is_a_415(client: httpx.AsyncClient) -> None:
-    """A body with a content coding is a 415, also if its bytes exceed the JSON limits."""
-    headers = HEADERS | {"content-encoding": "gzip"}
-    body = b"[,{:" * 100_000
-    answer = await client.post("/v1/conversations", content=body, headers=headers)
-    assert answer.status_code == 415
-    plain = await client.post("/v1/conversations", content=b"{}", headers=headers)
-    assert plain.status_code == 415, "what a coding hides is never taken for JSON"
-
-
 async def test_a_body_without_fields_has_none(client: httpx.AsyncClient) -> None:
     """An operation without fields takes no body or an empty object. [api.unknown-fields]"""
     path = await new_conversation(client)
@@ -226,12 +188,3 @@ async def test_a_body_without_fields_has_none(client: httpx.AsyncClient) -> None
         for body in NO_FIELDS:
             answer = await client.request(method, url, json=body)
             assert answer.status_code == 200, answer.text
-
-
-async def test_the_first_invalid_byte_of_a_long_body_is_named(client: httpx.AsyncClient) -> None:
-    """The offset is that of the invalid byte, across the slices of the search."""
-    for begin in (b'["' + "é".encode() * 2_000_000, b'["a' + "é".encode() * 2_000_000):
-        body = begin + b"\xff" + b'"]'
-        answer = await client.post("/v1/conversations", content=body, headers=HEADERS)
-        detail = assert_problem(answer, 400, "VALIDATION_ERROR")["detail"]
-        assert detail.endswith(f"offset {len(begin)}")

@@ -12,9 +12,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from app.http import authentication
 from app.main import ROUTERS
-from app.openapi.description import API_KEY_SCHEME, METRICS_SCHEME
 from app.policy.policy import DEFAULT_POLICY, leaves
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
@@ -33,7 +31,6 @@ NAMES = [operation["operationId"] for _, _, operation in OPERATIONS]
 
 
 OF_TENANTS = [operation for operation in OPERATIONS if operation[1].startswith("/v1/")]
-OPEN = [operation for operation in OPERATIONS if operation not in OF_TENANTS]
 
 
 def test_the_file_equals_the_app() -> None:
@@ -87,18 +84,6 @@ def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> Non
         assert example["value"]["code"] == code
 
 
-def test_other_operations_require_no_key() -> None:
-    """A key is for all but the paths of watchers; the metrics may have a token instead."""
-    assert DOCUMENT["security"] == [{API_KEY_SCHEME: []}]
-    schemes = DOCUMENT["components"]["securitySchemes"]
-    assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
-    assert {path for _, path, _ in OPEN} <= authentication.PUBLIC_PATHS
-    for _, path, operation in OPEN:
-        assert operation["security"] == ([{}, {METRICS_SCHEME: []}] if path == "/metrics" else [])
-        assert ("401" in operation["responses"]) is (path == "/metrics")
-        assert "429" not in operation["responses"]
-
-
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
 def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> None:
     """Unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
@@ -127,17 +112,6 @@ def test_examples_are_valid(name: str) -> None:
     validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     for example in DOCUMENT["components"]["schemas"][name].get("examples", []):
         validator.validate(example)
-
-
-def test_examples_of_errors_are_valid() -> None:
-    """Each error's example is a problem."""
-    schema = {"$ref": "#/components/schemas/ProblemAnswer", "components": DOCUMENT["components"]}
-    validator = jsonschema_rs.Draft202012Validator(schema)
-    for _, _, operation in OPERATIONS:
-        for answer in operation["responses"].values():
-            content = found(answer).get("content", {}).get("application/problem+json", {})
-            for example in content.get("examples", {}).values():
-                validator.validate(example["value"])
 
 
 def unnamed(node: Any, place: str) -> Iterator[str]:

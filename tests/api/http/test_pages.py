@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from app.main import create_app
 from app.settings import Settings
-from app.snapshots import routes as snapshots
 from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS
 
@@ -120,23 +118,6 @@ async def test_pages_of_any_budget_concatenate_to_the_whole(app: FastAPI) -> Non
             )
 
         await asyncio.to_thread(drawn)
-
-
-@pytest.mark.parametrize("budget", [1, 5_000, 150_000])
-async def test_a_snapshot_does_not_depend_on_the_batches(
-    app: FastAPI, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A downloaded snapshot holds every message once, however large its batches are."""
-    async with started(app) as client:
-        await filled(client)
-        session_id = (await client.get("/v1/snapshots")).json()["data"][0]["session_id"]
-        path = f"/v1/snapshots/{session_id}?download=true"
-        whole = (await client.get(path)).json()
-        monkeypatch.setattr(snapshots, "BATCH_BYTES", budget)
-        assert (await client.get(path)).json() == whole
-        assert len(whole["messages"]) == len(SIZES)
-        imported = await client.post("/v1/snapshots", json=whole | {"session_id": str(uuid4())})
-        assert imported.status_code == 201
 
 
 async def test_large_results_are_whole_one_to_a_page(app: FastAPI) -> None:

@@ -47,7 +47,7 @@ from app.prompt.agent_tools import AGENT_TOOLS
 from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT, Caller
-from app.tenancy.api_keys_service import KeyService
+from app.tenancy.service import KeyService
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import serving, started
 from tests.documents import block, blocks, pasted

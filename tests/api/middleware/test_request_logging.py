@@ -14,8 +14,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.http.bodies import CLIENT_CLOSED_REQUEST
-from app.http.dependencies import Services
+from app.composition import Services
 from app.http.request_logging import RequestLoggingMiddleware
 from app.main import create_app
 from app.settings import Settings
@@ -131,18 +130,6 @@ async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
     assert len(lines.told("request_failed")) == 1
 
 
-async def test_a_request_without_response(lines: Lines) -> None:
-    """A request whose client disconnects before a response is logged as 499."""
-
-    async def leave(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        return
-
-    counted = Counted()
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await RequestLoggingMiddleware(leave, counted, access_log=True)(scope, leave, leave)  # type: ignore[arg-type]
-    assert counted.answers == [("GET", "none", CLIENT_CLOSED_REQUEST)]
-
-
 # --- lines ------------------------------------------------------------------------------------
 
 
@@ -224,12 +211,3 @@ async def test_the_token_of_the_metrics(settings: Settings) -> None:
         answer = await client.get("/metrics", headers={"Authorization": "Bearer s3cret"})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-
-
-async def test_unknown_methods_and_paths_share_a_label(client: httpx.AsyncClient) -> None:
-    """No caller can make new values of labels."""
-    for name in ("BREW", "STIR"):
-        await client.request(name, f"/{name}")
-    text = (await client.get("/metrics")).text
-    assert 'context_http_requests_total{method="other",route="none",status="404"} 2.0' in text
-    assert "BREW" not in text and "STIR" not in text

@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -409,7 +408,7 @@ async def test_an_interrupted_response_is_not_valid_json(settings: Settings) -> 
             await append(client, path, *talk(2))
             saved = await save(client, path)
             assert (await read(client, saved["session_id"]))["message_count"] == 2
-            app.state.services = replace(app.state.services, snapshots=Breaking())
+            app.state.services.snapshots = Breaking()
             received = b""
             with pytest.raises(httpx.RemoteProtocolError):
                 async with client.stream("GET", f"/v1/snapshots/{saved['session_id']}") as broken:

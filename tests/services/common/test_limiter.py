@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -46,12 +45,6 @@ async def test_work_waits_for_slots() -> None:
         await slots.acquire("a")
 
 
-async def test_work_of_any_size_is_done_at_last() -> None:
-    """Work that needs more slots than there are takes all that its tenant may have."""
-    slots = Slots("things", "things", 3, 2)
-    assert await slots.acquire("a", 100) == 2
-
-
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4), st.booleans()), max_size=40))
 def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
     """Property: whatever is taken and released, no more is in use than the limits allow."""
@@ -72,22 +65,6 @@ def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
             else:
                 used[tenant_id] += wanted
             assert used.total() <= 5 and max(used.values(), default=0) <= 3
-
-    asyncio.run(run())
-
-
-@given(st.integers(1, 64), st.integers(1, 64), st.lists(st.integers(1, 9), max_size=99))
-def test_a_tenant_leaves_as_much_as_it_has(total: int, limit: int, sizes: list[int]) -> None:
-    """Property: another tenant finds as many free slots as it had before its newest work."""
-
-    async def run() -> None:
-        slots, used, before = Slots("things", "things", total, limit), 0, [0]
-        for size in sizes:
-            with suppress(RateLimited, ServiceUnavailable):
-                taken = await slots.acquire("hog", size)
-                before.append(used)
-                used += taken
-            slots.check("next", before[-1])
 
     asyncio.run(run())
 

@@ -292,11 +292,9 @@ async def test_pins_of_unknown_messages(harness: Harness) -> None:
         ("another", one, message.id),
     ]
     for tenant, cid, message_id in wrong:
-        for turn in (False, True):
+        for pinned in (False, True):
             with pytest.raises(NotFound):
-                await pins.pin(tenant, cid, message_id, whole_turn=turn)
-            with pytest.raises(NotFound):
-                await pins.unpin(tenant, cid, message_id, whole_turn=turn)
+                await pins.pin(tenant, cid, message_id, whole_turn=False, pinned=pinned)
     assert await harness.events_of(one) == []
 
 

@@ -16,8 +16,12 @@ from hypothesis import strategies as st
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages import transcripts
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import PageMessage, TranscriptMessage, TranscriptService
-from app.conversations.messages.transcripts_repository import CHAINS, PINS
+from app.conversations.messages.transcripts import (
+    CHAIN,
+    PINS,
+    TranscriptMessage,
+    TranscriptService,
+)
 from app.conversations.turns import group_boundary_before
 from app.conversations.view import Span
 from app.conversations.visibility import State, Visibility
@@ -74,8 +78,7 @@ async def read(harness: Harness, conversation_id: str) -> list[TranscriptMessage
     conversation, page = await harness.log.page(
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
-    listed = [PageMessage(conversation, message) for message in page]
-    return await service(harness).with_visibility(TENANT, listed, Content.AUTO)
+    return await service(harness).with_visibility(TENANT, conversation, page, Content.AUTO)
 
 
 async def visibilities_of(harness: Harness, conversation_id: str) -> list[Visibility]:
@@ -210,7 +213,7 @@ async def check(story: Story) -> None:
             return
         expected = story.shown_in(build)
     page = await read(harness, conversation_id)
-    found = {item.page_message.message.seq: item.visibility for item in page}
+    found = {item.original.message.seq: item.visibility for item in page}
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     assert [seq for seq, mark in found.items() if not mark.is_explained] == []
@@ -284,6 +287,6 @@ async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
     plan = await plan_of(database_url, PINS)
     assert len(re.findall("using messages_pkey", plan)) == 1, plan
     assert "messages_by_id" not in plan
-    for statement in (CHAINS, PINS):
+    for statement in (CHAIN, PINS):
         plan = await plan_of(database_url, statement)
         assert "Seq Scan" not in plan, plan

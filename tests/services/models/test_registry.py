@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.common.errors import NotFound
-from app.context.models.service import RegistryService
+from app.context.model_registry import RegistryService
 from app.models.limits import merged_entry
 from app.models.registry import ModelRegistry
 from app.repositories import Database
@@ -48,9 +48,9 @@ async def test_pages_end(registry: RegistryService) -> None:
     """The last page has no cursor. [api.lists]"""
     await registry.put("t", "zzz", {"context_window": 1})
     everything = await registry.list("t", 100_000, None)
-    assert everything.last is None
-    assert everything.models[-1].model == "zzz"
+    assert not everything.has_more
+    assert everything[-1].model == "zzz"
     first = await registry.list("t", 1, None)
-    assert first.last == first.models[0].model
-    second = await registry.list("t", 1, first.last)
-    assert second.models[0].model > first.models[0].model
+    assert first.has_more
+    second = await registry.list("t", 1, first[0].model)
+    assert second[0].model > first[0].model

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
-from app.context.usage.service import Report
+from app.context.usage.schemas import UsageRequest
 from app.conversations.compaction_receipt import Trigger
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -305,8 +305,8 @@ async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -
     build = await built(harness, cid, RESPONSES, GPT)
     assert build["tokens_used"] > 70_000
     for sent, expected in ((0, build["tokens_used"]), (3000, 3010)):
-        report = Report(
-            {"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
+        report = UsageRequest(
+            usage={"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
             build_id=build["build_id"],
         )
         answer = await usage.report("default", cid, report)

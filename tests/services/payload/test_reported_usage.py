@@ -15,7 +15,8 @@ from typing import Any, cast
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.context.usage.service import Report, ReportResult, UsageService
+from app.context.usage.schemas import UsageAnswer, UsageRequest
+from app.context.usage.service import UsageService
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.reported_usage import UsageReport
 from app.formats.message import FormatName
@@ -70,13 +71,13 @@ def chat(sent: int, output: int = 0, cached: int = 0) -> dict[str, Any]:
     }
 
 
-async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> ReportResult:
+async def report(service: UsageService, cid: str, usage: Any = None, **told: Any) -> UsageAnswer:
     """Report usage of a build at the log's head, or have the last one judged again."""
     if usage is not None and "through_seq" not in told and "build_id" not in told:
         async with service._database.session() as session:
             found = await session.conversations.find(TENANT, cid, MODEL)
         told["through_seq"] = found.state.head_seq if found is not None else None
-    return await service.report(TENANT, cid, Report(usage, **told))
+    return await service.report(TENANT, cid, UsageRequest(usage=usage, **told))
 
 
 async def talk(harness: Harness, own: Mapping[str, Any] | None = None, **more: Any) -> str:
@@ -108,11 +109,10 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
     await harness.build(cid)
     usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
     judged = await report(service, cid, usage)
-    assert judged.token_usage == TokenUsage(600, 50, 0, 300)
     stored = await last(harness, cid)
     assert json.loads(stored.usage_json) == usage
     assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
-    assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, judged.token_usage)
+    assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, TokenUsage(600, 50, 0, 300))
 
 
 async def test_tenants_and_deletions(harness: Harness, service: UsageService) -> None:
@@ -122,7 +122,7 @@ async def test_tenants_and_deletions(harness: Harness, service: UsageService) ->
         await report(service, cid, chat(5))
     for tenant_id, conversation_id in (("other", cid), (TENANT, new_id())):
         with pytest.raises(NotFound):
-            await service.report(tenant_id, conversation_id, Report(chat(5)))
+            await service.report(tenant_id, conversation_id, UsageRequest(usage=chat(5)))
     deleted = await harness.conversations.remove(TENANT, cid)
     assert deleted["usage_reports"] == 2
     with pytest.raises(NotFound):
@@ -138,8 +138,8 @@ async def test_a_report_beside_a_deletion_leaves_nothing(
     *answers, deleted = await asyncio.gather(
         *reports, harness.conversations.remove(TENANT, cid), return_exceptions=True
     )
-    stored = sum(isinstance(answer, ReportResult) for answer in answers)
-    assert all(isinstance(answer, ReportResult | NotFound) for answer in answers), answers
+    stored = sum(isinstance(answer, UsageAnswer) for answer in answers)
+    assert all(isinstance(answer, UsageAnswer | NotFound) for answer in answers), answers
     assert isinstance(deleted, dict)
     assert deleted["usage_reports"] == stored
     left = await execute(database_url, "SELECT count(*) FROM usage_reports")
@@ -456,6 +456,7 @@ async def test_a_report_is_stored_completely_or_not_at_all(
         harness.active,
         new_id,
         harness.payload_cache,
+        harness.clock.utc,
     )
     with pytest.raises(ServiceUnavailable):
         await report(broken, cid, usage)

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import pytest
 
-from app.common.errors import Conflict, NotFound, ServiceUnavailable, Unauthenticated
+from app.common.errors import Conflict, NotFound, RateLimited, ServiceUnavailable, Unauthenticated
 from app.database.connections import Store
 from app.repositories import Database
 from app.tenancy.api_keys import Caller
-from app.tenancy.api_keys_service import RETRY_SECONDS, KeyService
+from app.tenancy.service import RETRY_SECONDS, KeyService
 from tests.conftest import execute
 from tests.services.fakes import Clock, WatchedDatabase
 
@@ -190,9 +191,9 @@ async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
     clock.pass_seconds(RETRY_SECONDS)
     await keys.admit(header, "a")
     used_at = clock.utc()
-    keys._last_uses._database = away
+    keys._database = away
     await keys.close()
-    keys._last_uses._database = database
+    keys._database = database
     clock.pass_seconds(RETRY_SECONDS)
     await keys.create("another00000", secret("t"), "acme", "test", None)
     await keys.admit(f"Bearer ctx_another00000_{secret('t')}", "a")
@@ -279,3 +280,46 @@ async def test_both_keys_work_during_the_overlap(
     assert await keys.admit(f"Bearer {text}", "a") == Caller("acme", "e" * 12, read_only=True)
     with pytest.raises(Unauthenticated):
         await keys.admit(f"Bearer ctx_reader000000_{secret('r')}", "a")
+
+
+HERE, ELSEWHERE = "192.0.2.7", "192.0.2.8"
+
+
+async def refusal(keys: KeyService, header: str, address: str = HERE) -> type[Exception]:
+    """Return the error for a refused key."""
+    with pytest.raises((Unauthenticated, RateLimited)) as caught:
+        await keys.admit(header, address)
+    if isinstance(caught.value, RateLimited):
+        assert 0 < caught.value.facts["retry_after"] <= 60
+    return caught.type
+
+
+async def test_a_valid_key_passes_beside_any_number_of_guesses(
+    database: Database, clock: Clock
+) -> None:
+    """Guesses over the limit are RateLimited until the minute ends; valid keys always pass.
+
+    [tenancy.guessing]
+    """
+    reasons: list[str] = []
+    now, limit = lambda: clock.now_ms() / 1000, 3
+    keys = KeyService(database, clock.utc, now, refused_per_minute=limit, refused=reasons.append)
+    header = await created(keys)
+    other = await created(keys, key_id="f" * 12)
+    guesses = [header.replace("s" * 43, "w" * 43), "Bearer ctx_nothing", f"Bearer ctx_{'0' * 12}_"]
+    guesses[2] += secret("w")
+    assert [await refusal(keys, guess) for guess in guesses] == [Unauthenticated] * limit
+    assert (await keys.admit(header, HERE)).tenant_id == "acme"
+    for guess in (*guesses, *(f"Bearer ctx_{n:012}_{secret('w')}" for n in range(20))):
+        assert await refusal(keys, guess) is RateLimited
+        assert (await keys.admit(header, HERE)).tenant_id == "acme"
+    assert (await keys.admit(other, HERE)).key_id == "f" * 12  # not in the cache before
+    assert await refusal(keys, guesses[0], ELSEWHERE) is Unauthenticated
+    with pytest.raises(Unauthenticated):  # without any key there is no guess
+        await keys.admit("", HERE)
+    clock.pass_seconds(60)
+    assert await refusal(keys, guesses[0]) is Unauthenticated
+    assert Counter(reasons) == Counter(
+        {"wrong_secret": 3, "malformed": 1, "unknown": 1, "rate_limited": 23}
+    )
+    await keys.close()

@@ -10,9 +10,9 @@ import pytest
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.database.connections import Store
 from app.repositories import Database
-from app.tenancy.limits_service import CACHE_SECONDS, LimitService
-from app.tenancy.tenant_limits import TenantLimits
-from tests.services.fakes import Clock, WatchedDatabase
+from app.tenancy.limits import CACHE_SECONDS, LimitService
+from app.tenancy.repository import TenantLimits
+from tests.services.fakes import Clock
 
 
 def limits_of(database: Database, clock: Clock, requests: int | None) -> LimitService:
@@ -24,14 +24,6 @@ async def admitted(limits: LimitService, tries: int, tenant_id: str = "acme") ->
     """Return how many of these concurrent requests are within the limit."""
     states = await asyncio.gather(*(limits.count_request(tenant_id) for _ in range(tries)))
     return sum(state is None or state.used <= state.limit for state in states)
-
-
-def test_own_limits_override_the_settings() -> None:
-    """Security: the settings apply where a tenant has no limit of its own."""
-    defaults = TenantLimits(None, 1000)
-    assert TenantLimits(5, 0).with_defaults(defaults) == TenantLimits(5, 0)
-    assert TenantLimits(5).with_defaults(defaults) == TenantLimits(5, 1000)
-    assert TenantLimits().with_defaults(defaults) == defaults
 
 
 async def test_a_minute_has_its_limit(database: Database) -> None:
@@ -103,12 +95,3 @@ async def test_requests_do_not_wait_for_a_hanging_database(database: Database) -
     assert hanging.asked == 1 and not probe.done()
     hanging.fails.set()
     assert await probe is not None
-
-
-async def test_concurrent_requests_read_the_limits_once(database: Database) -> None:
-    """Performance: the first concurrent requests of a tenant read its limits once."""
-    watched = WatchedDatabase(database)
-    limits = LimitService(watched, TenantLimits(), lambda: 1.0)
-    opened = watched.opened
-    assert await admitted(limits, 50) == 50
-    assert watched.opened == opened + 1

@@ -9,9 +9,8 @@ import pytest
 from app.common.errors import ServiceUnavailable
 from app.database.connections import Statement
 from app.repositories import Database
-from app.tenancy.retention_periods import RetainedKind, Retention
-from app.tenancy.retention_repository import DELETE, IS_IDLE, LIST_CONVERSATIONS
-from app.tenancy.retention_service import RetentionService
+from app.tenancy.repository import DELETE_OLD, IS_IDLE, LIST_IDLE, RetainedKind
+from app.tenancy.retention import Retention, RetentionService
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
@@ -206,7 +205,7 @@ EVERYTHING = Retention(None, 40 * DAY, 30 * DAY)
 
 async def test_rows_are_deleted_by_age(harness: Harness, database_url: str) -> None:
     """Operation: older rows of every kind are deleted, newer ones stay, also in batches."""
-    assert set(FILL) == set(RetainedKind) == set(DELETE)
+    assert set(FILL) == set(RetainedKind) == set(DELETE_OLD)
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
     await execute(
@@ -230,7 +229,7 @@ async def test_events_are_kept_by_default(harness: Harness, database_url: str) -
 
 
 @pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize("statement", [LIST_CONVERSATIONS, IS_IDLE])
+@pytest.mark.parametrize("statement", [LIST_IDLE, IS_IDLE])
 async def test_the_walk_uses_indexes(database_url: str, statement: Statement) -> None:
     """Performance: the walk reads by indexes, and scans no table."""
     plan = await plan_of(database_url, statement)

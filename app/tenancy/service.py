@@ -6,7 +6,11 @@
    key works that much longer. While the database is unavailable the cached keys stay valid. Unknown
    keys have a cache of their own, and few are looked up at once, so that guessing neither evicts
    keys in use nor takes up the connections.
-3. Many refused keys from one network are answered with RateLimited (`refused_keys.py`).
+3. Refused keys are counted by the client's network, in one process and one minute: many from one
+   network are answered with RateLimited, and its lookups wait for each other. More networks than
+   a bound push out those that were refused longest ago. A valid key always passes, so that no
+   client can lock out others behind the same address.
+4. Last uses are noted in memory, and written at most once a minute and at shutdown.
 """
 
 from __future__ import annotations
@@ -14,8 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import ceil
 
 from cachetools import LRUCache, TTLCache
 
@@ -27,7 +34,7 @@ from app.common.errors import (
     ServiceUnavailable,
     Unauthenticated,
 )
-from app.repositories import Database
+from app.repositories import Database, Repositories
 from app.tenancy.api_keys import (
     DEFAULT_TENANT,
     ApiKey,
@@ -36,11 +43,10 @@ from app.tenancy.api_keys import (
     hash_of,
     is_address,
     key_text,
+    network_of,
     presented_key,
     require_tenant_id,
 )
-from app.tenancy.last_uses import LastUses
-from app.tenancy.refused_keys import RefusedKeys
 
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to read a cached key from an unavailable database."""
@@ -48,6 +54,8 @@ RETRY_SECONDS = 1.0
 _MAX_KEYS = 10_000
 _MAX_LOOKUPS = 2
 """Keys outside the cache that are looked up at the same time."""
+_MAX_NETWORKS = 10_000
+_MINUTE = 60
 _FIRST_KEY_SECONDS = 1.0
 """Seconds between two checks whether a first key exists."""
 _log = logging.getLogger("app.cli.api_keys")
@@ -83,10 +91,13 @@ class KeyService:
         self._checked_at = float("-inf")
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
         self._guesses = asyncio.Semaphore(1)
-        self._refused_keys = RefusedKeys(refused_per_minute, clock)
+        self._refused_per_minute = refused_per_minute
+        self._refused_keys: LRUCache[tuple[str, int], int] = LRUCache(_MAX_NETWORKS)
         self._refused = refused
         self._retry_at = float("-inf")
-        self._last_uses = LastUses(database, now)
+        self._last_uses: dict[str, datetime] = {}
+        self._closing = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
 
     async def admit(self, authorization: str, address: str) -> Caller:
         """Return the caller that the `Authorization` header authenticates.
@@ -112,7 +123,10 @@ class KeyService:
                 reason = "wrong_secret" if key.is_usable(self._now()) else "revoked_or_expired"
             detail = "The API key is unknown, revoked or expired"
             raise self._refusal(detail, presented.key_id, reason, address)
-        self._last_uses.note(key.key_id)
+        self._last_uses[key.key_id] = self._now()
+        if self._writing is None or self._writing.done():
+            # The write belongs to no request, so it gets a context of its own.
+            self._writing = asyncio.create_task(self._write_last_uses(), context=Context())
         if key.is_disabled:
             raise Forbidden("The tenant of this key is disabled", {"reason": "tenant_disabled"})
         return Caller(key.tenant_id, key.key_id, read_only=key.read_only)
@@ -153,7 +167,7 @@ class KeyService:
         )
         async with self._database.transaction() as session:
             await session.tenants.add(tenant_id)
-            await session.keys.add(key)
+            await session.tenants.add_key(key)
         return key_text(key_id, secret)
 
     async def rotate(
@@ -165,14 +179,12 @@ class KeyService:
         """
         now = self._now()
         async with self._database.transaction() as session:
-            old = await session.keys.find(key_id)
-            if old is None:
-                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            old = await _stored_key(session, key_id)
             if not old.is_usable(now):
                 raise Conflict(f"API key {key_id} is revoked or expired", {"key_id": key_id})
             expires_at = min(now + overlap, old.expires_at or datetime.max.replace(tzinfo=UTC))
-            await session.keys.add(old.replacement(new_id, new_secret, now))
-            await session.keys.expire(key_id, expires_at)
+            await session.tenants.add_key(old.replacement(new_id, new_secret, now))
+            await session.tenants.expire_key(key_id, expires_at)
         self._cached.pop(key_id, None)
         return key_text(new_id, new_secret), replace(old, expires_at=expires_at)
 
@@ -182,12 +194,10 @@ class KeyService:
         Raises NotFound, and Conflict for a key that is revoked.
         """
         async with self._database.transaction() as session:
-            key = await session.keys.find(key_id)
-            if key is None:
-                raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+            key = await _stored_key(session, key_id)
             if key.revoked_at is not None:
                 raise Conflict(f"API key {key_id} is revoked", {"key_id": key_id})
-            await session.keys.expire(key_id, expires_at)
+            await session.tenants.expire_key(key_id, expires_at)
         self._cached.pop(key_id, None)
         return replace(key, expires_at=expires_at)
 
@@ -209,12 +219,12 @@ class KeyService:
     async def list_keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Return the keys of a tenant or of all, revoked ones included, by tenant and age."""
         async with self._database.session() as session:
-            return await session.keys.list_keys(tenant_id)
+            return await session.tenants.list_keys(tenant_id)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key, effective within `cache_seconds` in every process; raises NotFound."""
         async with self._database.session() as session:
-            key = await session.keys.revoke(key_id, self._now())
+            key = await session.tenants.revoke_key(key_id, self._now())
         if key is None:
             raise NotFound(f"No API key {key_id}", {"key_id": key_id})
         self._cached.pop(key_id, None)
@@ -223,11 +233,28 @@ class KeyService:
     async def has_keys(self) -> bool:
         """Return whether a key was ever created (rule 1)."""
         async with self._database.session() as session:
-            return await session.keys.any()
+            return await session.tenants.any_key()
 
     async def close(self) -> None:
         """Write the last uses of keys."""
-        await self._last_uses.close()
+        self._closing.set()
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        self._closing.clear()
+
+    async def _write_last_uses(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MINUTE):
+                await self._closing.wait()
+        used, self._last_uses = self._last_uses, {}
+        try:
+            async with self._database.session() as session:
+                await session.tenants.set_last_used(used)
+        except ServiceUnavailable:
+            self._last_uses = used | self._last_uses  # written with the next use
+        except Exception as error:  # an unexpected error here must not fail requests
+            data = {"error": type(error).__name__, "keys": len(used)}
+            _log.error("last_uses_not_written", extra={"data": data})
 
     async def _is_key_required(self) -> bool:
         if self._has_keys:
@@ -249,16 +276,15 @@ class KeyService:
         if cached is not None and self._clock() < cached.fresh_until:
             return cached.key
         if cached is not None:
-            cached.fresh_until = (
-                self._clock() + RETRY_SECONDS
-            )  # other requests do not wait for this one
+            # Other requests do not wait for this one.
+            cached.fresh_until = self._clock() + RETRY_SECONDS
             try:
                 return await self._look_up(key_id)
             except ServiceUnavailable:
                 return cached.key
         if key_id in self._unknown:
             return None
-        is_guessing = address is not None and self._refused_keys.is_over(address)
+        is_guessing = address is not None and self._excess(self._minute_of(address), 1) > 0
         async with self._guesses if is_guessing else self._lookups:
             if (cached := self._cached.get(key_id)) is not None:
                 return cached.key  # cached by a lookup before this one
@@ -275,7 +301,7 @@ class KeyService:
 
     async def _look_up(self, key_id: str) -> ApiKey | None:
         async with self._database.session() as session:
-            key = await session.keys.find(key_id)
+            key = await session.tenants.find_key(key_id)
         if key is None:
             self._cached.pop(key_id, None)
             self._unknown[key_id] = True
@@ -288,15 +314,33 @@ class KeyService:
         self, detail: str, key_id: str | None, reason: str, address: str
     ) -> Unauthenticated | RateLimited:
         """Count and log a refused key, and return the error for it."""
-        over = self._refused_keys.count(address)
+        minute = self._minute_of(address)
+        self._refused_keys[minute] = self._refused_keys.get(minute, 0) + 1
+        excess = self._excess(minute)
         data = {"key_id": key_id, "reason": reason, "address": address}
-        if not over:
+        if excess <= 0:
             self._refused(reason)
             if key_id is not None:
                 _log.warning("key_refused", extra={"data": data})
             return Unauthenticated(detail)
         self._refused("rate_limited")
-        if over == 1:  # one line for all that follow in this minute
+        if excess == 1:  # one line for all that follow in this minute
             _log.warning("keys_refused_often", extra={"data": data})
-        facts = {"reason": "refused_keys", "retry_after": self._refused_keys.seconds_left()}
+        seconds_left = ceil(_MINUTE - self._clock() % _MINUTE)
+        facts = {"reason": "refused_keys", "retry_after": seconds_left}
         return RateLimited("Too many refused API keys from this address", facts)
+
+    def _minute_of(self, address: str) -> tuple[str, int]:
+        return network_of(address), int(self._clock() // _MINUTE)
+
+    def _excess(self, minute: tuple[str, int], more: int = 0) -> int:
+        """Return by how much a network is over the limit, where there is one."""
+        counted: int = self._refused_keys.get(minute, 0)
+        return counted + more - self._refused_per_minute if self._refused_per_minute else 0
+
+
+async def _stored_key(session: Repositories, key_id: str) -> ApiKey:
+    key = await session.tenants.find_key(key_id)
+    if key is None:
+        raise NotFound(f"No API key {key_id}", {"key_id": key_id})
+    return key

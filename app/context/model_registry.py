@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable
+from app.common.pages import Page
 from app.conversations.ports import Models
 from app.models.limits import ModelInfo, merged_entry
 from app.repositories import Database
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPage:
-    """Models by name; the next page starts after `last`, which is None at the end."""
-
-    models: Sequence[ModelInfo]
-    last: str | None
 
 
 class RegistryService:
@@ -30,7 +22,7 @@ class RegistryService:
         self._database = database
         self._models = models
 
-    async def list(self, tenant_id: str, limit: int, after: str | None) -> ModelPage:
+    async def list(self, tenant_id: str, limit: int, after: str | None) -> Page[ModelInfo]:
         """Return a page of all models, sorted by name."""
         bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
         async with self._database.session() as session:
@@ -38,8 +30,8 @@ class RegistryService:
         names = sorted(
             name for name in bundled.keys() | own.keys() if after is None or name > after
         )
-        page = [merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit]]
-        return ModelPage(page, names[limit - 1] if len(names) > limit else None)
+        page = (merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit])
+        return Page(page, has_more=len(names) > limit)
 
     async def get(self, tenant_id: str, model: str) -> ModelInfo:
         """Return a model's entry; raises NotFound."""
