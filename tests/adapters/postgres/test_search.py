@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from app.conversations.search.query import query_from
+from app.conversations.search.query import Word, query_from
 from app.conversations.search.ranking import Postings
 from app.conversations.search.repository import (
     ADD,
@@ -117,7 +117,7 @@ async def test_messages_have_a_word_by_any_of_its_terms(database: Database) -> N
     cid = await talk(database)
     words = {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ("cat",), 3 * BLOCK + 1: ()}
     either = (ZEBRA, CAT)
-    groups = [[either], [(LION,), either], [(ZEBRA,)]]
+    groups: list[list[Word]] = [[either], [(LION,), either], [(ZEBRA,)]]
     async with database.session() as session:
         await session.search.add(cid, words)
         found, later = [
