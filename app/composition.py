@@ -47,7 +47,7 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.rolling_window import window_defaults_from
+from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
 from app.database.readiness import Readiness
@@ -58,12 +58,13 @@ from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService, StaleImports
+from app.snapshots.exports import ExportService
+from app.snapshots.forks import ForkService
+from app.snapshots.imports import ImportService, remove_stale_imports
+from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.snapshot_summaries import SnapshotSummaries
+from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.limits import LimitService, SummariserQuota
 from app.tenancy.repository import TenantLimits
 from app.tenancy.retention import Retention, RetentionService
@@ -172,7 +173,7 @@ class Services:
             self.conversations.remove_idle,
             self.conversations.remove_expired,
             utc_now,
-            StaleImports(database, utc_now).remove_all,
+            partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
         runner = CompactionRunner(
@@ -243,12 +244,13 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
+        reader = SnapshotReader(database, outputs)
         restores = RestoreService(
-            database, outputs, active, log, self.conversations, resolver.default_model, MAX_BATCH
+            reader, active, log, self.conversations, resolver.default_model, MAX_BATCH
         )
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, outputs, active, new_id
+            database, resolver, summaries, restores, reader, active, new_id
         )
         self.is_ready = Readiness(self.store).is_ready
         self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
@@ -325,7 +327,7 @@ def limits_of(settings: Settings, database: Database) -> LimitService:
 
 
 def _check_settings(settings: Mapping[str, object]) -> None:
-    from app.snapshots.exports_routes import check_settings  # with FastAPI, which a worker lacks
+    from app.snapshots.routes import check_settings  # with FastAPI, which a worker lacks
 
     check_settings(settings)
 

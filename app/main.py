@@ -13,9 +13,7 @@ from fastapi import FastAPI
 from app.common import logs
 from app.common.json_structure import StructureLimits
 from app.common.limiter import Slots
-from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
-from app.compaction import strategies_routes as strategies
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
@@ -36,8 +34,6 @@ from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import caller, health, pages
 from app.settings import Settings, read_settings
-from app.snapshots import exports_routes as exports
-from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
@@ -55,14 +51,11 @@ ROUTERS = (
     usage.router,
     compactions.router,
     conversations.router,
-    exports.router,
-    forks.router,
+    snapshots.copies_router,
     events.router,
-    jobs.router,
     agents.router,
     snapshots.router,
     stateless.router,
-    strategies.router,
     caller.router,
     health.router,
     pages.router,

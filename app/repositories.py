@@ -17,8 +17,8 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
-from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, WindowDefaults
 from app.database.connections import Session, Store
 from app.database.repository import Repository
 from app.snapshots.exports_repository import ExportRepository

@@ -1,4 +1,4 @@
-"""Schemas of compactions: the request and the receipts."""
+"""Schemas of compactions: requests, receipts, jobs and strategies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from pydantic import Field
 
 from app.common.answers import answer
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import DryRunResult
+from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.view import SectionCount, Span, Summary
+from app.http.errors import ProblemAnswer
 from app.http.fields import (
     ModelName,
     RequestSchema,
     ResponseSchema,
-    Strategy,
     Tokens,
     examples,
 )
+from app.http.fields import (
+    Strategy as StrategyField,
+)
 from app.http.pages import Page
 from app.policy.policy import StrategyName, SummaryInput
+from app.work.job import JobStatus
 
 
 class CompactionRequest(RequestSchema):
@@ -30,7 +34,7 @@ class CompactionRequest(RequestSchema):
 
     model_config = examples({"instructions": "Keep every file path.", "dry_run": True})
 
-    strategy: Strategy | None = None
+    strategy: StrategyField | None = None
     """Strategy for this compaction; the policy's by default."""
     model: ModelName | None = None
     """Model that summarises; must be an allowed one."""
@@ -169,3 +173,45 @@ def range_of(span: Span) -> tuple[int, int]:
 
 class ReceiptPage(Page[Receipt]):
     """Receipts of a conversation, the newest first."""
+
+
+class Job(ResponseSchema):
+    """Work in the background, and its result."""
+
+    job_id: str
+    """Id of the job."""
+    conversation_id: str
+    """The conversation that it works on."""
+    kind: str
+    """What kind of work it is."""
+    status: JobStatus
+    """`done` and `failed` are final."""
+    result: CompactResult | None
+    """Its result; null until it is done."""
+    error: ProblemAnswer | None
+    """Why it failed; null unless it did."""
+    created_at: datetime
+    """When it was requested."""
+    updated_at: datetime
+    """When its status last changed."""
+
+
+class Strategy(ResponseSchema):
+    """A strategy to keep a history within the context window, with the service's defaults."""
+
+    name: StrategyName
+    """The value for `policy.strategy`."""
+    description: str
+    """What it does."""
+    is_default: bool
+    """Whether it is the default."""
+    trigger: float | None
+    """Share of the effective window at which a compaction is due; null: never."""
+    preserve_top: int | None
+    """Messages kept at the start; null: all."""
+    preserve_bottom: int | None
+    """Messages kept at the end; null: all."""
+
+
+class StrategyList(Page[Strategy]):
+    """All strategies."""

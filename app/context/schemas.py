@@ -13,7 +13,7 @@ from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
 from app.conversations.compaction_results import CompactResult, ContextState
-from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,

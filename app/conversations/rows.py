@@ -13,14 +13,13 @@ from app.common.ids import MessageId
 from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.epoch import Epoch
+from app.conversations.epochs import Epoch
 from app.conversations.messages.batch import Calls
 from app.conversations.messages.row import LogRow, StoredMessage
 from app.conversations.settings import ListVersions, StoredSettings
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import window_from
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     OwnWindow,
     RollingWindow,
@@ -28,6 +27,7 @@ from app.conversations.windows.rolling_window import (
     agent_window,
     conversation_window,
     own_from,
+    window_from,
 )
 from app.database.sql import read
 from app.formats.message import FormatName, Role

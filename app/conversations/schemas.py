@@ -17,7 +17,7 @@ from app.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.conversations.windows.rolling_window import INHERIT
+from app.conversations.windows.active_window import INHERIT
 from app.http.fields import (
     AgentId,
     ConversationId,

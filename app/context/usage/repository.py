@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.common.pages import Page
-from app.conversations.epoch import Epoch, PastEpoch
+from app.conversations.epochs import Epoch, PastEpoch
 from app.conversations.reported_usage import UsageReport
 from app.conversations.rows import epoch_from
 from app.conversations.view import Span

@@ -25,10 +25,11 @@ from app.conversations.budget_status import (
 )
 from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.epoch import Epoch, PastEpoch
 from app.conversations.epochs import (
     BuildId,
+    Epoch,
     EpochStart,
+    PastEpoch,
     epoch_start_from,
     model_in,
     payload_stream_of,

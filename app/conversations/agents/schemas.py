@@ -12,7 +12,7 @@ from app.conversations.settings_schemas import (
     SettingsCreate,
     SettingsPatch,
 )
-from app.conversations.windows.rolling_window import INHERIT
+from app.conversations.windows.active_window import INHERIT
 from app.http.fields import AgentId, DisplayName, OwnRollingWindow, ResponseSchema, examples
 from app.http.pages import Page
 

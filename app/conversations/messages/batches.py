@@ -56,9 +56,8 @@ class AppendSettings:
 class Batch:
     """A batch that is ready to be stored, with its blobs.
 
-    `attached_blob_ids` are the stored blobs that its messages refer to. Of these,
-    `collected_blob_ids` were collected before the batch was prepared: no new message may refer to
-    them.
+    `collected_blob_ids` are stored blobs that its messages refer to, and that were collected before
+    the batch was prepared: no new message may refer to them.
     """
 
     request: Append
@@ -66,7 +65,6 @@ class Batch:
     has_results: bool
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
-    attached_blob_ids: tuple[str, ...] = ()
     collected_blob_ids: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
@@ -106,22 +104,10 @@ class Batches:
             inline = replace(rules, policy=settings.output.model_copy(update={"enabled": False}))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
-        attached_blob_ids = tuple(
-            {item.attached_blob_id: None for item in drafts if item.attached_blob_id is not None}
-        )
-        collected_blob_ids = frozenset(
+        collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(
-            request,
-            settings,
-            has_results,
-            drafts,
-            blobs,
-            attached_blob_ids,
-            collected_blob_ids,
-            warnings,
-        )
+        return Batch(request, settings, has_results, drafts, blobs, collected, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, rules: OffloadRules

@@ -23,10 +23,9 @@ from typing import Any
 from app.blobs.offloading import NewBlob, OffloadRules, offload_result
 from app.blobs.stored_output import StoredOutput
 from app.common import json_text
-from app.common.errors import ValidationError
+from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.sendable import is_sendable
 from app.common.times import time_from
-from app.conversations.messages.text_limit import require_short_text
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.formats import PROVIDERS, block_types, compactions
 from app.formats.message import (
@@ -36,13 +35,14 @@ from app.formats.message import (
     Image,
     Message,
     Opaque,
+    Part,
     Reasoning,
     Role,
     Text,
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import CONFIGURATION
+from app.formats.openai_responses.parsing import CONFIGURATION
 from app.formats.provider_calls import waiting_calls
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id
@@ -60,6 +60,9 @@ MAX_PLAIN_CHARS = 16_000
 """The length of a plain text; a longer one is not even searched on the event loop."""
 _MAX_MEDIA_CHARS = 2**16
 """The length of media up to which a chat item is stored beside the body."""
+MAX_TEXT_BYTES = 4 * 2**20
+"""The maximum text of a message: what tokens are counted of, not its media."""
+_MAX_CHAR_BYTES = 4
 _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
@@ -339,3 +342,30 @@ def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
     if not isinstance(value, str) or not is_message_id(value):
         raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
     return value
+
+
+def require_short_text(message: Message, pointer: str) -> None:
+    """Raise PayloadTooLarge for a message with more text than `MAX_TEXT_BYTES`."""
+    texts = [_text_of(part) for part in message.parts]
+    if sum(map(len, texts)) * _MAX_CHAR_BYTES <= MAX_TEXT_BYTES:
+        return
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if size > MAX_TEXT_BYTES:
+        raise PayloadTooLarge(
+            f"A message has at most {MAX_TEXT_BYTES:,} bytes of text: upload a larger tool output"
+            " with `POST /v1/conversations/{conversation_id}/blobs`, and refer to it by"
+            " `output_ref`",
+            {"limit": MAX_TEXT_BYTES, "found": size},
+            (Problem(pointer, f"has {size:,} bytes of text"),),
+        )
+
+
+def _text_of(part: Part) -> str:
+    match part:
+        case Text() | Reasoning():
+            return part.text
+        case File():
+            return part.text or ""
+        case ToolCall():
+            return part.arguments
+    return ""

@@ -26,7 +26,7 @@ from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
-from app.conversations.messages.statements import REDACTION_LOCK
+from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver

@@ -21,14 +21,14 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.messages.row import StoredMessage
-from app.conversations.messages.statements import (
+from app.conversations.messages.repository import (
     MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,
     named_calls,
     seq_search,
 )
+from app.conversations.messages.row import StoredMessage
 from app.conversations.rows import stored_message_from
 from app.conversations.search.query import Query, Word
 from app.conversations.search.ranking import Postings

@@ -257,7 +257,7 @@ async def test_message_ids(client: httpx.AsyncClient) -> None:
 
 
 async def test_expected_seq(client: httpx.AsyncClient) -> None:
-    """Another newest seq than expected is a 409 with the newest seq, and nothing is stored."""
+    """Another newest seq than expected is a 409 with the newest seq. [log.expected-seq]"""
     path = await new_conversation(client)
     await append(client, path, user("one"), expected_seq=0)
     answer = await client.post(

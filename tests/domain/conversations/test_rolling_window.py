@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     OwnWindow,
     RollingWindow,

@@ -15,7 +15,6 @@ from app.conversations.turns import (
     group_boundary_before,
     is_group_boundary,
     marked,
-    never_cleared,
     parse_turn_boundaries,
     pinned_seqs,
 )
@@ -57,18 +56,6 @@ def test_a_pin_protects_its_whole_call_group() -> None:
         items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
         assert pinned_seqs(items) == protected
     assert pinned_seqs(history(*roles)) == frozenset()
-
-
-def test_only_large_results_are_cleared() -> None:
-    """Pinned groups and excluded results are never cleared."""
-    assert entry(1, T, 300).clearable
-    assert not any(entry(1, role, 300).clearable for role in (U, A))
-    assert not entry(1, T, MAX_PLACEHOLDER_TOKENS).clearable
-    assert not entry(1, T, 300, pinned=True).clearable
-    assert not entry(1, T, 300, excluded=True).clearable
-    items = [entry(seq, role, 300) for seq, role in enumerate((U, A, T, T, A, T, T), 1)]
-    items[2], items[6] = entry(3, T, 300, pinned=True), entry(7, T, 300, excluded=True)
-    assert never_cleared(items) == {2, 3, 4, 7}
 
 
 def test_only_large_results_can_be_trimmed() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -14,14 +13,11 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.conversations.view import (
-    ENDLESS,
     RETAIN_PREFIX,
     SUMMARY_PREFIX,
-    WHOLE,
     Span,
     Summary,
     View,
-    hidden_by,
     spans_beside,
     spans_through,
     summary_from,
@@ -30,7 +26,6 @@ from app.conversations.view import (
 from tests.domain.conversations.generated import (
     FAR,
     shown_spans,
-    spans,
     summaries,
     views,
 )
@@ -48,52 +43,6 @@ def seqs_in(parts: Iterable[Span]) -> list[int]:
 def test_a_view_shows_the_seqs_of_its_spans(shown: tuple[Span, ...], seq: int) -> None:
     """The binary search equals a check of every span."""
     assert View(spans=shown).shows(seq) == any(span.holds(seq) for span in shown)
-
-
-@given(shown_spans())
-def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
-    """The hidden range has every hidden seq; the shown seqs inside it are kept."""
-    view = View(spans=shown)
-    hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
-    if not hidden:
-        assert view.hidden is None
-        assert view.unhidden_seqs == ()
-        return
-    assert view.hidden == Span(min(hidden), max(hidden) + 1)
-    inside = range(view.hidden.start, view.hidden.end)
-    assert view.unhidden_seqs == tuple(seq for seq in inside if seq not in hidden)
-    assert view.cuts_the_start == (1 in hidden)
-
-
-@given(shown_spans())
-def test_spans_follow_from_the_hidden_range_and_the_kept_seqs(shown: tuple[Span, ...]) -> None:
-    """The range and the kept seqs of a state give the spans of its view."""
-    view = View(spans=shown)
-    assert seqs_in(spans_beside(hidden_by(shown), view.unhidden_seqs)) == seqs_in(shown)
-    if all(a.end < b.start for a, b in pairwise(shown)):
-        assert spans_beside(view.hidden, view.unhidden_seqs) == shown
-
-
-@given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
-def test_a_hidden_range_hides_all_seqs_that_are_not_kept(
-    hidden: Span | None, kept: list[int]
-) -> None:
-    """Kept seqs may be in any order, and outside the range."""
-    shown = spans_beside(hidden, kept)
-    view = View(spans=shown)
-    for seq in range(1, FAR + 20):
-        assert view.shows(seq) == (hidden is None or not hidden.holds(seq) or seq in kept)
-    assert all(a.end < b.start for a, b in pairwise(shown)), "neighbours are one span"
-    assert shown[-1].end == ENDLESS
-    if view.hidden is not None and hidden is not None:
-        assert hidden.start <= view.hidden.start < view.hidden.end <= hidden.end
-
-
-def test_a_range_kept_whole_hides_nothing() -> None:
-    """If each of its messages is pinned, the whole log is shown."""
-    assert spans_beside(Span(1, 4), (3, 1, 2)) == WHOLE
-    assert spans_beside(Span(2, 4), (2, 3)) == WHOLE
-    assert hidden_by(WHOLE) is None
 
 
 @given(shown_spans(), st.integers(0, FAR + 10))

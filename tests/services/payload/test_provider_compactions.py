@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
 from app.context.usage.schemas import UsageRequest
-from app.conversations.compaction_receipt import Trigger
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -235,45 +234,6 @@ async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
         undone = await built(harness, cid, RESPONSES, MODEL)
         assert "[Earlier messages are not shown.]" in json.dumps(history_of(undone)[0])
         assert undone["degraded"] == [carried]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_undo_shows_the_older_messages(harness: Harness, family: Family) -> None:
-    """[compaction.undo] The item is not sent any more: what it stands for is there again."""
-    cid = await compacted(harness, family)
-    await built(harness, cid, family.format, family.model)
-    receipt = await harness.undo(cid)
-    assert receipt.trigger == Trigger.PROVIDER
-    build = await built(harness, cid, family.format, family.model)
-    assert "4711" in build.contents
-    assert "Going on." in build.contents
-    assert '"compaction"' not in build.contents
-    assert build["cache_break_reason"] == "undone"
-    assert not build["betas"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_the_receipt_names_the_provider(harness: Harness, family: Family) -> None:
-    """[compaction.receipt] [compaction.expand] State, events and receipts know the compaction."""
-    cid = await compacted(harness, family)
-    receipt = await harness.receipt(cid)
-    assert (receipt.trigger, receipt.strategy, receipt.model) == (
-        "provider",
-        "provider",
-        family.model,
-    )
-    assert receipt.before_tokens > receipt.after_tokens
-    assert receipt.before_msg_count > receipt.after_msg_count
-    kinds = [(kind, data.get("trigger")) for kind, data in await harness.events_of(cid)]
-    assert ("compacted", "provider") in kinds
-    state = await harness.receipts.state("default", cid)
-    assert state is not None and state.strategy == "provider"
-    assert ("parser" in state.summary) == (family.format is ANTHROPIC)
-    _, page = await harness.receipts.expand("default", cid, receipt.compaction_id, 0, 100)
-    assert [message.seq for message in page] == [*range(1, receipt.hidden_span.end)]
-    build = await built(harness, cid, family.format, family.model)
-    counted = (await harness.stored(cid)).state
-    assert build["budget"].summary == counted.summary_tokens
 
 
 async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:

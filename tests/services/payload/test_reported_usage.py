@@ -115,20 +115,6 @@ async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageSer
     assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, TokenUsage(600, 50, 0, 300))
 
 
-async def test_tenants_and_deletions(harness: Harness, service: UsageService) -> None:
-    """Reports belong to a conversation of a tenant and go with it, counted."""
-    cid = await talk(harness)
-    for _ in range(2):
-        await report(service, cid, chat(5))
-    for tenant_id, conversation_id in (("other", cid), (TENANT, new_id())):
-        with pytest.raises(NotFound):
-            await service.report(tenant_id, conversation_id, UsageRequest(usage=chat(5)))
-    deleted = await harness.conversations.remove(TENANT, cid)
-    assert deleted["usage_reports"] == 2
-    with pytest.raises(NotFound):
-        await report(service, cid)
-
-
 async def test_a_report_beside_a_deletion_leaves_nothing(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
@@ -253,21 +239,6 @@ async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
     assert used[-1] == pytest.approx(true_tokens, rel=0.15)
 
 
-async def test_test_traffic_does_not_lower_exact_counts(
-    harness: Harness, service: UsageService
-) -> None:
-    """A stand-in's reports lower no count by the model's own tokenizer. [usage.calibration]"""
-    cid = await talk(harness)
-    build = await harness.build(cid, RequestSettings(CHAT, "gpt-4o"))
-    usage = chat(round(0.83 * build["tokens_used"]))
-    for _ in range(5):
-        judged = await report(service, cid, usage, build_id=build["build_id"])
-        assert judged.is_calibrated
-    again = await harness.build(cid, RequestSettings(CHAT, "gpt-4o"))
-    assert again["tokens_used"] == build["tokens_used"]
-    assert (again["estimate"].factor, again["estimate"].margin) == (1, 0)
-
-
 async def test_concurrent_reports_all_calibrate(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
@@ -303,22 +274,6 @@ async def test_calibrations_belong_to_tenant_model_and_counter(
     async with harness.database.session() as session:
         assert await session.usage.find_calibration(TENANT, MODEL, "tokenizer") == calibration
         assert await session.usage.find_calibration("other", MODEL, "tokenizer") is None
-
-
-async def test_every_read_has_the_newest_calibration(
-    harness: Harness, service: UsageService
-) -> None:
-    """Appends and builds of a process that holds the settings count by the new factor."""
-    cid = await talk(harness)
-    build = await harness.build(cid)
-    before = await harness.append(cid, user("more"))
-    assert before.budget is not None
-    await report(service, cid, chat(2 * build["tokens_used"]), through_seq=60)
-    after = await harness.append(cid, user("more"))
-    assert after.budget is not None
-    assert after.budget.used_tokens == pytest.approx(2 * before.budget.used_tokens, rel=0.05)
-    cached = harness.database.cached_settings(TENANT, cid)
-    assert cached is not None and cached.conversation.calibration is not None
 
 
 # --- judging --------------------------------------------------------------------------------
@@ -369,39 +324,6 @@ async def test_without_a_build_a_report_counts_until_the_view_changes(
     assert (await report(service, cid, chat(4_000))).should_compact
     assert (await harness.compact(cid)).compacted
     assert not (await report(service, cid)).should_compact
-
-
-@pytest.mark.parametrize(
-    ("leaves", "should", "marked"),
-    [
-        ({"compaction": {"mode": "inline"}}, True, False),
-        ({"compaction": {"auto": False}}, False, False),
-        ({"compaction": {"enabled": False}}, False, False),
-        ({"strategy": "sliding_window"}, False, False),
-        ({"strategy": "full_history"}, False, False),
-        ({"strategy": "retain_summary"}, True, True),
-    ],
-)
-async def test_the_policy_decides_what_is_due(
-    harness: Harness, service: UsageService, leaves: Any, should: bool, marked: bool
-) -> None:
-    """Nothing is due where nothing compacts, and inline compaction has no job. [compaction.due]"""
-    cid = await talk(harness, policy(**leaves))
-    await harness.build(cid)
-    assert (await report(service, cid, chat(18_000))).should_compact is should
-    assert await is_due(harness, cid) is marked
-
-
-async def test_an_undone_compaction_is_not_repeated(
-    harness: Harness, service: UsageService
-) -> None:
-    """After an undo a report below the compact trigger makes nothing due. [compaction.undo]"""
-    cid = await talk(harness, policy(5_000))
-    assert (await harness.compact(cid)).compacted
-    await harness.undo(cid)
-    await harness.build(cid)
-    assert not (await report(service, cid, chat(3_000))).should_compact
-    assert (await report(service, cid, chat(3_900))).should_compact
 
 
 # --- failing --------------------------------------------------------------------------------

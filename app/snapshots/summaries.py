@@ -2,8 +2,9 @@
 
 1. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then.
 2. The summary of the active compaction replaces the messages that it covers.
-3. At most `FIRST_MESSAGES` and `LAST_MESSAGES` of the windows are read, a page at a time, and at
-   most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls of any window.
+3. The first and the last messages of the windows are read, about `FIRST_MESSAGES` and
+   `LAST_MESSAGES` in whole pages, and at most `MAX_TEXT_CHARS` of each text, so that a summary
+   takes a few calls of any window.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.pages import BATCH_BYTES, batches
@@ -22,18 +23,21 @@ from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span, count_in, minus, overlap, spans_of, union
-from app.formats.message import Message, Role, Text
+from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.repositories import Database
-from app.snapshots.snapshot import (
-    FAILED_SUMMARY,
-    MIN_SUMMARY_CHARS,
-    SUMMARY_PROMPT,
-    SUMMARY_TOKENS,
-    SnapshotPart,
-    truncated,
-    without_middle,
-)
+from app.snapshots.snapshot import SnapshotPart
 
+FAILED_SUMMARY = "(summary generation failed)"
+"""The summary of a snapshot whose summary could not be generated."""
+SUMMARY_PROMPT = """\
+Say in 2 to 4 sentences what happened above: what was accomplished, which decisions were made, \
+and what is unfinished. Where a line in brackets says that another conversation begins, speak of \
+all of them. Plain sentences without headings or lists, in the language of the conversation."""
+"""The instruction to the model; the summariser adds the tags of every summary."""
+SUMMARY_TOKENS = 400
+"""The output limit, enough for four sentences in any language."""
+MIN_SUMMARY_CHARS = 2_000
+"""A summary of this length is accepted for windows of any length."""
 FIRST_MESSAGES = 200
 LAST_MESSAGES = 800
 PAGE_MESSAGES = 200
@@ -71,48 +75,42 @@ class SnapshotSummaries:
         """
         try:
             chosen = self._summariser.choose_model(None, policy_model, model)
-            if chosen is None:
-                return await self._extracted(windows)
-            return await self._generated(tenant_id, windows, chosen)
+            if chosen is not None:
+                return await self._generated(tenant_id, windows, chosen)
+            pages = _pages(
+                (it.part.conversation_id, span) for it in windows for span in it.part.spans
+            )
+            opening, closing = await self._read(*pages[0]), await self._read(*pages[-1])
+            messages = sum(window.part.message_count for window in windows)
+            return extract_snapshot_summary(messages, len(windows), opening, closing)
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
             return FAILED_SUMMARY
 
-    async def _extracted(self, windows: Sequence[SnapshotWindow]) -> str:
-        first, last = windows[0].part, windows[-1].part
-        begins = _pages((first.conversation_id, span) for span in first.spans[:1])
-        ends = _pages((last.conversation_id, span) for span in last.spans[-1:])
-        opening, closing = await self._read(*begins[0]), await self._read(*ends[-1])
-        messages = sum(window.part.message_count for window in windows)
-        return extract_snapshot_summary(messages, len(windows), opening, closing)
-
     async def _generated(
         self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
     ) -> str:
         run = self._summariser.start_run(tenant_id)
-
-        async def summarised(batch: list[Message], summary: str | None, is_end: bool) -> str:
-            result = await self._summariser.summarise(
-                batch,
-                summary,
-                SummaryRequest(prompt=SUMMARY_PROMPT),
-                model,
-                SUMMARY_TOKENS,
-                run,
-                is_end=is_end,
-                min_chars=MIN_SUMMARY_CHARS,
-            )
-            return result.text
-
+        request = SummaryRequest(prompt=SUMMARY_PROMPT)
         summary: str | None = None
         batch: list[Message] = []
         try:
             async for messages in self._messages(windows):
                 if batch:
-                    summary = await summarised(batch, summary, is_end=False)
+                    made = await self._summariser.summarise(
+                        *(batch, summary, request, model, SUMMARY_TOKENS, run),
+                        is_end=False,
+                        min_chars=MIN_SUMMARY_CHARS,
+                    )
+                    summary = made.text
                 batch = messages
-            return await summarised(batch, summary, is_end=True)
+            made = await self._summariser.summarise(
+                *(batch, summary, request, model, SUMMARY_TOKENS, run),
+                is_end=True,
+                min_chars=MIN_SUMMARY_CHARS,
+            )
+            return made.text
         finally:
             agent_id = windows[0].conversation.agent_id
             await record_usage(self._database, run, agent_id=agent_id)
@@ -120,17 +118,18 @@ class SnapshotSummaries:
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""
         notes: dict[str, list[Message]] = {}
-        all_spans: list[tuple[str, Span]] = []
+        spans: list[tuple[str, Span]] = []
         for number, window in enumerate(windows, start=1):
-            summary, spans = await self._visible(window)
+            summary, visible = await self._visible(window)
             texts = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
             texts += [f"Earlier in this conversation: {summary}"] * (summary is not None)
             notes[window.part.conversation_id] = list(map(_note, texts))
-            all_spans += [(window.part.conversation_id, span) for span in spans]
-        ends = without_middle(all_spans, FIRST_MESSAGES, LAST_MESSAGES)
-        left_out = count_in(span for _, span in all_spans) - count_in(span for _, span in ends)
+            spans += [(window.part.conversation_id, span) for span in visible]
+        pages = _pages(spans)
+        ends = ends_of(pages)
+        left_out = count_in(span for _, span in pages) - count_in(span for _, span in ends)
         page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
-        for conversation_id, span in _pages(ends):
+        for conversation_id, span in ends:
             page += notes.pop(conversation_id, [])
             page += await self._read(conversation_id, span)
             if len(page) >= PAGE_MESSAGES:
@@ -169,10 +168,6 @@ class SnapshotSummaries:
         return messages
 
 
-def _truncated(rows: Sequence[LogRow]) -> list[Message]:
-    return [truncated(row.message(), MAX_TEXT_CHARS) for row in rows]
-
-
 def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
     return [
         (conversation_id, Span(start, min(start + PAGE_MESSAGES, span.end)))
@@ -181,5 +176,39 @@ def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
     ]
 
 
+def ends_of(pages: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    """Return the pages with the first and the last messages of all (rule 3)."""
+    before, after = 0, count_in(span for _, span in pages)
+    ends = []
+    for conversation_id, span in pages:
+        after -= span.end - span.start
+        if before < FIRST_MESSAGES or after < LAST_MESSAGES:
+            ends.append((conversation_id, span))
+        before += span.end - span.start
+    return ends
+
+
 def _note(text: str) -> Message:
     return Message(Role.USER, (Text(f"[{text}]"),))
+
+
+def _truncated(rows: Sequence[LogRow]) -> list[Message]:
+    messages = (row.message() for row in rows)
+    return [replace(each, parts=tuple(map(truncated, each.parts))) for each in messages]
+
+
+def truncated(part: Part) -> Part:
+    """Return a part whose text has no more than `MAX_TEXT_CHARS`, without its middle."""
+    match part:
+        case Text():
+            return Text(_without_middle(part.text))
+        case File(text=str(text)):
+            return replace(part, text=_without_middle(text))
+        case ToolCall():
+            return replace(part, arguments=_without_middle(part.arguments))
+    return part
+
+
+def _without_middle(text: str) -> str:
+    half = MAX_TEXT_CHARS // 2
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[:half]} […] {text[-half:]}"
