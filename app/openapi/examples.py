@@ -78,7 +78,7 @@ VALUES: dict[str, Any] = {
     "used_percentage": 1.73,
     "used_tokens": 2146,
 }
-"""Other fields get a value by their type: the first of an enumeration, 1, `text`."""
+"""Other fields get their default, or a value by their type: the first of an enumeration, 1."""
 _BY_FORMAT = {"date-time": _TIME, "date": "2026-01-05", "uuid": _ID}
 _BY_TYPE: dict[str, Any] = {
     "boolean": False,
@@ -106,6 +106,8 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
         return example_of(options[0], schemas, name)
     if properties := schema.get("properties"):
         return {field: example_of(inner, schemas, field) for field, inner in properties.items()}
+    if "default" in schema:
+        return schema["default"]
     kind = schema.get("type", "string")
     if name in VALUES and isinstance(VALUES[name], _TYPES.get(kind, ())):
         return VALUES[name]
