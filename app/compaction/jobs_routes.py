@@ -59,7 +59,7 @@ JobPath = Annotated[
     str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
 ]
 # Of two errors with one code, the first in the table is the one that services raise.
-_STATUS_OF_CODE = {kind.code: status for kind, status in reversed([*errors.STATUS.items()])}
+_STATUS_OF_CODE = {kind.code: kind.status for kind in reversed([*errors.EXAMPLES])}
 
 
 @router.get("/v1/jobs/{job_id}", summary="Read a job")
