@@ -13,16 +13,11 @@ from fastapi import FastAPI
 from app.common import logs
 from app.common.json_structure import StructureLimits
 from app.common.limiter import Slots
-from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
-from app.compaction import strategies_routes as strategies
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
-from app.context.call_history import routes as call_history
-from app.context.models import routes as models
-from app.context.usage import routes as reported_usage
-from app.context.usage import totals_routes as usage_totals
+from app.context.usage import routes as usage
 from app.conversations import routes as conversations
 from app.conversations.agents import routes as agents
 from app.conversations.events import routes as events
@@ -39,8 +34,6 @@ from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import caller, health, pages
 from app.settings import Settings, read_settings
-from app.snapshots import exports_routes as exports
-from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
@@ -55,20 +48,14 @@ ROUTERS = (
     blobs.router,
     blob_reading.router,
     tools.router,
-    reported_usage.router,
+    usage.router,
     compactions.router,
     conversations.router,
-    exports.router,
-    forks.router,
+    snapshots.copies_router,
     events.router,
-    jobs.router,
     agents.router,
     snapshots.router,
     stateless.router,
-    models.router,
-    call_history.router,
-    usage_totals.router,
-    strategies.router,
     caller.router,
     health.router,
     pages.router,

@@ -10,8 +10,13 @@ from app.conversations.agents.agent import Agent
 from app.conversations.messages.batch import NO_CALLS, Calls
 from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
-from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
-from app.conversations.windows.rolling_window import NO_LIMIT, RollingWindow
+from app.conversations.windows.active_window import (
+    NO_LIMIT,
+    WHOLE_LOG_WINDOW,
+    ActiveWindow,
+    RollingWindow,
+    has_to_move,
+)
 from app.models.calibration import Calibration
 
 

@@ -19,7 +19,7 @@ from app.conversations.conversation import Conversation
 from app.conversations.expiry import Expiry
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.settings_statements import ConfigurableRepository
-from app.conversations.windows.rolling_window import INHERIT, OwnWindow
+from app.conversations.windows.active_window import INHERIT, OwnWindow
 from app.formats import parse_tool
 from app.policy.policy import DEFAULT_POLICY, merge
 

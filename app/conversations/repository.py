@@ -25,7 +25,7 @@ from app.conversations.settings_statements import (
     change_parameters,
 )
 from app.conversations.snapshot_removal import remove_from_snapshots
-from app.conversations.windows.rolling_window import INHERIT, OwnWindow, conversation_window
+from app.conversations.windows.active_window import INHERIT, OwnWindow, conversation_window
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
 from app.database.sql import assigned, equal, fields_of, insert

@@ -21,7 +21,7 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.own_settings import Patch
 from app.conversations.repository import ConversationRepository
 from app.conversations.settings import StoredSettings
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     SERVICE_DEFAULTS,
     OwnWindow,

@@ -13,7 +13,7 @@ from app.conversations.agents.agent import Agent
 from app.conversations.configurable_resources import Configured
 from app.conversations.conversation import Conversation
 from app.conversations.own_settings import OwnSettings, Patch
-from app.conversations.windows.rolling_window import WindowSource
+from app.conversations.windows.active_window import WindowSource
 from app.environment import one_line
 from app.http.fields import Metadata, ModelName, RequestSchema, ResponseSchema
 from app.policy.policy import DEFAULT_POLICY, Group, Policy

@@ -53,8 +53,11 @@ class BlockProvider(Provider):
             messages.append(Message(Role.USER, parts))
         return tuple(messages)
 
+    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]:
+        return list(map(self._parse_result, blocks))
+
     @abstractmethod
-    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]: ...
+    def _parse_result(self, result: Fields) -> Message: ...
 
     @abstractmethod
     def _parse_part(self, block: Fields, role: Role) -> Part: ...

@@ -10,14 +10,12 @@ from fastapi.responses import PlainTextResponse
 from app.common.errors import ServiceUnavailable, Unauthenticated
 from app.http.dependencies import services
 from app.http.errors import problems_of
-from app.http.fields import ResponseSchema, examples
+from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 
 
 class Health(ResponseSchema):
     """The service is healthy."""
-
-    model_config = examples({"status": "ok"})
 
     status: Literal["ok"]
     """Always `ok`."""
@@ -25,8 +23,6 @@ class Health(ResponseSchema):
 
 class Ready(Health):
     """The service can serve."""
-
-    model_config = examples({"status": "ok", "degraded": []})
 
     degraded: list[str]
     """What does not work: `summarizer_without_key` if the key of the configured summarizer is

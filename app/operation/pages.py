@@ -20,24 +20,12 @@ from fastapi.responses import FileResponse, RedirectResponse
 import app
 from app.common.errors import NotFound
 from app.http.bodies import Json
-from app.http.fields import ResponseSchema, examples
+from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 
 
 class ServiceLinks(ResponseSchema):
     """The version of the service, and the paths to start from."""
-
-    model_config = examples(
-        {
-            "name": "Context Service",
-            "version": "0.1.0",
-            "inspector": "/inspector",
-            "docs": "/docs",
-            "openapi": "/openapi.json",
-            "health": "/healthz",
-            "readiness": "/readyz",
-        }
-    )
 
     name: str
     """Name of the service."""

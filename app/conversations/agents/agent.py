@@ -7,7 +7,7 @@ from datetime import datetime
 
 from app.common.ids import AgentId
 from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     DEFAULT_AGENT_WINDOW_SECONDS,
     RollingWindow,
     WindowSource,

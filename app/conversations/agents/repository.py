@@ -18,7 +18,7 @@ from app.conversations.settings_statements import (
     change_parameters,
 )
 from app.conversations.snapshot_removal import delete_snapshots_of_agent
-from app.conversations.windows.rolling_window import WindowSource
+from app.conversations.windows.active_window import WindowSource
 from app.database.connections import Statement
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.sql import assigned, equal, fields_of, insert

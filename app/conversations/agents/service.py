@@ -16,7 +16,7 @@ from app.conversations.agents.agent import Agent
 from app.conversations.agents.repository import AgentRepository
 from app.conversations.configurable_resources import ConfigurableService, Configured, Creation
 from app.conversations.own_settings import Patch
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     SERVICE_DEFAULTS,
     OwnWindow,

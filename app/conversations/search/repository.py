@@ -21,8 +21,8 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.messages.repository import named_calls
 from app.conversations.messages.row import StoredMessage
-from app.conversations.messages.statements import named_calls
 from app.conversations.rows import stored_message_from
 from app.conversations.search.query import Query
 from app.conversations.search.recall import Postings

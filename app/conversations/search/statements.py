@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.conversations.messages.statements import (
+from app.conversations.messages.repository import (
     MESSAGE_TIME,
     STORED_COLUMNS,
     bounded_messages,

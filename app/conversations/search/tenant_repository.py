@@ -10,8 +10,8 @@ from uuid import UUID
 
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
-from app.conversations.messages.statements import STORED_COLUMNS, bounded_messages
 from app.conversations.rows import stored_message_from
 from app.conversations.search.query import Query
 from app.conversations.search.repository import block_queries

@@ -15,7 +15,7 @@ from app.conversations.listing_repository import (
     PLACES,
     PLACES_OF_AGENT,
 )
-from app.conversations.messages.statements import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
+from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
 from app.conversations.search.tenant_repository import BY_PLACES, NEWEST
 from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement

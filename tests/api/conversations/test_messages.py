@@ -257,7 +257,7 @@ async def test_message_ids(client: httpx.AsyncClient) -> None:
 
 
 async def test_expected_seq(client: httpx.AsyncClient) -> None:
-    """Another newest seq than expected is a 409 with the newest seq, and nothing is stored."""
+    """Another newest seq than expected is a 409 with the newest seq. [log.expected-seq]"""
     path = await new_conversation(client)
     await append(client, path, user("one"), expected_seq=0)
     answer = await client.post(
@@ -328,13 +328,6 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     ]
     answers = await asyncio.gather(*posts)
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
-
-
-async def test_a_batch_has_a_limit(client: httpx.AsyncClient) -> None:
-    """A batch holds at most a thousand messages [log.atomic-batch]."""
-    path = await new_conversation(client)
-    answer = await client.post(f"{path}/messages", json={"messages": talk(1001)})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
 
 
 async def test_without_a_known_context_window(settings: Settings) -> None:

@@ -17,10 +17,8 @@ from app.conversations.messages.batch import batch_times
 from app.conversations.messages.draft import Draft
 from app.conversations.view import (
     ENDLESS,
-    WHOLE,
     Span,
     View,
-    hidden_by,
     minus,
     overlap,
     spans_beside,
@@ -29,7 +27,6 @@ from app.conversations.view import (
 )
 from app.conversations.windows.active_window import (
     STEPS_PER_WINDOW,
-    WHOLE_LOG_WINDOW,
     ActiveWindow,
     Restored,
     has_to_move,
@@ -133,13 +130,6 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
     assert view_from(json_text.loads(view.as_json())) == view
 
 
-def test_a_window_without_a_limit_is_the_whole_log() -> None:
-    """It has no gaps and no restored ranges [window.cut]."""
-    assert WHOLE_LOG_WINDOW.spans == WHOLE and WHOLE_LOG_WINDOW.parts_as_json() == ""
-    assert hidden_by(WHOLE) is None
-    assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
-
-
 @pytest.mark.parametrize(
     ("cleared", "seconds", "expected"),
     [
@@ -174,30 +164,6 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
     assert not has_to_move(
         seconds, seconds, None, just_left, NOW + step - timedelta(microseconds=1)
     )
-
-
-@pytest.mark.parametrize(
-    ("settled", "seconds", "cleared", "oldest", "expected"),
-    [
-        (60, 60, None, None, False),
-        (60, 60, None, NOW - timedelta(seconds=59), False),
-        (60, 60, None, NOW - timedelta(seconds=60), True),
-        (60, 90, None, NOW, True),
-        (60, None, None, None, True),
-        (None, None, None, NOW - timedelta(days=9), False),
-        (None, None, NOW, NOW, True),
-        (None, None, NOW, NOW + timedelta(microseconds=1), False),
-    ],
-)
-def test_when_a_window_has_to_move(
-    settled: int | None,
-    seconds: int | None,
-    cleared: datetime | None,
-    oldest: datetime | None,
-    expected: bool,
-) -> None:
-    """It moves when its oldest message reaches the marker, or its length changes [window.cut]."""
-    assert has_to_move(settled, seconds, cleared, oldest, NOW) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search import recall_service as recall
 from app.conversations.search import service as search
@@ -228,7 +228,7 @@ async def test_a_failing_index_does_not_fail_the_work(
         assert not done
         await harness.compaction.work(tenant_id, conversation_id, job_id)
 
-    await harness.compaction.start_job(TENANT, with_sentence, CompactRequest())
+    await harness.compaction.start_job(TENANT, with_sentence, CompactionRequest())
     claim = await harness.leases.claim()
     assert claim is not None
     database = Database(harness.database.store)

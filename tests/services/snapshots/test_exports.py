@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
+from operator import add
 from typing import Any
 
 import pytest
@@ -16,10 +18,10 @@ from app.blobs.chunks import RowStore
 from app.common.errors import Conflict
 from app.common.public_ids import keys_of
 from app.repositories import Database
+from app.snapshots.exports import ExportService
 from app.snapshots.exports_repository import PAGES, STALE
-from app.snapshots.exports_routes import check_settings
-from app.snapshots.exports_service import ExportService
-from app.snapshots.imports_service import STALE_SECONDS, ImportService, NewImport, StaleImports
+from app.snapshots.imports import STALE_SECONDS, ImportService, NewImport, remove_stale_imports
+from app.snapshots.routes import check_settings
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
@@ -152,10 +154,11 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) 
             assert await session.conversations.find(TENANT, cid, None) is None
     with pytest.raises(Conflict):
         await bring_in(harness, body, public_id="one")
-    stale = StaleImports(harness.database, lambda: harness.clock.utc() + timedelta(days=100_000))
-    soon = StaleImports(harness.database, lambda: harness.clock.utc() - timedelta(days=100_000))
-    assert STALE_SECONDS < 100_000 and await soon.remove_all() == 0
-    assert await stale.remove_all() == 2
+    days = timedelta(days=100_000)
+    assert STALE_SECONDS < 100_000
+    for moved, removed in ((-days, 0), (days, 2)):
+        clock = partial(add, harness.clock.utc(), moved)
+        assert await remove_stale_imports(harness.database, clock) == removed
     assert await bring_in(harness, body, public_id="one") == interrupted[0]
     async with harness.database.session() as session:
         assert not await session.exports.renew(interrupted[1])
