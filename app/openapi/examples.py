@@ -78,7 +78,7 @@ VALUES: dict[str, Any] = {
     "used_percentage": 1.73,
     "used_tokens": 2146,
 }
-"""Other fields get their default, or a value by their type: the first of an enumeration, 1."""
+"""Other fields get a value by their type: the first of an enumeration, 1, `text`."""
 _BY_FORMAT = {"date-time": _TIME, "date": "2026-01-05", "uuid": _ID}
 _BY_TYPE: dict[str, Any] = {
     "boolean": False,
@@ -106,12 +106,12 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
         return example_of(options[0], schemas, name)
     if properties := schema.get("properties"):
         return {field: example_of(inner, schemas, field) for field, inner in properties.items()}
-    if "default" in schema:
-        return schema["default"]
     kind = schema.get("type", "string")
     if name in VALUES and isinstance(VALUES[name], _TYPES.get(kind, ())):
         return VALUES[name]
     if kind == "array":
         items = schema.get("prefixItems") or [schema["items"]]
         return [example_of(item, schemas, name) for item in items]
+    if "minimum" in schema and schema["minimum"] > 1:
+        return int(schema["minimum"])
     return _BY_FORMAT.get(schema.get("format", "")) or _BY_TYPE[kind]
