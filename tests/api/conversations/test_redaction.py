@@ -62,13 +62,14 @@ def planted() -> dict[str, list[dict[str, Any]]]:
         ],
         "anthropic": [
             user(f"again {CANARY}"),
-            assistant(
-                [
+            {
+                "role": "assistant",
+                "content": [
                     {"type": "thinking", "thinking": CANARY, "signature": "c2ln"},
                     use | {"id": "a1", "input": {"at": CANARY}},
                     use | {"id": "a2", "input": {"at": "x"}},
-                ]
-            ),
+                ],
+            },
             user(
                 [
                     answer | {"tool_use_id": "a1", "content": CANARY},
