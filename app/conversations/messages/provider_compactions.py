@@ -68,7 +68,7 @@ class ProviderCompactions:
         model = model_in(epoch.payload_stream) if epoch is not None else conversation.model
         model = model or self._resolver.default_model or ""
         kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
-        if draft.is_only_compaction and leaves_user_messages(format, model):
+        if not draft.tokens and leaves_user_messages(format, model):
             kept_seqs |= await _user_seqs(session, conversation_id, before, seq)
         item = provider_item(part, seq, format, model, count)
         view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
