@@ -132,14 +132,9 @@ class Batches:
                     tool_names = await session.log.open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
             try:
+                is_long = size > _THREAD_CHARS
                 message_drafts = await in_thread_if(
-                    size > _THREAD_CHARS,
-                    make_drafts,
-                    message,
-                    request.format,
-                    count,
-                    pointer,
-                    rules,
+                    is_long, make_drafts, message, request.format, count, pointer, rules
                 )
             except ValidationError as error:
                 if message is request.messages[index]:

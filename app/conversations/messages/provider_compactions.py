@@ -21,7 +21,7 @@ from app.conversations.messages.draft import Draft
 from app.conversations.provider_items import leaves_user_messages, provider_item
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, spans_through
-from app.conversations.views import agent_tools_tokens, base_view, view_behind_item
+from app.conversations.views import agent_tools_tokens, base_view, view_behind_item, with_view
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats.compactions import readable_summary
 from app.formats.message import FormatName, Role
@@ -76,16 +76,7 @@ class ProviderCompactions:
         shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
         visible = await view_state_of(session, self._resolver, shown, receipt)
         after = replace(
-            state,
-            view_version=state.view_version + 1,
-            view_cause=PROVIDER_COMPACTED,
-            compaction_id=receipt.compaction_id,
-            hidden_span=view.hidden,
-            kept_seqs=visible.kept_seqs,
-            results_cleared_through=0,
-            summary_tokens=visible.summary_tokens,
-            hidden_tokens=visible.hidden_tokens,
-            hidden_messages=visible.hidden_messages,
+            with_view(state, visible, PROVIDER_COMPACTED),
             resume_at_tokens=0,
             is_due=False,
             became_due=False,
