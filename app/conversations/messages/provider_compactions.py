@@ -59,9 +59,7 @@ class ProviderCompactions:
             resolved = await self._resolver.of(conversation)
         policy = resolved.policy if resolved is not None else Policy()
         count = self._resolver.counter(conversation.counter)
-        active = None
-        if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         is_shown = active is not None and active.is_shown_with(policy.strategy)
         before = base_view(state, active.view if active is not None and is_shown else None, policy)
         epoch = await session.usage.last_epoch(conversation_id, (format,))

@@ -123,9 +123,7 @@ class ActiveWindows:
             window_seconds=conversation.rolling_window.seconds,
             oldest_at=oldest_at,
         )
-        active = None
-        if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         conversation = replace(conversation, state=moved)
         view_state = await view_state_of(session, self._resolver, conversation, active)
         has_changed = window.spans != state.window.spans
