@@ -400,21 +400,6 @@ def test_full_history_never_plans_anything(
 # --- retain summary -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("turns", "end"), [(0, 10), (1, 8), (2, 5), (3, 1), (9, 1)])
-def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
-    """The last N turns stay verbatim; with none, the last call group alone."""
-    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
-    policy = Policy(compaction=CompactionPolicy(retain_last_turns=turns))
-    plan = RETAIN.plan(history, None, VAST, policy, deep=True)
-    assert RETAIN.plan(history, None, replace(VAST, target=0), policy) == plan
-    if end == 1:
-        assert isinstance(plan, NoCompaction)
-    else:
-        newest = (8,) if end > 8 else ()
-        freed = (end - 1 - len(newest)) * 10
-        assert plan == CompactionPlan(("retain_summary",), freed, Span(1, end), newest)
-
-
 # --- tree summary ---------------------------------------------------------------------------
 
 
