@@ -66,7 +66,9 @@ class CompactionService:
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
-        source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        self.runner.summariser.choose_model(request.model, None, None)
+        source = await self.runner.inputs.read(tenant_id, conversation_id)
+        self.runner.start(source, Trigger.FORCED, request).choose_model(self.runner.summariser)
         if (result := await self.runner.ask_provider(source, request)) is not None:
             return result
         if job_id is not None:

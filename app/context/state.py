@@ -17,7 +17,7 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.payload_cache import CachedPayload, PayloadCache
 from app.conversations.compaction_results import CompactResult
-from app.conversations.epochs import BuildInput, epoch_start_from, requested_window
+from app.conversations.epochs import BuildInput, Epoch, epoch_start_from, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer
@@ -35,7 +35,7 @@ from app.conversations.turns import (
     open_call_seqs,
     pinned_seqs,
 )
-from app.conversations.view import MediaCut, ShortenedMessage, View
+from app.conversations.view import WHOLE_VIEW, MediaCut, ShortenedMessage, View
 from app.conversations.views import (
     agent_tools_tokens,
     shortened_entries,
@@ -175,14 +175,15 @@ class BuildState:
     does. `dynamic_texts` are those of scratchpad and status: `opening` has those before the
     history, `tail` those after it, with the notes. `excluded_seqs` are the tool results that the
     policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left out,
-    because no payload with it fits.
+    because no payload with it fits. `last_epoch` is the newest of this stream and context window.
+    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
     """
 
     attempt: Attempt
     input: BuildInput
     resolved: ResolvedSettings
     limits: Limits
-    view: View
+    view: View = WHOLE_VIEW
     entries: Sequence[Entry] = ()
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     dynamic_texts: tuple[str, ...] = ()
@@ -194,6 +195,9 @@ class BuildState:
     excluded_seqs: frozenset[int] | None = None
     degraded: tuple[str, ...] = ()
     reasoning_floor: int = 0
+    last_epoch: Epoch | None = None
+    cached: CachedPayload | None = None
+    cached_epoch_id: str = ""
 
     @property
     def format(self) -> FormatName:
