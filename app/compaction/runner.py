@@ -28,7 +28,6 @@ from app.compaction.schemas import CompactionRequest
 from app.compaction.summaries.payload_prefix import NOT_USED
 from app.compaction.summaries.usage_recording import add_usage, record_usage
 from app.compaction.summariser import Summariser
-from app.compaction.summary_budget import expected_summary_tokens
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
 from app.conversations.compactions import store_compaction
@@ -46,6 +45,7 @@ from app.conversations.views import kept_seqs, view_for_model, view_summary_toke
 from app.conversations.windows.service import ActiveWindows
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
+from app.models.model_calls import EXTRACTIVE
 from app.policy.policy import StrategyName
 from app.repositories import Database
 from app.work.job import JobStatus
@@ -392,13 +392,16 @@ class CompactionRunner:
 def _with_expected_summaries(run: CompactionRun, receipt: Compaction) -> Compaction:
     """Return the receipt of placeholders with the size that a model's summaries had before.
 
-    Without earlier ones the placeholders have the expected size.
+    That is the mean of those that it wrote for the active compaction. Without any, the placeholders
+    have the expected size.
     """
-    tokens = expected_summary_tokens(run.source.active, run.strategy)
-    if tokens is None:
+    active = run.source.active
+    made = active.made if active is not None and active.strategy == run.strategy else ()
+    if active is None or not made or active.model == EXTRACTIVE:
         return receipt
-    old, summary_tokens = run.source.view.summaries, receipt.summary_tokens
-    summary_tokens += sum(tokens - new.tokens for new in receipt.view.summaries if new not in old)
+    mean = sum(summary.tokens for summary in made) // len(made)
+    new = [each for each in receipt.view.summaries if each not in run.source.view.summaries]
+    summary_tokens = receipt.summary_tokens + sum(mean - each.tokens for each in new)
     after_tokens = run.source.tokens_in(receipt.view, summary_tokens)
     return replace(receipt, summary_tokens=summary_tokens, after_tokens=after_tokens)
 

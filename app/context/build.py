@@ -151,7 +151,7 @@ class ContextService:
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         body = await self._answer(replace(attempt, settings=settings))
-        messages = loaded.input.conversation.state.shown_messages
+        messages = loaded.stored.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
     async def _answer(self, attempt: Attempt) -> dict[str, Any]:

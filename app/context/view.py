@@ -39,7 +39,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
     epoch_tools: PayloadTools | None = None
     is_current = (
         start is not None
-        and _is_current(state, start, state.input.conversation.state.view_version)
+        and _is_current(state, start, state.stored.view_version)
         and all(
             start.view.shows(seq) and not start.view.clears_result(seq) for seq in state.input.pins
         )
@@ -50,7 +50,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
             epoch_tools = start.tools
     else:
         state = replace(state, input=await _with_active_view(deps, state.input))
-        conversation_state = state.input.conversation.state
+        conversation_state = state.stored
         view = replace(
             base_view(conversation_state, state.input.view, resolved.policy),
             reasoning_of=resolved.accepted_reasoning(format),
@@ -83,7 +83,7 @@ async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Ch
         attempt.tenant_id,
         attempt.conversation_id,
         attempt.settings,
-        state.input.conversation.state.view_version,
+        state.stored.view_version,
     )
     return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
@@ -101,7 +101,7 @@ def _keeps_sliding_window(state: BuildState, start: EpochStart) -> bool:
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    conversation_state = state.input.conversation.state
+    conversation_state = state.stored
     return (
         conversation_state.view_cause == RESULTS_CLEARED
         and _is_current(state, start, conversation_state.view_version - 1)
@@ -130,7 +130,7 @@ async def _choose_tools(
     A tool that a search found in this turn is defined, which ends the epoch.
     """
     resolved, format = state.resolved, state.format
-    promoted = state.input.conversation.state.promoted_now
+    promoted = state.stored.promoted_now
     if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
         return state if epoch_tools == state.tools else replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
@@ -160,13 +160,13 @@ async def _with_history(
     is_warm = (
         last_epoch is not None
         and state.cached_epoch_id == last_epoch.epoch_id
-        and last_epoch.view_version == build_input.conversation.state.view_version
+        and last_epoch.view_version == state.stored.view_version
     )
     if is_warm and cached is not None and cached.view == state.view and can_extend(cached, state):
         await deps.long_build.hold(build_input.rows)
         cached = await extended(deps, state, cached, build_input.rows)
         return await cached.call(state.with_rendered, cached)
-    if is_current or build_input.conversation.state.shown_tokens <= _MAX_UNKNOWN_TOKENS:
+    if is_current or state.stored.shown_tokens <= _MAX_UNKNOWN_TOKENS:
         return await render_view(deps, state)
     return replace(state, entries=await read_entries(deps, state, state.view))
 
@@ -175,7 +175,7 @@ async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -
     """Read the entries that a view shows."""
     entries: list[Entry] = []
     async with deps.database.session() as session:
-        for span in spans_through(view.spans, state.input.conversation.state.head_seq):
+        for span in spans_through(view.spans, state.stored.head_seq):
             entries += await session.log.entries(
                 state.attempt.conversation_id, span.start, span.end
             )
