@@ -374,7 +374,7 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
                 assert (await client.get("/v1/conversations")).status_code == 503
                 found = await metrics_of(client)
                 assert found.total("database_errors_total") >= 1
-                async with app.state.metrics.running():
+                async with app.state.services.telemetry.running():
                     pass
 
 
