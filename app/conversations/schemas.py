@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.conversations.budget_schemas import BUDGET
 from app.conversations.expiry import MAX_TTL_SECONDS, Expiry
 from app.conversations.listing_filters import LastCompaction
 from app.conversations.settings_schemas import (
@@ -49,17 +48,6 @@ _ITEM: dict[str, Any] = {
     "expires_at": None,
     "created_at": "2026-01-05T09:30:00.123456+00:00",
     "updated_at": "2026-01-05T09:30:00.123456+00:00",
-}
-_USAGE: dict[str, Any] = {
-    "budget": BUDGET,
-    "pressure": "ok",
-    "cost_usd": 0.0127,
-    "saved_tokens": 1204,
-    "last_compaction": {
-        "compaction_id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-        "created_at": "2026-01-05T09:36:02.123456+00:00",
-        "trigger": "background",
-    },
 }
 CONVERSATION: dict[str, Any] = {
     **_ITEM,
@@ -161,22 +149,12 @@ class ConversationUsage(ResponseSchema):
 class ListedConversation(ConversationItem):
     """A conversation in a list, on request with its usage."""
 
-    model_config = examples({**_ITEM, "usage": _USAGE})
-
     usage: ConversationUsage | None
     """With `include=usage`; null without it."""
 
 
 class ClearedConversation(ResponseSchema):
     """A conversation that was cleared."""
-
-    model_config = examples(
-        {
-            "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-            "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
-            "head_seq": 42,
-        }
-    )
 
     conversation_id: str
     """Id of the conversation."""
@@ -192,5 +170,3 @@ class ConversationPage(Page[ListedConversation]):
 
 class ShownConversation(EffectiveSettings, ConversationItem):
     """A conversation with all its settings."""
-
-    model_config = examples(CONVERSATION)

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from app.common.errors import ServiceUnavailable, Unauthenticated
 from app.http.dependencies import caller_of, services
 from app.http.errors import problems_of
-from app.http.fields import ResponseSchema, examples
+from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 from app.tenancy.api_keys import Caller
 
@@ -18,16 +18,12 @@ from app.tenancy.api_keys import Caller
 class Health(ResponseSchema):
     """The service is healthy."""
 
-    model_config = examples({"status": "ok"})
-
     status: Literal["ok"]
     """Always `ok`."""
 
 
 class Ready(Health):
     """The service can serve."""
-
-    model_config = examples({"status": "ok", "degraded": []})
 
     degraded: list[str]
     """What does not work: `summarizer_without_key` if the key of the configured summarizer is

@@ -20,7 +20,7 @@ from fastapi.responses import FileResponse, RedirectResponse
 import app
 from app.common.errors import NotFound
 from app.http.bodies import Json
-from app.http.fields import ResponseSchema, examples
+from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 
 _LINKS = {
@@ -36,8 +36,6 @@ _LINKS = {
 
 class ServiceLinks(ResponseSchema):
     """The version of the service, and the paths to start from."""
-
-    model_config = examples(_LINKS | {"version": "0.1.0"})
 
     name: str
     """Name of the service."""

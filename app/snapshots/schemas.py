@@ -11,7 +11,7 @@ from app.common.answers import AnyObject, answer
 from app.common.public_ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
 from app.conversations.messages.draft import is_message_id
-from app.conversations.schemas import CONVERSATION, ShownConversation
+from app.conversations.schemas import ShownConversation
 from app.http.fields import (
     MAX_SEQ,
     AgentId,
@@ -103,7 +103,7 @@ def _as_it_is(value: Any, check: Any) -> Any:
     return value
 
 
-@answer(SNAPSHOT | {"messages": [_MESSAGE]})
+@answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile(Snapshot):
     """A snapshot with its messages."""
@@ -188,16 +188,6 @@ class ForkedFrom(ResponseSchema):
 class Fork(ShownConversation):
     """A conversation that was created as a fork."""
 
-    model_config = examples(
-        {
-            **CONVERSATION,
-            "conversation_id": "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b",
-            "created_at": _FORKED_AT,
-            "updated_at": _FORKED_AT,
-            "forked_from": {"conversation_id": CONVERSATION["conversation_id"], "at_seq": 12},
-        }
-    )
-
     forked_from: ForkedFrom
     """The source of the fork."""
 
@@ -213,8 +203,6 @@ class ImportedContent(ResponseSchema):
 
 class ImportedConversation(ShownConversation):
     """A conversation that was imported."""
-
-    model_config = examples({**CONVERSATION, "imported": {"messages": 12, "blobs": 1}})
 
     imported: ImportedContent
     """What was imported."""

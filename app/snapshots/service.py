@@ -46,21 +46,7 @@ _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
-@answer(
-    {
-        "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
-        "restored": 46,
-        "skipped": 1,
-        "conversations": [
-            {
-                "conversation_id": _CONVERSATION_ID,
-                "source_conversation_id": _CONVERSATION_ID,
-                "restored": 46,
-                "skipped": 1,
-            }
-        ],
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The result of a restore, in total and for each conversation."""

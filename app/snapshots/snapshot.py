@@ -41,7 +41,7 @@ SNAPSHOT: dict[str, Any] = {
 }
 
 
-@answer(SNAPSHOT)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A snapshot without its messages; its conversations have their public ids."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from app.conversations.settings_schemas import (
-    EFFECTIVE_SETTINGS,
     EffectiveSettings,
     ListedSettings,
     SettingsCreate,
@@ -15,18 +13,6 @@ from app.conversations.settings_schemas import (
 from app.conversations.windows.active_window import INHERIT
 from app.http.fields import AgentId, DisplayName, OwnRollingWindow, ResponseSchema, examples
 from app.http.pages import Page
-
-_ITEM: dict[str, Any] = {
-    "agent_id": "support-bot",
-    "name": "Support bot",
-    "model": "gpt-4o",
-    "metadata": {},
-    "rolling_window_seconds": 86_400,
-    "rolling_window_source": "service",
-    "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
-    "created_at": "2026-01-05T09:30:00.123456+00:00",
-    "updated_at": "2026-01-05T09:30:00.123456+00:00",
-}
 
 
 class AgentCreate(SettingsCreate):
@@ -59,8 +45,6 @@ class AgentPatch(SettingsPatch):
 class AgentItem(ListedSettings):
     """An agent in a list."""
 
-    model_config = examples(_ITEM)
-
     agent_id: str
     """Id of the agent."""
     name: str
@@ -71,14 +55,6 @@ class AgentItem(ListedSettings):
 
 class ClearedAgent(ResponseSchema):
     """An agent whose conversations were cleared."""
-
-    model_config = examples(
-        {
-            "agent_id": "support-bot",
-            "last_cleared_at": "2026-01-05T09:30:00.123456+00:00",
-            "conversations": 3,
-        }
-    )
 
     agent_id: str
     """Id of the agent."""
@@ -94,5 +70,3 @@ class AgentPage(Page[AgentItem]):
 
 class ShownAgent(EffectiveSettings, AgentItem):
     """An agent with all its settings."""
-
-    model_config = examples({**_ITEM, **EFFECTIVE_SETTINGS})

@@ -137,7 +137,8 @@ class Batches:
             is_result = has_results(message, request.format)
             if is_result and not is_known and _may_offload(message, size, rules.policy):
                 is_known = True
-                tool_names = await self._open_calls(conversation_id) | tool_names
+                async with self._database.session() as session:
+                    tool_names = await session.log.open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
             try:
                 if size > _THREAD_CHARS:
@@ -162,11 +163,6 @@ class Batches:
                 chars_since_yield = 0
                 await asyncio.sleep(0)
         return drafts
-
-    async def _open_calls(self, conversation_id: str) -> dict[str, str]:
-        """Return the tool names of the open calls by call id."""
-        async with self._database.session() as session:
-            return dict(await session.log.open_calls(conversation_id))
 
 
 def has_results(message: Any, format: FormatName) -> bool:
@@ -211,21 +207,16 @@ def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
     return False
 
 
-def _approximate_chars(message: Any) -> int:
+def _approximate_chars(value: Any) -> int:
     """Return the approximate number of characters of a message without a walk over all of it."""
-    if not isinstance(message, Mapping):
-        return 0
-    total = 0
-    for value in message.values():
-        if isinstance(value, str):
-            total += len(value)
-        elif isinstance(value, list):
-            total += sum(
-                _approximate_chars(item) if isinstance(item, Mapping) else 0 for item in value
-            )
-        elif isinstance(value, Mapping):
-            total += _approximate_chars(value)
-    return total
+    match value:
+        case str():
+            return len(value)
+        case Mapping():
+            return sum(map(_approximate_chars, value.values()))
+        case list():
+            return sum(_approximate_chars(item) for item in value if isinstance(item, Mapping))
+    return 0
 
 
 async def attach_blobs(

@@ -182,7 +182,7 @@ SPREAD = {
         "tenancy.repository": "DELETE_OLD LIST_IDLE LIST_EXPIRED SOME_CONVERSATIONS",
         "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
-        "conversations.search.tenant_repository": "BY_PLACES NEWEST PROGRESS",
+        "conversations.search.repository": "NEWEST PROGRESS",
         "conversations.windows.repository": (
             "ACTIVITIES COUNT_TOKENS_OF_SEVERAL CLEAR_ALL LOCK_ALL"
         ),

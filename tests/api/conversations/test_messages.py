@@ -330,13 +330,6 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
 
 
-async def test_a_batch_has_a_limit(client: httpx.AsyncClient) -> None:
-    """A batch holds at most a thousand messages [log.atomic-batch]."""
-    path = await new_conversation(client)
-    answer = await client.post(f"{path}/messages", json={"messages": talk(1001)})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
-
-
 async def test_without_a_known_context_window(settings: Settings) -> None:
     """Appends answer nulls, and builds name the missing setting."""
     async with started(create_app(settings.model_copy(update={"default_model": None}))) as client:
