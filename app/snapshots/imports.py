@@ -37,9 +37,6 @@ from app.snapshots.export_format import IMPORTING_TENANT, ExportReader, Line, Re
 
 STALE_SECONDS = 600
 """After this time without a line, an import may be removed."""
-MAX_WAIT_SECONDS = 30.0
-"""How long a repeated import waits for the first one."""
-_POLL_SECONDS = 0.25
 _DROP_TIMEOUT_SECONDS = 60
 _STALE_BATCH = 50
 _LINES_AT_ONCE = 100
@@ -86,7 +83,7 @@ class ImportService:
     _max_blob_bytes: int
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
-        """Import an export; a repeated idempotency key returns the first import, and waits for it.
+        """Import an export; a repeated idempotency key returns the first import.
 
         Raises ValidationError or PayloadTooLarge with the number of the line, or Conflict when the
         id is taken. Then nothing is stored.
@@ -94,18 +91,12 @@ class ImportService:
         if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
             return repeated
         public_id = new.public_id or self._new_id()
-        key, waited = None, 0.0
-        while key is None:
-            try:
-                key = await self._begin(tenant_id, public_id)
-            except Conflict:
-                is_running = await self._is_running(tenant_id, public_id)
-                if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
-                    return repeated
-                if new.idempotency_key is None or not is_running or waited >= MAX_WAIT_SECONDS:
-                    raise
-                await asyncio.sleep(_POLL_SECONDS)
-                waited += _POLL_SECONDS
+        try:
+            key = await self._begin(tenant_id, public_id)
+        except Conflict:  # an equal import may have ended meanwhile
+            if (repeated := await self._repeated(tenant_id, pieces, new)) is None:
+                raise
+            return repeated
         try:
             imported = await self._store(tenant_id, key, public_id, pieces, new)
         except BaseException:
@@ -132,13 +123,6 @@ class ImportService:
             if made is None:
                 raise Conflict("The Idempotency-Key was used with another body")
             return await _made(session, tenant_id, made)
-
-    async def _is_running(self, tenant_id: str, public_id: str) -> bool:
-        """Return whether an import with this id runs: its key is used, and by no tenant."""
-        keys = keys_of(tenant_id, public_id)
-        async with self._database.session() as session:
-            stored = await session.conversations.stored_keys(tenant_id, public_id, keys)
-        return bool(stored) and not any(stored.values())
 
     async def _begin(self, tenant_id: str, public_id: str) -> str:
         """Create the conversation, which no tenant sees, and return its key; raises Conflict."""
