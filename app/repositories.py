@@ -17,7 +17,6 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
-from app.conversations.search.tenant_repository import TenantSearchRepository
 from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Session, Store
@@ -64,7 +63,6 @@ class Repositories:
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
-    tenant_search = _Of(TenantSearchRepository)
     forks = _Of(ForkRepository)
     exports = _Of(ExportRepository)
     tenants = _Of(TenantRepository)

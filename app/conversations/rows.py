@@ -288,20 +288,9 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     """Return an epoch from columns with a prefix, None without one."""
     if row[f"{prefix}epoch"] is None:
         return None
-    return Epoch(
-        epoch=row[f"{prefix}epoch"],
-        epoch_id=str(row[f"{prefix}epoch_id"]),
-        payload_stream=row[f"{prefix}lane"],
-        format=row[f"{prefix}format"],
-        window=row[f"{prefix}window"],
-        reason=row[f"{prefix}reason"],
-        start_seq=row[f"{prefix}start_seq"],
-        view_version=row[f"{prefix}view_version"],
-        start_json=row[f"{prefix}frame"] or known_start or "",
-        sections_hash=row[f"{prefix}sections_hash"],
-        tools_hash=row[f"{prefix}tools_hash"],
-        policy_hash=row[f"{prefix}policy_hash"],
-    )
+    columns = {"payload_stream": "lane", "start_json": "frame"}
+    values = {name: row[f"{prefix}{columns.get(name, name)}"] for name in Epoch.__slots__}
+    return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 
 def summaries_from(made: str) -> tuple[Summary, ...]:

@@ -27,7 +27,7 @@ from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.sendable import is_sendable
 from app.common.times import time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import PROVIDERS, block_types, compactions
+from app.formats import PROVIDERS, compactions, registry
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -214,9 +214,9 @@ def drafts_of_any(
     try:
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
-        raise block_types.with_format_hint(error, raw, format) from error
+        raise registry.with_format_hint(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
-        block_types.require_own(raw, format, pointer)
+        registry.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
     for message in messages:
