@@ -32,7 +32,7 @@ from app.http.heavy_requests import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
-from app.operation import caller, health, pages
+from app.operation import health, pages
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
@@ -56,7 +56,6 @@ ROUTERS = (
     agents.router,
     snapshots.router,
     stateless.router,
-    caller.router,
     health.router,
     pages.router,
 )
@@ -150,6 +149,5 @@ def create_app(
     )
     app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
     app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
-    app.state.metrics = services.telemetry
     app.state.services = services
     return app
