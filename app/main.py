@@ -24,7 +24,6 @@ from app.context.models import routes as models
 from app.context.usage import routes as reported_usage
 from app.context.usage import totals_routes as usage_totals
 from app.conversations import routes as conversations
-from app.conversations.agents import routes as agents
 from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
@@ -62,7 +61,7 @@ ROUTERS = (
     forks.router,
     events.router,
     jobs.router,
-    agents.router,
+    conversations.agents_router,
     snapshots.router,
     stateless.router,
     models.router,

@@ -11,11 +11,10 @@ from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
 from app.context.usage.totals_repository import UsageTotalRepository
-from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
-from app.conversations.repository import ConversationRepository
+from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
 from app.conversations.search.tenant_repository import TenantSearchRepository

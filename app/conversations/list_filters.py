@@ -11,14 +11,14 @@ from fastapi import Depends, Query, Request
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
 from app.common.errors import Problem, ValidationError
+from app.common.pages import Place
 from app.common.schema_errors import pointer_to
 from app.common.sendable import is_sendable
-from app.conversations.listing_filters import (
+from app.conversations.listing_repository import (
     MAX_LABEL_KEY_CHARS,
     MAX_LABEL_VALUE_CHARS,
     MAX_LABELS,
     ConversationFilter,
-    Place,
     TimeRange,
 )
 from app.http import cursors

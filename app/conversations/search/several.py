@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.conversations.listing_filters import Place
+from app.common.pages import Place
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search.excerpts import excerpt
 from app.conversations.search.query import Query

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.listing_filters import ConversationFilter, Place, Places
-from app.conversations.listing_service import find_places
+from app.conversations.listing_repository import ConversationFilter, Places
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.service import MAX_CHECKED, SearchService
@@ -78,10 +77,10 @@ class TenantSearchService:
                     searched >= MAX_SEARCHED or indexed >= MAX_NEWLY_INDEXED
                 ):
                     return SearchPage(_shown(hits), SearchPlace(before, 0))
-                places = await self._places(tenant_id, agent_id, before)
+                places, end = await self._places(tenant_id, agent_id, before)
                 searched += _BATCH
-                pending = [SearchPlace(place, _ALL) for place in places.items]
-                before = places.items[-1] if places.items else places.end
+                pending = [SearchPlace(place, _ALL) for place in places]
+                before = places[-1] if places else end
                 if before is None:
                     return SearchPage(_shown(hits))
                 continue
@@ -105,7 +104,7 @@ class TenantSearchService:
         """Return the places of the next conversations, newest first."""
         wanted = ConversationFilter(agent_id=agent_id)
         async with self._database.session() as session:
-            return await find_places(session.conversation_list, tenant_id, wanted, before, _BATCH)
+            return await session.conversation_list.places(tenant_id, wanted, before, _BATCH)
 
     async def _indexed(
         self, tenant_id: str, pending: Sequence[SearchPlace], budget: int

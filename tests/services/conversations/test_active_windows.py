@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.common.errors import Conflict, ValidationError
 from app.conversations.conversation import Conversation
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import AgentPatch
 from app.conversations.view import Span
 from app.models.model_calls import Completion, ModelCall
 from app.prompt.resolved_settings import RequestSettings
@@ -90,8 +90,7 @@ async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> No
     cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
     for each in (cid, other):
         await harness.append(each, user("before"))
-    cleared = await harness.agents.clear(TENANT, agent)
-    assert (cleared.last_cleared_at, cleared.conversations) == (harness.clock.utc(), 2)
+    assert await harness.agents.clear(TENANT, agent) == (harness.clock.utc(), 2)
     for each in (cid, other):
         await harness.append(each, user("after"))
         assert await shown(harness, each) == ["after"]
@@ -180,7 +179,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
     if then == "undone":
         await harness.undo(cid)
     else:
-        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=3600)
+        patch = AgentPatch(rolling_window_seconds=3600)
         await harness.agents.change(TENANT, agent, patch)
         await harness.context.budget(TENANT, cid)
     state = (await harness.stored(cid)).state

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.conversations.settings import SettingsList
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -84,21 +84,20 @@ async def _change(harness: Harness, ids: list[str], kind: str, value: Any) -> No
     agent, other_agent, cid, other = ids
     match kind:
         case "policy":
-            await agents.change(TENANT, agent, Patch(frozenset({"policy"}), policy=value))
+            await agents.change(TENANT, agent, AgentPatch(policy=value))
         case "name":
-            await agents.change(TENANT, agent, Patch(frozenset({"name"}), name=value))
+            await agents.change(TENANT, agent, AgentPatch(name=value))
         case "model":
-            await agents.change(TENANT, agent, Patch(frozenset({"model"}), model=value))
+            await agents.change(TENANT, agent, AgentPatch(model=value))
         case "window":
-            fields = frozenset({"rolling_window_seconds"})
-            await agents.change(TENANT, agent, Patch(fields, rolling_window_seconds=value))
+            await agents.change(TENANT, agent, AgentPatch(rolling_window_seconds=value))
         case "sections" | "tools":
             await agents.set_list(TENANT, agent, SettingsList(kind), value)
         case "clear":
             await agents.clear(TENANT, agent)
         case "move":
             ids[0], ids[1] = other_agent, agent
-            patch = Patch(frozenset({"agent_id"}), agent_id=other_agent)
+            patch = ConversationPatch(agent_id=other_agent)
             await conversations.change(TENANT, cid, patch)
         case _:
             await _change_other(harness, other, value)
@@ -113,7 +112,7 @@ async def _change_other(harness: Harness, other: str, kind: str) -> None:
         case "clear":
             await harness.conversations.clear(TENANT, other)
         case _:
-            patch = Patch(frozenset({"metadata"}), metadata={"title": "Tests", "status": "red"})
+            patch = ConversationPatch(metadata={"title": "Tests", "status": "red"})
             await harness.conversations.change(TENANT, other, patch)
 
 
