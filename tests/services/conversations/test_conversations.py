@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.conversations.agents import AgentService
 from app.conversations.keys import ConversationKeys
@@ -174,28 +173,6 @@ async def owner(
         return agents, "a"
     made = await conversations.create("t", ConversationCreate())
     return conversations, made.resource.conversation_id
-
-
-async def test_every_version_stays_readable(owner: Owner) -> None:
-    """Each list can be read again by its number, as it was given."""
-    service, owner_id = owner
-    assert await service.get_list("t", owner_id, SECTIONS) == ListVersion("[]", 0)
-    for number in range(1, 4):
-        made = await service.set_list("t", owner_id, SECTIONS, [section(f"\x00{number}")])
-        assert made.version == number
-        assert await service.get_list("t", owner_id, SECTIONS) == made
-    assert (await service.set_list("t", owner_id, TOOLS, [{"name": "a"}])).version == 1
-    assert (await service.set_list("t", owner_id, SECTIONS, [])).version == 4
-    for number in range(1, 4):
-        found = await service.get_list("t", owner_id, SECTIONS, number)
-        assert found.version == number
-        assert json_text.loads(found.body) == [section(f"\x00{number}")]
-    assert await service.get_list("t", owner_id, SECTIONS, 4) == ListVersion("[]", 4)
-    for kind, missing in ((SECTIONS, 5), (SECTIONS, 0), (TOOLS, 2)):
-        with pytest.raises(NotFound):
-            await service.get_list("t", owner_id, kind, missing)
-    with pytest.raises(NotFound):
-        await service.get_list("other", owner_id, SECTIONS, 1)
 
 
 async def test_one_of_several_editors_succeeds(owner: Owner) -> None:
