@@ -10,7 +10,7 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
-from app.conversations.budget_status import BudgetStatus, read_budgets
+from app.conversations.budget_status import BudgetStatus, read_budgets, within
 from app.conversations.configurable_resources import ConfigurableService, Configured
 from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.keys import find_key, free_key, own_id_of
@@ -138,7 +138,8 @@ class ConversationService(ConfigurableService[Conversation]):
                 tenant_id, ids, self._resolver.default_model, bound, with_usage=with_usage
             )
             items = [item for item, _ in listed]
-            statuses = await read_budgets(self._resolver, session, items) if with_usage else {}
+            asked = items if with_usage else []
+            statuses = await read_budgets(self._resolver, within(session), asked)
         if listed.has_more:
             shown = {item.conversation_id for item in items}
             end = next(place for place in reversed(places) if place[1] in shown)

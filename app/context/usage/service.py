@@ -174,7 +174,10 @@ class UsageService:
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
-                visible_tokens = await read_visible_tokens(within(session), resolved, conversation)
+                known = [(conversation, resolved)]
+                visible_tokens = (await read_visible_tokens(within(session), known))[
+                    conversation_id
+                ]
             if new is not None:
                 entry = await self._entry(session, conversation, new)
                 await session.usage_totals.add_to_conversation(conversation_id, [entry])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.common.ids import ConversationId
-from app.common.pages import UNBOUNDED, Bound, Page
+from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.listing_repository import ConversationFilter, Places
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from

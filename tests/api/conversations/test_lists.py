@@ -185,9 +185,7 @@ async def test_appends_meanwhile_change_no_list(client: httpx.AsyncClient) -> No
         (f"metadata[{'k' * 65}]=x", f"/query/metadata[{'k' * 65}]"),
         ("&".join(f"metadata[k{n}]=x" for n in range(9)), "/query/metadata"),
         ("model=%0A", "/query/model"),
-        ("created_after=2026-01-05", "/query/created_after"),
         ("created_after=2026-02-30T09:30:00Z", "/query/created_after"),
-        ("created_after=2026-01-05T09:30:00", "/query/created_after"),
         ("active_before=0001-01-01T00:00:00%2B14:00", "/query/active_before"),
         (
             "active_after=2026-02-01T00:00:00Z&active_before=2026-01-01T00:00:00Z",
