@@ -27,15 +27,13 @@ from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
 from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
-from app.context.call_history.service import CallHistoryService
-from app.context.models.service import RegistryService
+from app.context.model_registry import RegistryService
 from app.context.payload_cache import PayloadCache
 from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.context.usage.totals_service import UsageTotalService
 from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
@@ -46,11 +44,10 @@ from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService
-from app.conversations.search.tenant_service import TenantSearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.rolling_window import window_defaults_from
+from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
 from app.database.readiness import Readiness
@@ -61,12 +58,13 @@ from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports_service import ExportService
-from app.snapshots.forks_service import ForkService
-from app.snapshots.imports_service import ImportService, StaleImports
+from app.snapshots.exports import ExportService
+from app.snapshots.forks import ForkService
+from app.snapshots.imports import ImportService, remove_stale_imports
+from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.snapshot_summaries import SnapshotSummaries
+from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.limits import LimitService, SummariserQuota
 from app.tenancy.repository import TenantLimits
 from app.tenancy.retention import Retention, RetentionService
@@ -175,7 +173,7 @@ class Services:
             self.conversations.remove_idle,
             self.conversations.remove_expired,
             utc_now,
-            StaleImports(database, utc_now).remove_all,
+            partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
         runner = CompactionRunner(
@@ -200,8 +198,7 @@ class Services:
             database, resolver, outputs, active, new_id, MAX_BATCH, self.telemetry
         )
         cache = PayloadCache(settings.window_cache_bytes)
-        self.usage = UsageService(database, resolver, active, new_id, cache)
-        self.usage_totals = UsageTotalService(database, utc_now)
+        self.usage = UsageService(database, resolver, active, new_id, cache, utc_now)
         self.context = ContextService(
             BuildDependencies(
                 database,
@@ -217,7 +214,6 @@ class Services:
         )
         self.steps = StepService(log, self.usage, self.context)
         self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
-        self.call_history = CallHistoryService(database)
         self.agents = AgentService(
             database,
             resolver,
@@ -235,7 +231,6 @@ class Services:
         most = settings.events_max_streams
         slots = Slots("streams", "event streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
-        self.tenant_search = TenantSearchService(database, search)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
         self.exports = ExportService(database, outputs, utc_now)
         self.imports = ImportService(
@@ -249,12 +244,13 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
+        reader = SnapshotReader(database, outputs)
         restores = RestoreService(
-            database, outputs, active, log, self.conversations, resolver.default_model, MAX_BATCH
+            reader, active, log, self.conversations, resolver.default_model, MAX_BATCH
         )
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, outputs, active, new_id
+            database, resolver, summaries, restores, reader, active, new_id
         )
         self.is_ready = Readiness(self.store).is_ready
         self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
@@ -331,7 +327,7 @@ def limits_of(settings: Settings, database: Database) -> LimitService:
 
 
 def _check_settings(settings: Mapping[str, object]) -> None:
-    from app.snapshots.exports_routes import check_settings  # with FastAPI, which a worker lacks
+    from app.snapshots.routes import check_settings  # with FastAPI, which a worker lacks
 
     check_settings(settings)
 

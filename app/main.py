@@ -13,16 +13,11 @@ from fastapi import FastAPI
 from app.common import logs
 from app.common.json_structure import StructureLimits
 from app.common.limiter import Slots
-from app.compaction import jobs_routes as jobs
 from app.compaction import routes as compactions
-from app.compaction import strategies_routes as strategies
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
-from app.context.call_history import routes as call_history
-from app.context.models import routes as models
-from app.context.usage import routes as reported_usage
-from app.context.usage import totals_routes as usage_totals
+from app.context.usage import routes as usage
 from app.conversations import routes as conversations
 from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
@@ -36,10 +31,8 @@ from app.http.heavy_requests import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
-from app.operation import caller, health, pages
+from app.operation import health, pages
 from app.settings import Settings, read_settings
-from app.snapshots import exports_routes as exports
-from app.snapshots import forks_routes as forks
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
@@ -54,21 +47,14 @@ ROUTERS = (
     blobs.router,
     blob_reading.router,
     tools.router,
-    reported_usage.router,
+    usage.router,
     compactions.router,
     conversations.router,
-    exports.router,
-    forks.router,
+    snapshots.copies_router,
     events.router,
-    jobs.router,
     conversations.agents_router,
     snapshots.router,
     stateless.router,
-    models.router,
-    call_history.router,
-    usage_totals.router,
-    strategies.router,
-    caller.router,
     health.router,
     pages.router,
 )
@@ -162,6 +148,5 @@ def create_app(
     )
     app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
     app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
-    app.state.metrics = services.telemetry
     app.state.services = services
     return app

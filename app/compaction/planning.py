@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.compaction.strategies import STRATEGIES
-from app.compaction.strategies.base import Strategy
-from app.compaction.strategies.cuts import smallest
+from app.compaction.strategies.base import Strategy, smallest
 from app.compaction.summary_budget import (
     FLOOR_ROOM_SHARE,
     LABEL_TOKENS,

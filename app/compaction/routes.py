@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
 from app.compaction import receipts
-from app.compaction.jobs_routes import Job, shown_job
-from app.compaction.runs import CompactRequest
 from app.compaction.schemas import (
     CompactionRequest,
     DryRun,
+    Job,
     MadeSummary,
     Receipt,
     ReceiptPage,
+    Strategy,
+    StrategyList,
     range_of,
 )
+from app.compaction.strategies import STRATEGIES
 from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.messages.routes import transcript
 from app.conversations.messages.schemas import MessagePage
-from app.http import cursors
+from app.http import cursors, errors
 from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import UUID, NoFields
 from app.http.routing import WireRoute, paged
+from app.policy.policy import Policy
+from app.work import job as jobs
 
-router = APIRouter(route_class=WireRoute, tags=["compactions"])
+router = APIRouter(route_class=WireRoute)
+_TAGS: list[str | Enum] = ["compactions"]
 
 _PATH = "/v1/conversations/{conversation_id}"
+# Of two errors with one code, the first in the table is the one that services raise.
+_STATUS_OF_CODE = {kind.code: kind.status for kind in reversed([*errors.EXAMPLES])}
 
+JobPath = Annotated[
+    str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])
+]
 CompactionPath = Annotated[
     str,
     Path(
@@ -44,6 +56,7 @@ CompactionPath = Annotated[
 @router.post(
     f"{_PATH}/compact",
     summary="Compact now",
+    tags=_TAGS,
     response_model=DryRun | CompactResult,
     response_description="The result; of a dry run also the texts or prompts.",
     responses={
@@ -67,17 +80,17 @@ async def compact(
     log never changes. With `dry_run` nothing changes and no model is called: the result shows the
     text of each summary or, where a model would write it, the prompts and their price.
     """
-    options = CompactRequest(**body.model_dump()) if body is not None else CompactRequest()
+    options = body or CompactionRequest()
     compaction = services(request).compaction
     if wait or options.dry_run:
         max_bytes = request.app.state.page_bytes
         result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
         return Json(DryRun.of(result) if isinstance(result, DryRunResult) else result)
     job = await compaction.start_job(tenant_of(request), conversation_id, options)
-    return Json(shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
+    return Json(_shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 
 
-@router.get(f"{_PATH}/compactions", summary="List compactions")
+@router.get(f"{_PATH}/compactions", summary="List compactions", tags=_TAGS)
 @paged
 async def list_compactions(
     request: Request,
@@ -94,7 +107,7 @@ async def list_compactions(
     return ReceiptPage.by_id("compactions", page, data, "compaction_id")
 
 
-@router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt")
+@router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt", tags=_TAGS)
 async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
 ) -> Receipt:
@@ -107,6 +120,7 @@ async def get_compaction(
 @router.get(
     f"{_PATH}/compactions/{{compaction_id}}/messages",
     summary="Expand a compaction",
+    tags=_TAGS,
     response_model=MessagePage,
 )
 @paged
@@ -133,6 +147,7 @@ async def expand_compaction(
 @router.post(
     f"{_PATH}/compactions/{{compaction_id}}/undo",
     summary="Undo a compaction",
+    tags=_TAGS,
     responses=problems_of(Conflict),
 )
 async def undo_compaction(
@@ -149,6 +164,49 @@ async def undo_compaction(
     receipt_id = _compaction_id_from(compaction_id)
     receipt = await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
     return _shown(receipt)
+
+
+@router.get("/v1/jobs/{job_id}", summary="Read a job", tags=_TAGS)
+async def get_job(request: Request, job_id: JobPath) -> Job:
+    """Return the status of a job, and its result or its error once it has ended."""
+    if not UUID.fullmatch(job_id):
+        raise NotFound(f"No job {job_id}", {"job_id": job_id})
+    job = await services(request).compaction.job(tenant_of(request), job_id.lower())
+    return _shown_job(job)
+
+
+@router.get("/v1/strategies", summary="List strategies", tags=["models"])
+async def list_strategies() -> StrategyList:
+    """Return every strategy with its trigger and what it keeps, for the built-in settings."""
+    policy = Policy()
+    data = []
+    for strategy in STRATEGIES.values():
+        top, bottom = strategy.preserved(policy)
+        shown = Strategy.of(
+            strategy,
+            is_default=strategy.name is policy.strategy,
+            trigger=Policy(strategy=strategy.name).due_ratio,
+            preserve_top=top,
+            preserve_bottom=bottom,
+        )
+        data.append(shown)
+    return StrategyList(data=data, next_cursor=None)
+
+
+def _shown_job(job: jobs.Job) -> Job:
+    """Return a job; its error is the problem that a request would have returned."""
+    problem = None
+    if job.error:
+        facts = json_text.loads(job.error)
+        code, detail = facts.pop("code"), facts.pop("detail")
+        answer = errors.problem(_STATUS_OF_CODE.get(code, 500), code, detail, facts=facts)
+        problem = json_text.loads(bytes(answer.body))
+    return Job.of(
+        job,
+        conversation_id=job.public_id,
+        result=json_text.loads(job.result) if job.result else None,
+        error=problem,
+    )
 
 
 def _compaction_id_from(text: str) -> str:

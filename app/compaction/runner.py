@@ -16,15 +16,15 @@ from app.common.errors import Conflict, ContextError, ServiceUnavailable, Valida
 from app.compaction.execution import PlanExecutor
 from app.compaction.inputs import CompactionInputs
 from app.compaction.planning import NOT_SHORTER, CompactionInput
-from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.runs import (
     SUMMARY_SHORT,
     CompactionRun,
-    CompactRequest,
     ExecutedPlan,
     nothing_done,
     over_target,
 )
+from app.compaction.schemas import CompactionRequest
 from app.compaction.sent_payloads import ReadBuild, SentPayloads
 from app.compaction.summaries.payload_prefix import NOT_USED
 from app.compaction.summaries.usage_recording import add_usage, record_usage
@@ -85,7 +85,7 @@ class CompactionRunner:
         self._executor = PlanExecutor(self.database, self.summariser, self._payloads)
 
     async def checked_input(
-        self, tenant_id: str, conversation_id: str, request: CompactRequest
+        self, tenant_id: str, conversation_id: str, request: CompactionRequest
     ) -> CompactionInput:
         """Return the input of a forced compaction.
 
@@ -97,7 +97,7 @@ class CompactionRunner:
         return source
 
     async def ask_provider(
-        self, source: CompactionInput, request: CompactRequest
+        self, source: CompactionInput, request: CompactionRequest
     ) -> CompactResult | None:
         """Return the call that the caller has to make where the provider compacts.
 
@@ -136,17 +136,17 @@ class CompactionRunner:
             await session.jobs.postpone(source.conversation.conversation_id, seconds)
 
     def start(
-        self, source: CompactionInput, trigger: Trigger, request: CompactRequest | None = None
+        self, source: CompactionInput, trigger: Trigger, request: CompactionRequest | None = None
     ) -> CompactionRun:
         """Return a new run, whose deadline begins now."""
         calls = self.summariser.start_run(source.tenant_id)
-        return CompactionRun(source, trigger, request or CompactRequest(), calls, self._now_ms())
+        return CompactionRun(source, trigger, request or CompactionRequest(), calls, self._now_ms())
 
     async def compact(
         self,
         source: CompactionInput,
         trigger: Trigger,
-        request: CompactRequest,
+        request: CompactionRequest | None = None,
         job_id: str | None = None,
     ) -> CompactResult:
         """Plan a compaction, make its summaries and apply it.
@@ -197,7 +197,7 @@ class CompactionRunner:
             raise
 
     async def dry_run(
-        self, source: CompactionInput, request: CompactRequest, max_bytes: int
+        self, source: CompactionInput, request: CompactionRequest, max_bytes: int
     ) -> DryRunResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
@@ -237,7 +237,9 @@ class CompactionRunner:
         result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
         return dry_run_of(result, **shown)
 
-    async def summarise_behind_item(self, source: CompactionInput, request: CompactRequest) -> bool:
+    async def summarise_behind_item(
+        self, source: CompactionInput, request: CompactionRequest | None = None
+    ) -> bool:
         """Add a summary to the receipt of a view with a provider's item. [compaction.provider-item]
 
         What is shown stays the same, so epochs with the item go on. Returns False if the view was

@@ -12,7 +12,8 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_limit,
 )
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.schemas import CompactionRequest
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.compaction.summaries.run import SummariserRun
 from app.compaction.summary_budget import summary_floor
 from app.conversations.compaction_receipt import Trigger
@@ -34,23 +35,12 @@ OVER_TARGET = "target_exceeded_by"
 
 
 @dataclass(frozen=True, slots=True)
-class CompactRequest:
-    """A compaction that a caller requests; its settings are for this call alone."""
-
-    model: str | None = None
-    instructions: str | None = None
-    strategy: StrategyName | None = None
-    target_tokens: int | None = None
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class CompactionRun:
     """One compaction: its input, why it runs, its request and its model calls."""
 
     source: CompactionInput
     trigger: Trigger
-    request: CompactRequest
+    request: CompactionRequest
     calls: SummariserRun
     started_ms: float
     job_id: str | None = None

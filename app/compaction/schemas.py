@@ -1,28 +1,32 @@
-"""Schemas of compactions: the request and the receipts."""
+"""Schemas of compactions: requests, receipts, jobs and strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from app.common.answers import answer
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import COMPACT_RESULT, DryRunResult
+from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.view import SectionCount, Span, Summary
+from app.http.errors import ProblemAnswer
 from app.http.fields import (
     ModelName,
     RequestSchema,
     ResponseSchema,
-    Strategy,
     Tokens,
     examples,
 )
+from app.http.fields import (
+    Strategy as StrategyField,
+)
 from app.http.pages import Page
 from app.policy.policy import StrategyName, SummaryInput
+from app.work.job import JobStatus
 
 
 class CompactionRequest(RequestSchema):
@@ -30,7 +34,7 @@ class CompactionRequest(RequestSchema):
 
     model_config = examples({"instructions": "Keep every file path.", "dry_run": True})
 
-    strategy: Strategy | None = None
+    strategy: StrategyField | None = None
     """Strategy for this compaction; the policy's by default."""
     model: ModelName | None = None
     """Model that summarises; must be an allowed one."""
@@ -74,100 +78,7 @@ class MadeSummary(ResponseSchema):
         )
 
 
-_SUMMARY: dict[str, Any] = {
-    "summary_range": [6, 41],
-    "level": 1,
-    "text": "The user plans a trip to Bergen in May; trains were compared.",
-    "tokens": 16,
-    "sources": [[6, 41]],
-    "sections": [],
-    "unlisted": None,
-}
-_RECEIPT: dict[str, Any] = {
-    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
-    "parent_id": None,
-    "status": "active",
-    "trigger": "background",
-    "strategy": "sandwich",
-    "strategies_run": ["sandwich"],
-    "hidden_range": [6, 41],
-    "kept": [12],
-    "cleared_through": 0,
-    "summary": _SUMMARY["text"],
-    "retain": None,
-    "note": None,
-    "summaries": [_SUMMARY],
-    "made": [_SUMMARY],
-    "before_tokens": 9120,
-    "after_tokens": 3980,
-    "before_msg_count": 46,
-    "after_msg_count": 12,
-    "summary_tokens": 26,
-    "model": "openai/gpt-4o-mini",
-    "prompt_hash": "5f2a9c0b7d1e4f68",
-    "calls": 1,
-    "input_tokens": 5310,
-    "output_tokens": 24,
-    "cost_usd": 0.00081,
-    "summary_input": "transcript",
-    "cached_tokens": 0,
-    "target_tokens": None,
-    "duration_ms": 1834,
-    "degraded": [],
-    "created_at": "2026-01-05T09:31:12.000123+00:00",
-    "undone_at": None,
-}
-
-
-@answer(
-    COMPACT_RESULT
-    | {
-        "compacted": False,
-        "reason": "dry run",
-        "compaction_id": None,
-        "model": "openai/gpt-4o-mini",
-        "cost_usd": 0.00126,
-        "estimated": True,
-        "summaries": [],
-        "retain": None,
-        "note": None,
-        "calls": [
-            {
-                "model": "openai/gpt-4o-mini",
-                "messages": [
-                    {"role": "system", "content": "You condense conversations …"},
-                    {"role": "user", "content": "<conversation>\nUser:\n…</conversation>"},
-                ],
-                "input_tokens": 5300,
-                "max_output_tokens": 780,
-                "cost_usd": 0.00126,
-                "depends_on": [],
-                "summary_input": "transcript",
-                "build_id": None,
-                "prefix_tokens": 0,
-                "cached_cost_usd": None,
-            }
-        ],
-        "planned_calls": 1,
-        "input_tokens": 5300,
-        "output_tokens": 780,
-        "truncated": False,
-    },
-    COMPACT_RESULT
-    | {
-        "compacted": False,
-        "reason": "dry run",
-        "compaction_id": None,
-        "summaries": [_SUMMARY],
-        "retain": None,
-        "note": None,
-        "calls": [],
-        "planned_calls": 0,
-        "input_tokens": 0,
-        "output_tokens": 0,
-        "truncated": False,
-    },
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class DryRun(DryRunResult):
     """What a compaction would do; nothing was stored, and no model was called."""
@@ -183,8 +94,6 @@ class DryRun(DryRunResult):
 
 class Receipt(ResponseSchema):
     """The immutable record of one compaction; tokens are of the whole payload."""
-
-    model_config = examples(_RECEIPT)
 
     compaction_id: str
     """Its id."""
@@ -264,3 +173,45 @@ def range_of(span: Span) -> tuple[int, int]:
 
 class ReceiptPage(Page[Receipt]):
     """Receipts of a conversation, the newest first."""
+
+
+class Job(ResponseSchema):
+    """Work in the background, and its result."""
+
+    job_id: str
+    """Id of the job."""
+    conversation_id: str
+    """The conversation that it works on."""
+    kind: str
+    """What kind of work it is."""
+    status: JobStatus
+    """`done` and `failed` are final."""
+    result: CompactResult | None
+    """Its result; null until it is done."""
+    error: ProblemAnswer | None
+    """Why it failed; null unless it did."""
+    created_at: datetime
+    """When it was requested."""
+    updated_at: datetime
+    """When its status last changed."""
+
+
+class Strategy(ResponseSchema):
+    """A strategy to keep a history within the context window, with the service's defaults."""
+
+    name: StrategyName
+    """The value for `policy.strategy`."""
+    description: str
+    """What it does."""
+    is_default: bool
+    """Whether it is the default."""
+    trigger: float | None
+    """Share of the effective window at which a compaction is due; null: never."""
+    preserve_top: int | None
+    """Messages kept at the start; null: all."""
+    preserve_bottom: int | None
+    """Messages kept at the end; null: all."""
+
+
+class StrategyList(Page[Strategy]):
+    """All strategies."""

@@ -20,7 +20,8 @@ from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailab
 from app.common.pages import PAGE_BYTES
 from app.compaction.planning import CompactionInput
 from app.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
-from app.compaction.runs import CompactRequest, ExecutedPlan
+from app.compaction.runs import ExecutedPlan
+from app.compaction.schemas import CompactionRequest
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.compaction_results import CompactionPending, CompactResult
@@ -31,7 +32,6 @@ from app.conversations.thresholds import compaction_threshold, resume_at_tokens
 from app.conversations.view import Span, View
 from app.conversations.views import lacks_summary, with_item_sent
 from app.models.model_calls import EXTRACTIVE
-from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings
 from app.work.job import Job, JobStatus
 from app.work.leases import Leases
@@ -56,7 +56,7 @@ class CompactionService:
         self,
         tenant_id: str,
         conversation_id: str,
-        request: CompactRequest,
+        request: CompactionRequest,
         max_bytes: int = PAGE_BYTES,
         job_id: str | None = None,
     ) -> CompactResult:
@@ -89,13 +89,15 @@ class CompactionService:
 
     # --- in the background --------------------------------------------------------------------
 
-    async def start_job(self, tenant_id: str, conversation_id: str, request: CompactRequest) -> Job:
+    async def start_job(
+        self, tenant_id: str, conversation_id: str, request: CompactionRequest
+    ) -> Job:
         """Store a compaction for the workers and return its job.
 
         Raises NotFound, and ValidationError for a model that may not summarise.
         """
         self.runner.summariser.choose_model(request.model, None, None)
-        job_id, text = self.runner.new_id(), json_text.dumps(asdict(request))
+        job_id, text = self.runner.new_id(), request.model_dump_json()
         async with self._database.transaction() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
             await session.jobs.add(tenant_id, conversation_id, job_id, "compact", text)
@@ -131,9 +133,7 @@ class CompactionService:
             job = await session.jobs.find(tenant_id, job_id)
         if job is None or JobStatus(job.status).is_final:
             return
-        asked = json_text.loads(job.request)
-        strategy = StrategyName(asked["strategy"]) if asked["strategy"] else None
-        request = CompactRequest(**{**asked, "strategy": strategy})
+        request = CompactionRequest.model_validate_json(job.request)
         try:
             result = await self.compact(tenant_id, conversation_id, request, job_id=job_id)
             status, ended = JobStatus.DONE, {"result": json_text.dumps(asdict(result))}
@@ -153,7 +153,7 @@ class CompactionService:
             return
         if await self._is_due(source):
             try:
-                result = await self.runner.compact(source, Trigger.BACKGROUND, CompactRequest())
+                result = await self.runner.compact(source, Trigger.BACKGROUND)
             except NotFound:
                 return  # deleted meanwhile
             except (ServiceUnavailable, ValidationError):
@@ -205,7 +205,9 @@ class CompactionService:
                 if source.state.view_version != state.view_version:
                     return None
                 try:
-                    result = await self.runner.compact(source, Trigger.PROACTIVE, CompactRequest())
+                    result = await self.runner.compact(
+                        source, Trigger.PROACTIVE, CompactionRequest()
+                    )
                 except ServiceUnavailable:
                     await self.runner.postpone(source)
                     raise
@@ -230,15 +232,14 @@ class CompactionService:
         source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
         if source.state.view_version != view_version or not lacks_summary(source.view):
             return ()
-        extractive = CompactRequest(model=EXTRACTIVE)
         if not source.state.is_resting:
             try:
-                await self.runner.summarise_behind_item(source, CompactRequest())
+                await self.runner.summarise_behind_item(source)
             except (ServiceUnavailable, ValidationError):
                 await self.runner.postpone(source)
             else:
                 return ()
-        await self.runner.summarise_behind_item(source, extractive)
+        await self.runner.summarise_behind_item(source, CompactionRequest(model=EXTRACTIVE))
         return (SUMMARISER_UNAVAILABLE,)
 
     async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:

@@ -47,8 +47,7 @@ from app.conversations.compaction_receipt import is_shown_with
 from app.conversations.compaction_results import CompactResult, unchanged
 from app.conversations.contributors import contributors
 from app.conversations.conversation import Conversation
-from app.conversations.epoch import BuildInput
-from app.conversations.epochs import epoch_factor, epoch_start_from, requested_window
+from app.conversations.epochs import BuildInput, epoch_factor, epoch_start_from, requested_window
 from app.conversations.observers import UNOBSERVED
 from app.models.budget import Limits
 from app.models.overflow_errors import Verdict, VerdictKind

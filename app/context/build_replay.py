@@ -15,8 +15,14 @@ from app.common import json_text
 from app.common.errors import Gone, NotFound
 from app.context.history import read_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
-from app.conversations.epoch import Epoch
-from app.conversations.epochs import BuildId, EpochStart, epoch_start_from, model_in, parse_build_id
+from app.conversations.epochs import (
+    BuildId,
+    Epoch,
+    EpochStart,
+    epoch_start_from,
+    model_in,
+    parse_build_id,
+)
 from app.conversations.messages.row import LogRow
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import FormatName

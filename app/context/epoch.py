@@ -10,10 +10,10 @@ from app.context.history import needed_agent_tools
 from app.context.payload_cache import CachedPayload
 from app.context.state import REASONING_DROPPED, BuildDependencies, BuildState, Changed
 from app.conversations.budget_status import stored_usage_of
-from app.conversations.epoch import Epoch
 from app.conversations.epochs import (
     PROVIDER_COMPACTED,
     BuildId,
+    Epoch,
     EpochStart,
     break_reason,
     epoch_start_from,

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import unsummarised_spans
-from app.compaction.reduction.tool_result_clearing import (
+from app.compaction.reduction import (
+    RESULTS_CLEARED,
+    Truncation,
     excluded_seqs,
     min_cleared_tokens,
     plan_clearing,
     tool_output_budget,
+    truncate,
 )
-from app.compaction.reduction.truncation import RESULTS_CLEARED, Truncation, truncate_with_note
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.prompt import SummaryRequest
@@ -201,12 +203,12 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
 
 def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
     """Return the smallest truncation that makes the view fit, None without any."""
-    return truncate_with_note(
+    return truncate(
         state.plan_entries,
         state.view.results_cleared_through,
         replace(budget, summary=state.summary_tokens),
-        NOTE_TOKENS,
         state.view.hidden,
+        NOTE_TOKENS,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
-from app.compaction.reduction.overflow_recovery import view_after_overflow
+from app.compaction.reduction import view_after_overflow
 from app.context.fit import shorten_messages
 from app.context.history import render_view
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow

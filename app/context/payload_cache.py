@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from app.common.concurrency import in_thread_if
-from app.compaction.reduction.tool_result_clearing import tool_output_tokens
-from app.conversations.epoch import Epoch
-from app.conversations.epochs import model_in
+from app.compaction.reduction import tool_output_tokens
+from app.conversations.epochs import Epoch, model_in
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import Entry, entry
 from app.conversations.view import View

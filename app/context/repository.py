@@ -8,8 +8,7 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
-from app.conversations.epoch import BuildInput, Epoch
-from app.conversations.epochs import requested_window
+from app.conversations.epochs import BuildInput, Epoch, requested_window
 from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (

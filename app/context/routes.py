@@ -31,8 +31,6 @@ from app.context.schemas import (
 )
 from app.context.state import KnownPayload
 from app.context.steps import NOTHING_STORED, Step
-from app.context.usage.schemas import UsageAnswer
-from app.context.usage.service import Report
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
 from app.conversations.messages.batch import Append
@@ -90,25 +88,20 @@ async def build_context(
     not stored again, and the payload is built from the log as it is then.
     """
     step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
-    answer = await services(request).steps.run(tenant_of(request), conversation_id, step)
-    if (result := answer["reported"]) is not None:
-        answer["reported"] = UsageAnswer.model_validate(result)
-    return Json(answer)
+    return Json(await services(request).steps.run(tenant_of(request), conversation_id, step))
 
 
 async def _step(request: Request, body: ContextRequest, idempotency_key: str | None) -> Step:
-    append = report = None
+    append = None
     if body.append is not None:
         messages = body.append.messages
         await require_small_messages(request, messages, "/append/messages")
         format, expected_seq = body.append.format or body.format, body.append.expected_seq
         append = Append(messages, format, expected_seq, idempotency_key)
-    if body.usage is not None:
-        report = Report(**dict(body.usage), idempotency_key=idempotency_key)
     known = None
     if body.known is not None:
         known = KnownPayload(body.known.epoch, body.known.through_seq, body.known.build_id)
-    return Step(_settings(body), known, append, report)
+    return Step(_settings(body), known, append, body.usage, idempotency_key)
 
 
 @router.get(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
-from app.conversations.budget_schemas import BUDGET
 from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import COMPACT_RESULT, CompactResult, ContextState
-from app.conversations.messages.appended_messages import AppendAnswer
+from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,
@@ -36,81 +35,6 @@ from app.models.calibration import Estimate
 from app.policy.policy import StrategyName
 from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
 from app.prompt.tool_schemas import Tools
-
-_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-_STATE_SHOWN: dict[str, Any] = {
-    "strategy": "sandwich",
-    "summary": "The user plans a trip to Bergen in May; trains were compared.",
-    "summary_range": [6, 41],
-    "compressed_at": "2026-01-05T09:31:12.000123+00:00",
-    "summariser_problem": None,
-    "last_failure": {
-        "failed_at": "2026-01-05T10:02:44.000123+00:00",
-        "trigger": "background",
-        "code": "SERVICE_UNAVAILABLE",
-        "reason": "rate_limited",
-        "detail": "The model's provider limits the calls",
-        "calls": 2,
-        "failures": 1,
-        "retry_at": "2026-01-05T10:03:14.000123+00:00",
-    },
-}
-
-
-_BUILT: dict[str, Any] = {
-    "format": "openai_chat",
-    "payload": {
-        "model": "gpt-4o",
-        "messages": [{"role": "user", "content": "Hello"}],
-        "max_completion_tokens": 4096,
-    },
-    "betas": [],
-    "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
-    "epoch": 1,
-    "through_seq": 1,
-    "stable_items": 1,
-    "base_items": 0,
-    "prefix_hash": _HASH,
-    "cache_break_reason": None,
-    "breakpoints": [{"after": "message", "index": 0}],
-    "tail": [],
-    "tokens_used": 2146,
-    "budget": BUDGET,
-    "pressure": "ok",
-    "notice": False,
-    "next_threshold": "due",
-    "tokens_to_next": 84587,
-    "estimate": {"tokens": 2146, "method": "tokenizer", "margin": 0.0, "factor": 1.0},
-    "summary_used": False,
-    "new_state": None,
-    "compaction": None,
-    "degraded": [],
-    "deferred_tools": 0,
-    "defers_natively": False,
-    "delta": False,
-    "appended": None,
-    "reported": None,
-}
-
-
-_ONLY_BUILT = {
-    *("build_id", "base_items", "summary_used", "new_state", "compaction", "delta"),
-    *("appended", "reported"),
-}
-_PREVIEWED: dict[str, Any] = {
-    name: value for name, value in _BUILT.items() if name not in _ONLY_BUILT
-} | {
-    "shown_ranges": [[1, 2]],
-    "shown_messages": [
-        {"seq": 1, "role": "user", "tokens": 14, "state": "verbatim", "pinned": False}
-    ],
-    "cleared_through": 0,
-    "uncleared_seqs": [],
-    "summaries": [],
-    "stable_through": 1,
-    "breakpoint_seqs": [1],
-    "thresholds": {"notice": 99123, "due": 92928, "compact": 117708, "blocked": 121425},
-}
 
 
 class StepAppend(RequestSchema):
@@ -197,8 +121,6 @@ class ContextRequest(CallSettings):
 class StateShown(ResponseSchema):
     """The summary that builds show, the seqs it stands for, and problems with the next one."""
 
-    model_config = examples(_STATE_SHOWN)
-
     strategy: StrategyName | None
     """The strategy that made it."""
     summary: str | None
@@ -279,10 +201,6 @@ class MeasuredPayload(Payload):
 class EarlierBuild(Payload):
     """The payload of an earlier build, byte for byte."""
 
-    model_config = examples(
-        {name: _BUILT[name] for name in (*Payload.model_fields, "build_id")} | {"item_seqs": [1]}
-    )
-
     build_id: str
     """Id of this build."""
     item_seqs: list[int | None]
@@ -292,8 +210,6 @@ class EarlierBuild(Payload):
 
 class BuiltContext(MeasuredPayload):
     """The payload for the next model call, with its budget and cache data."""
-
-    model_config = examples(_BUILT)
 
     build_id: str
     """Id of this build; `as_of` takes it."""
@@ -354,8 +270,6 @@ class SummaryPlace(ResponseSchema):
 class PreviewedContext(MeasuredPayload):
     """What the next build would return, and which messages of the log its payload shows."""
 
-    model_config = examples(_PREVIEWED)
-
     payload: PayloadObject | None  # type: ignore[assignment]  # which may be left out
     """The payload; null with `payload=false`."""
     shown_ranges: list[list[int]]
@@ -399,18 +313,7 @@ class OverflowRequest(CallSettings):
         return self.error_status
 
 
-@answer(
-    {
-        **COMPACT_RESULT,
-        "strategies_run": ["emergency"],
-        "summary_range": None,
-        "model": None,
-        "summary_tokens": 18,
-        "verdict": "input_too_long",
-        "max_output_tokens": None,
-        "context": _BUILT,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowAnswer(CompactResult):
     """What was done, and the payload to try again with.

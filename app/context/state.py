@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from app.common import json_text
-from app.compaction.reduction.tool_result_clearing import tool_output_tokens
+from app.compaction.reduction import tool_output_tokens
 from app.compaction.runs import SUMMARY_SHORT
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.payload_cache import CachedPayload, PayloadCache
 from app.conversations.compaction_results import CompactResult
-from app.conversations.epoch import BuildInput
-from app.conversations.epochs import epoch_start_from, requested_window
+from app.conversations.epochs import BuildInput, epoch_start_from, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer

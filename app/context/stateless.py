@@ -34,29 +34,6 @@ class Ends:
     compression_threshold: float = 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class ShowAll:
-    """The full history is sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReuseSummary:
-    """The cached summary stands for the middle."""
-
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompressMiddle:
-    """The messages `[start, end)` must be summarised first."""
-
-    start: int
-    end: int
-
-
-BuildPlan = ShowAll | ReuseSummary | CompressMiddle
-
-
 def estimate_tokens(messages: Sequence[WireMessage]) -> int:
     """Return an estimate: the bytes of each message's text / 4, floored."""
     return sum(_content_bytes(message.get("content")) // 4 for message in messages)
@@ -75,14 +52,9 @@ def needs_compression(messages: Sequence[WireMessage], max_context_tokens: int, 
     return estimate_tokens(messages) > threshold and len(messages) > preserved
 
 
-def is_valid(state: ContextState, count: int, ends: Ends) -> bool:
-    """Whether the state's summary covers exactly the middle of `count` messages (rule 3)."""
-    return state.summary_range == middle_range(count, ends)
-
-
-def middle_range(count: int, ends: Ends) -> tuple[int, int]:
-    """Return the half-open range of messages between the preserved ends."""
-    return ends.preserve_top, count - ends.preserve_bottom
+def middle(count: int, ends: Ends) -> range:
+    """Return the indices of the messages between the preserved ends."""
+    return range(ends.preserve_top, count - ends.preserve_bottom)
 
 
 def plan_build(
@@ -90,27 +62,24 @@ def plan_build(
     state: ContextState | None,
     max_context_tokens: int,
     ends: Ends,
-) -> BuildPlan:
-    """Return what a build must do; raises ValidationError as `needs_compression` does."""
+) -> range | str | None:
+    """Return the messages to summarise first, a summary that is valid, or None to send all.
+
+    Raises ValidationError as `needs_compression` does.
+    """
     if not needs_compression(messages, max_context_tokens, ends):
-        return ShowAll()
-    count = len(messages)
-    if state is not None and state.strategy == STRATEGY and is_valid(state, count, ends):
-        return ReuseSummary(state.summary)
-    start, end = middle_range(count, ends)
-    return CompressMiddle(start, end)
+        return None
+    planned = middle(len(messages), ends)
+    if state is None or state.strategy != STRATEGY:
+        return planned
+    return state.summary if state.summary_range == (planned.start, planned.stop) else planned
 
 
 def assemble(messages: Sequence[WireMessage], summary: str, ends: Ends) -> list[WireMessage]:
     """Return top, summary and bottom, the messages that stand for all of them."""
-    start, end = middle_range(len(messages), ends)
+    hidden = middle(len(messages), ends)
     note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
-    return [*messages[:start], note, *messages[end:]]
-
-
-def new_state(plan: CompressMiddle, summary: str, compressed_at: str) -> ContextState:
-    """Return the state to cache once the planned summary is there."""
-    return ContextState(STRATEGY, summary, (plan.start, plan.end), compressed_at)
+    return [*messages[: hidden.start], note, *messages[hidden.stop :]]
 
 
 def require_messages(messages: Sequence[object]) -> None:

@@ -1,17 +1,36 @@
-"""Schemas of builds without a conversation, and of token counts."""
+"""Schemas of builds without a conversation, of token counts, and of the model registry."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
-from app.context.stateless_service import EXAMPLE_MESSAGES
+from app.common.answers import answer
+from app.common.schema_errors import NAME_PATTERN
+from app.context.stateless import Ends
+from app.conversations.compaction_results import ContextState
 from app.formats.message import FormatName
-from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
+from app.http.fields import (
+    MAX_TOKENS,
+    Format,
+    MessageObject,
+    ModelName,
+    RequestSchema,
+    Tokens,
+    examples,
+)
+from app.http.pages import Page
+from app.models.limits import ModelInfo
 from app.policy.policy import CounterName
 from app.prompt.tool_schemas import Tools
 
+EXAMPLE_MESSAGES: list[Any] = [
+    {"role": "user", "content": "Plan a trip to Bergen."},
+    {"role": "assistant", "content": "When would you like to go?"},
+]
 _STATE: dict[str, Any] = {
     "strategy": "sandwich",
     "summary": "The user plans a trip to Bergen.",
@@ -62,6 +81,11 @@ class StatelessMessages(RequestSchema):
     compression_threshold: float = Field(default=0.7, gt=0, le=1)
     """Share of the limit from which to compress."""
 
+    @property
+    def ends(self) -> Ends:
+        """What stays, and when the rest is summarised."""
+        return Ends(self.preserve_top, self.preserve_bottom, self.compression_threshold)
+
 
 class StatelessBuild(StatelessMessages):
     """Messages to build a context from."""
@@ -104,3 +128,122 @@ class TokensRequest(RequestSchema):
     overhead; calls, media, reasoning, ids and names come on top."""
     model: ModelName | None = None
     """Model that the margin is for."""
+
+
+# --- answers ---
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class ContextResult:
+    """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
+
+    messages: Sequence[MessageObject]
+    """Top, summary and bottom, or everything."""
+    summary_used: bool
+    """Whether a summary stands for the middle."""
+    tokens_used: int
+    """UTF-8 bytes of the content / 4, floored per message."""
+    new_state: ContextState | None
+    """To be cached when a summary was made."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+
+    summary: str
+    """The summary."""
+    model: str
+    """Model that wrote it; `extractive` is built in."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class CompressionCheck:
+    """Whether the middle must be summarised, and the estimate of the messages."""
+
+    needs_compression: bool
+    """Over the threshold, with a middle to compress."""
+    tokens: int
+    """The estimate of the messages."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens by kind."""
+
+    tokens: int
+    """The sum."""
+    messages: int
+    """Tokens of the messages."""
+    text: int
+    """Tokens of the text."""
+    tools: int
+    """Tokens of the tool definitions."""
+    counter: CounterName
+    """How it was counted."""
+    model: str | None
+    """Model that the margin is for."""
+    margin: float
+    """Share to add for safety; 0 where the count is exact."""
+    method: str
+    """The counter, and its correction by reports."""
+    factor: float
+    """Factor that raw counts of this model are multiplied by."""
+
+
+# --- the model registry ---
+
+_Price = Annotated[float, Field(ge=0, le=1_000)]
+
+
+class ModelEntry(RequestSchema):
+    """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"context_window": 65536, "max_output_tokens": 8192}],
+            "minProperties": 1,
+            "not": {"additionalProperties": {"type": "null"}},
+        }
+    )
+
+    context_window: Tokens | None = None
+    """Input and output together."""
+    max_input_tokens: Tokens | None = None
+    """Only where the input has a separate limit."""
+    max_output_tokens: Tokens | None = None
+    """The maximum length of an answer."""
+    tokenizer: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
+    """Name of its tokenizer."""
+    exact: bool | None = None
+    """Whether the service counts with its tokenizer: then no margin is added."""
+    cache_minimum_tokens: Tokens | None = None
+    """The shortest prefix that its provider caches."""
+    input_price: _Price | None = None
+    """USD per uncached input token."""
+    output_price: _Price | None = None
+    """USD per output token."""
+    cache_read_price: _Price | None = None
+    """USD per token read from the cache."""
+    cache_write_price: _Price | None = None
+    """USD per token written to the cache."""
+    tool_search: bool | None = None
+    """Whether the provider supports tool search with deferred tools."""
+    cache_breakpoint: bool | None = None
+    """Whether OpenAI's explicit cache breakpoints are supported."""
+    mid_conversation_system: bool | None = None
+    """Whether system text is accepted after the first message."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("must have one field or more")
+        return self
+
+
+class ModelPage(Page[ModelInfo]):
+    """Models, by name."""

@@ -10,7 +10,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from app.common.answers import answer
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.extractive import ledger_of
 from app.compaction.summaries.prompt import SummaryRequest
@@ -18,12 +17,21 @@ from app.compaction.summaries.transcript_text import without_trailing_calls
 from app.compaction.summaries.usage_recording import record_usage
 from app.compaction.summariser import Summariser
 from app.context import stateless
+from app.context.stateless_schemas import (
+    Compression,
+    CompressionCheck,
+    ContextResult,
+    MessageSummary,
+    StatelessBuild,
+    StatelessMessages,
+    TokenCount,
+    TokensRequest,
+)
 from app.conversations.compaction_results import ContextState
 from app.conversations.ports import Models
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
-from app.http.fields import MessageObject
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
 from app.models.estimates import bytes_4, chars_2_5, chars_4
@@ -34,120 +42,14 @@ from app.repositories import Database
 
 SUMMARY_TOKENS = (64, 2048)
 """The minimum and maximum tokens of a summary; a tenth of the limit in between."""
-
 _MAX_LISTED = 100
 """How many malformed messages an error lists."""
 _SYSTEM_ROLES = ("system", "developer")
-
-
-@dataclass(frozen=True, slots=True)
-class StatelessRequest:
-    """Messages with the limit and the ranges of the sandwich strategy."""
-
-    messages: Sequence[Any]
-    max_context_tokens: int
-    ends: stateless.Ends
-    state: ContextState | None = None
-    model: str | None = None
-
-
-EXAMPLE_MESSAGES: list[Any] = [
-    {"role": "user", "content": "Plan a trip to Bergen."},
-    {"role": "assistant", "content": "When would you like to go?"},
-]
-
-
-@answer(
-    {
-        "messages": EXAMPLE_MESSAGES,
-        "summary_used": False,
-        "tokens_used": 11,
-        "new_state": None,
-    }
-)
-@dataclass(frozen=True, slots=True)
-class ContextResult:
-    """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
-
-    messages: Sequence[MessageObject]
-    """Top, summary and bottom, or everything."""
-    summary_used: bool
-    """Whether a summary stands for the middle."""
-    tokens_used: int
-    """UTF-8 bytes of the content / 4, floored per message."""
-    new_state: ContextState | None
-    """To be cached when a summary was made."""
-
-
-@answer({"summary": "The user plans a trip to Bergen.", "model": "extractive"})
-@dataclass(frozen=True, slots=True)
-class MessageSummary:
-    """A summary, and the model that made it, `extractive` for the built-in summariser."""
-
-    summary: str
-    """The summary."""
-    model: str
-    """Model that wrote it; `extractive` is built in."""
-
-
-@answer({"needs_compression": False, "tokens": 11})
-@dataclass(frozen=True, slots=True)
-class CompressionCheck:
-    """Whether the middle must be summarised, and the estimate of the messages."""
-
-    needs_compression: bool
-    """Over the threshold, with a middle to compress."""
-    tokens: int
-    """The estimate of the messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountRequest:
-    """What to count: messages in `format`, a text, tool definitions, or any of them together."""
-
-    messages: Sequence[Any] = ()
-    text: str | None = None
-    tools: Sequence[Any] = ()
-    format: FormatName = FormatName.OPENAI_CHAT
-    counter: CounterName = CounterName.TOKENIZER
-    model: str | None = None
-
-
-@answer(
-    {
-        "tokens": 22,
-        "messages": 22,
-        "text": 0,
-        "tools": 0,
-        "counter": "tokenizer",
-        "model": "gpt-4o",
-        "margin": 0.0,
-        "method": "tokenizer",
-        "factor": 1.0,
-    }
-)
-@dataclass(frozen=True, slots=True)
-class TokenCount:
-    """Tokens by kind."""
-
-    tokens: int
-    """The sum."""
-    messages: int
-    """Tokens of the messages."""
-    text: int
-    """Tokens of the text."""
-    tools: int
-    """Tokens of the tool definitions."""
-    counter: CounterName
-    """How it was counted."""
-    model: str | None
-    """Model that the margin is for."""
-    margin: float
-    """Share to add for safety; 0 where the count is exact."""
-    method: str
-    """The counter, and its correction by reports."""
-    factor: float
-    """Factor that raw counts of this model are multiplied by."""
+_ESTIMATES = {
+    CounterName.BYTES_4: bytes_4,
+    CounterName.CHARS_4: chars_4,
+    CounterName.CHARS_2_5: chars_2_5,
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -160,64 +62,56 @@ class StatelessService:
     _database: Database
     _now: Callable[[], datetime]
 
-    async def needs_compression(self, request: StatelessRequest) -> CompressionCheck:
+    async def needs_compression(self, request: StatelessMessages) -> CompressionCheck:
         """Return whether a summary is needed; raises ValidationError for a bad request."""
-        _require_objects(request.messages)
-        return await asyncio.to_thread(
-            lambda: CompressionCheck(
-                stateless.needs_compression(
-                    request.messages, request.max_context_tokens, request.ends
-                ),
-                stateless.estimate_tokens(request.messages),
-            )
+        messages = request.messages
+        _require_objects(messages)
+        needed = await asyncio.to_thread(
+            stateless.needs_compression, messages, request.max_context_tokens, request.ends
         )
+        tokens = await asyncio.to_thread(stateless.estimate_tokens, messages)
+        return CompressionCheck(needed, tokens)
 
-    async def build(self, tenant_id: str, request: StatelessRequest) -> ContextResult:
+    async def build(self, tenant_id: str, request: StatelessBuild) -> ContextResult:
         """Return the messages to send, with a summary of the middle where that is needed.
 
         Raises ValidationError, or ServiceUnavailable when the model fails: then there is no new
         state.
         """
-        _require_objects(request.messages)
         messages: Sequence[Mapping[str, Any]] = request.messages
-        plan = await asyncio.to_thread(
-            stateless.plan_build,
-            messages,
-            request.state,
-            request.max_context_tokens,
-            request.ends,
-        )
-        match plan:
-            case stateless.ShowAll():
-                return _result(messages, summary_used=False)
-            case stateless.ReuseSummary():
-                messages = stateless.assemble(messages, plan.summary, request.ends)
-                return _result(messages, summary_used=True)
-            case stateless.CompressMiddle():
-                minimum, maximum = SUMMARY_TOKENS
-                max_tokens = max(minimum, min(maximum, request.max_context_tokens // 10))
-                middle = list(range(plan.start, plan.end))
-                compressed = await self._summarise(
-                    tenant_id, await _parse_in_thread(messages, middle), request.model, max_tokens
-                )
-                state = stateless.new_state(plan, compressed.summary, self._now().isoformat())
-                messages = stateless.assemble(messages, compressed.summary, request.ends)
-                return _result(messages, summary_used=True, state=state)
+        _require_objects(messages)
+        ends, limit, state, new_state = request.ends, request.max_context_tokens, None, None
+        if (cached := request.cached_state) is not None:
+            start, end = cached.summary_range
+            state = ContextState(**dict(cached) | {"summary_range": (start, end)})
+        plan = await asyncio.to_thread(stateless.plan_build, messages, state, limit, ends)
+        if isinstance(plan, range):
+            minimum, maximum = SUMMARY_TOKENS
+            max_tokens = max(minimum, min(maximum, limit // 10))
+            middle = await asyncio.to_thread(_parsed, messages, plan)
+            made = await self._summarise(tenant_id, middle, request.model, max_tokens)
+            range_, at = (plan.start, plan.stop), self._now().isoformat()
+            new_state = ContextState(stateless.STRATEGY, made.summary, range_, at)
+            plan = made.summary
+        if plan is not None:
+            messages = stateless.assemble(messages, plan, ends)
+        tokens = stateless.estimate_tokens(messages)
+        return ContextResult(messages, plan is not None, tokens, new_state)
 
-    async def compress(
-        self, tenant_id: str, messages: Sequence[Any], model: str | None
-    ) -> MessageSummary:
+    async def compress(self, tenant_id: str, request: Compression) -> MessageSummary:
         """Return a summary of all the messages; raises as `build` does.
 
         A call at the end is not summarised.
         """
-        stateless.require_messages(messages)
-        _require_objects(messages)
-        neutral = await _parse_in_thread(messages, range(len(messages)))
+        stateless.require_messages(request.messages)
+        _require_objects(request.messages)
+        neutral = await asyncio.to_thread(_parsed, request.messages)
         stateless.require_messages(without_trailing_calls(neutral))
-        return await self._summarise(tenant_id, neutral, model, SUMMARY_TOKENS[1], opens=True)
+        return await self._summarise(
+            tenant_id, neutral, request.model, SUMMARY_TOKENS[1], opens=True
+        )
 
-    async def count(self, tenant_id: str, request: CountRequest) -> TokenCount:
+    async def count(self, tenant_id: str, request: TokensRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them."""
         calibration = None
         if request.model is not None:
@@ -228,47 +122,29 @@ class StatelessService:
                     )
         return await asyncio.to_thread(self._count, request, calibration)
 
-    def _count(self, request: CountRequest, calibration: Calibration | None) -> TokenCount:
-        count = self._resolver.counter(request.counter)
+    def _count(self, request: TokensRequest, calibration: Calibration | None) -> TokenCount:
+        counter, format, model = request.counter, request.format, request.model
+        count = self._resolver.counter(counter)
         _require_objects(request.messages)
-        info = self._models.find(request.model) if request.model else None
-        applied = applied_calibration(calibration, request.counter, request.model, info)
+        info = self._models.find(model) if model else None
+        applied = applied_calibration(calibration, counter, model, info)
         factor = applied.factor
-        messages = scaled(self._count_messages(request), factor)
+        if counter is CounterName.TOKENIZER:
+            raw_messages = count_payload_messages(format, request.messages, count)
+        else:
+            raw_messages = _ESTIMATES[counter](_parsed(request.messages, format=format))
+        taken, _ = tools_of(
+            [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)],
+            format,
+        )
+        messages = scaled(raw_messages, factor)
         text = scaled(count(request.text), factor) if request.text is not None else 0
-        definitions = [
-            parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)
-        ]
-        taken, _ = tools_of(definitions, request.format)
         tools = scaled(estimate_tool_defs_tokens(taken, count), factor)
-        exact = info is not None and info.exact and request.counter is CounterName.TOKENIZER
+        exact = info is not None and info.exact and counter is CounterName.TOKENIZER
         margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, applied)
         total = messages + text + tools
-        return TokenCount(
-            tokens=total,
-            messages=messages,
-            text=text,
-            tools=tools,
-            counter=request.counter,
-            model=request.model,
-            margin=margin,
-            method=estimate_of(total, request.counter, factor, margin, calibration).method,
-            factor=factor,
-        )
-
-    def _count_messages(self, request: CountRequest) -> int:
-        if request.counter is CounterName.TOKENIZER:
-            return count_payload_messages(
-                request.format, request.messages, self._resolver.counter("tokenizer")
-            )
-        estimate = {
-            CounterName.BYTES_4: bytes_4,
-            CounterName.CHARS_4: chars_4,
-            CounterName.CHARS_2_5: chars_2_5,
-        }[request.counter]
-        return estimate(
-            _parse_messages(request.messages, range(len(request.messages)), request.format)
-        )
+        method = estimate_of(total, counter, factor, margin, calibration).method
+        return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
 
     async def _summarise(
         self,
@@ -310,25 +186,17 @@ def _require_objects(messages: Sequence[Any]) -> None:
         raise ValidationError(detail, problems=problems)
 
 
-async def _parse_in_thread(messages: Sequence[Any], indexes: Sequence[int]) -> list[Message]:
-    return await asyncio.to_thread(_parse_messages, messages, indexes, FormatName.OPENAI_CHAT)
-
-
-def _parse_messages(
-    messages: Sequence[Mapping[str, Any]], indexes: Sequence[int], format: FormatName
+def _parsed(
+    messages: Sequence[Mapping[str, Any]],
+    indexes: Sequence[int] | None = None,
+    format: FormatName = FormatName.OPENAI_CHAT,
 ) -> list[Message]:
     """Parse messages of a caller's own history, which may have system messages."""
     neutral: list[Message] = []
-    for index in indexes:
+    for index in range(len(messages)) if indexes is None else indexes:
         raw = messages[index]
         if raw.get("role") in _SYSTEM_ROLES:
             raw = {**raw, "role": "user"}
         parsed = PROVIDERS[format].parse(raw, f"/messages/{index}")
         neutral.extend(clean(message) for message in parsed)
     return neutral
-
-
-def _result(
-    messages: Sequence[Mapping[str, Any]], *, summary_used: bool, state: ContextState | None = None
-) -> ContextResult:
-    return ContextResult(messages, summary_used, stateless.estimate_tokens(messages), state)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from app.common.errors import ContextError, Problem
 from app.context.build import ContextService
 from app.context.state import KnownPayload
-from app.context.usage.service import Report, UsageService
-from app.conversations.messages.appended_messages import AppendAnswer
+from app.context.usage.schemas import UsageRequest
+from app.context.usage.service import UsageService
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.prompt.resolved_settings import RequestSettings
 
@@ -32,35 +33,36 @@ class Step:
     settings: RequestSettings
     known: KnownPayload | None = None
     append: Append | None = None
-    report: Report | None = None
+    report: UsageRequest | None = None
+    idempotency_key: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class StepService:
     """Runs steps."""
 
-    def __init__(self, log: LogService, usage: UsageService, context: ContextService) -> None:
-        self._log = log
-        self._usage = usage
-        self._context = context
+    _log: LogService
+    _usage: UsageService
+    _context: ContextService
 
     async def run(self, tenant_id: str, conversation_id: str, step: Step) -> dict[str, Any]:
         """Append, report and build; return the build's answer with `appended` and `reported`.
 
         Raises as `LogService.append`, `UsageService.report` and `ContextService.build` do.
         """
-        answer = dict(NOTHING_STORED)
+        answer, sent_seq = dict(NOTHING_STORED), None
         facts: dict[str, Any] = {}
         if step.append is not None:
             with _located("/append"):
                 stored = await self._log.append(tenant_id, conversation_id, step.append)
             answer["appended"] = stored
-            facts["appended"] = _positions(stored)
+            facts["appended"] = appended = _positions(stored)
+            sent_seq = appended["first_seq"] - 1
         if step.report is not None:
-            report = step.report
-            if "appended" in facts:
-                report = replace(report, head_seq=facts["appended"]["first_seq"] - 1)
             with _located("/usage", facts):
-                reported = await self._usage.report(tenant_id, conversation_id, report)
+                reported = await self._usage.report(
+                    tenant_id, conversation_id, step.report, step.idempotency_key, sent_seq
+                )
             answer["reported"] = reported
             facts["reported"] = reported.report_id
         with _located("", facts):

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from app.blobs.blobs import encode
 from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.conversations.compaction_results import CompactResult
 from app.conversations.search.recall import Recalled, RecallPage
@@ -120,7 +120,7 @@ class ToolCallService:
             case CompactContext():
                 try:
                     result = await self._compaction.compact(
-                        tenant_id, conversation_id, CompactRequest()
+                        tenant_id, conversation_id, CompactionRequest()
                     )
                 except (Conflict, ServiceUnavailable) as error:
                     raise _ModelError(NOT_NOW) from error

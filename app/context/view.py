@@ -6,14 +6,19 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.reduction.truncation import RESULTS_CLEARED
+from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
 from app.context.history import can_extend, extended, render_view
 from app.context.payload_cache import CachedPayload
 from app.context.state import Attempt, BuildDependencies, BuildState, Changed
-from app.conversations.epoch import BuildInput, Epoch
-from app.conversations.epochs import EpochStart, epoch_start_from, is_view_current
+from app.conversations.epochs import (
+    BuildInput,
+    Epoch,
+    EpochStart,
+    epoch_start_from,
+    is_view_current,
+)
 from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED

@@ -16,7 +16,7 @@ from app.conversations.conversation import Agent
 from app.conversations.lookup import get_agent
 from app.conversations.repository import AgentRepository
 from app.conversations.schemas import AgentCreate, AgentPatch
-from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, agent_window
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, agent_window
 from app.repositories import Repositories
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.http.fields import ResponseSchema, Threshold, examples
+from app.http.fields import ResponseSchema, Threshold
 from app.models.budget import ContextBudget, Pressure
 
 BUDGET: dict[str, Any] = {
@@ -31,8 +31,6 @@ READING: dict[str, Any] = {
 
 class Reading(ResponseSchema):
     """A budget with its pressure; all null without a known context window."""
-
-    model_config = examples(READING)
 
     budget: ContextBudget | None
     """The context window and its use."""

@@ -25,7 +25,7 @@ from app.conversations.reported_usage import (
 from app.conversations.service_notes import usage_with_notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
-from app.conversations.views import agent_tools_tokens, mentioned_agent_tools
+from app.conversations.views import agent_tools_tokens, lasting_agent_tools
 from app.conversations.visibility import start_of_last
 from app.models.budget import ContextBudget, PressureStatus, Usage, measure, pressure_status, scaled
 from app.policy.policy import StrategyName
@@ -129,7 +129,14 @@ def stored_usage_of(
         resolved.limits,
         visible_tokens,
         state.summary_tokens,
-        mentioned_agent_tools(resolved.policy, state),
+        (
+            *state.mentions,
+            *lasting_agent_tools(
+                resolved.policy,
+                has_placeholders=state.results_cleared_through > 0,
+                hides_messages=state.hidden_span is not None,
+            ),
+        ),
     )
 
 

@@ -35,27 +35,7 @@ class ProviderCall:
     """Beta features of Anthropic that the call needs."""
 
 
-COMPACT_RESULT: dict[str, Any] = {
-    "compacted": True,
-    "reason": None,
-    "compaction_id": "0199a1b2-7788-7a9b-8c0d-1e2f30415263",
-    "before_tokens": 9120,
-    "after_tokens": 3980,
-    "before_msg_count": 46,
-    "after_msg_count": 12,
-    "strategies_run": ["sandwich"],
-    "summary_range": [6, 41],
-    "model": "extractive",
-    "summary_tokens": 420,
-    "cost_usd": 0.0,
-    "duration_ms": 12,
-    "estimated": False,
-    "degraded": [],
-    "provider_call": None,
-}
-
-
-@answer(COMPACT_RESULT)
+@answer()
 @dataclass(frozen=True, slots=True)
 class CompactResult:
     """What a compaction did, or why it did nothing; tokens are of the whole payload."""

@@ -9,12 +9,14 @@ from app.common.ids import AgentId, ConversationId
 from app.conversations.messages.batch import NO_CALLS, Calls
 from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
-from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     DEFAULT_AGENT_WINDOW_SECONDS,
     NO_LIMIT,
+    WHOLE_LOG_WINDOW,
+    ActiveWindow,
     RollingWindow,
     WindowSource,
+    has_to_move,
 )
 from app.models.calibration import Calibration
 

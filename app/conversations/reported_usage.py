@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.conversations.conversation import ConversationState
-from app.conversations.epoch import Epoch
-from app.conversations.epochs import NO_REQUESTED_WINDOW, EpochStart
+from app.conversations.epochs import NO_REQUESTED_WINDOW, Epoch, EpochStart
 from app.formats.message import FormatName
 from app.models.budget import Limits, Pressure, Usage, pressure_status
 from app.models.usage_objects import TokenUsage

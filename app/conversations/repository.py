@@ -22,7 +22,7 @@ from app.conversations.rows import (
 )
 from app.conversations.settings import ListVersion, SettingsList, StoredSettings
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
-from app.conversations.windows.rolling_window import (
+from app.conversations.windows.active_window import (
     INHERIT,
     OwnWindow,
     WindowSource,

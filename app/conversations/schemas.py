@@ -11,11 +11,10 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model
 from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import Problem, ValidationError
-from app.conversations.budget_schemas import BUDGET
 from app.conversations.conversation import Agent, Conversation
 from app.conversations.listing_repository import LastCompaction
 from app.conversations.settings import SettingsList, StoredSettings, list_json
-from app.conversations.windows.rolling_window import INHERIT, WindowSource
+from app.conversations.windows.active_window import INHERIT, WindowSource
 from app.environment import one_line
 from app.http.fields import (
     AgentId,
@@ -32,7 +31,7 @@ from app.http.fields import (
 from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
-from app.policy.policy import DEFAULT_POLICY, Group, Policy, merge
+from app.policy.policy import Group, Policy, merge
 from app.prompt.section_schemas import StoredSections, sections_to_store
 from app.prompt.sections import PromptSection
 from app.prompt.tool_schemas import AnyTool, StoredTools
@@ -41,20 +40,6 @@ MAX_TTL_SECONDS = 100 * 366 * 86_400
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
 Resource = TypeVar("Resource", Agent, Conversation)
 """A kind of resource with settings of its own."""
-
-_AT = "2026-01-05T09:30:00.123456+00:00"
-_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-
-EFFECTIVE_SETTINGS: dict[str, Any] = {
-    "effective_model": "gpt-4o",
-    "policy": dict(DEFAULT_POLICY),
-    "policy_overrides": {},
-    "sections": [],
-    "sections_version": 0,
-    "tools": [],
-    "tools_version": 0,
-}
-"""An example of the effective settings."""
 
 
 class _PolicyPatch(RequestSchema):
@@ -209,42 +194,6 @@ class EffectiveSettings(ResponseSchema):
     """Version of the tools; 0 for none."""
 
 
-_CONVERSATION: dict[str, Any] = {
-    "conversation_id": _ID,
-    "agent_id": "support-bot",
-    "model": None,
-    "metadata": {"customer": "42"},
-    "head_seq": 12,
-    "turns": 3,
-    "message_count": 12,
-    "tokens": 1840,
-    "rolling_window_seconds": 86_400,
-    "rolling_window_source": "agent",
-    "last_cleared_at": None,
-    "last_message_at": "2026-01-05T09:41:12.654321+00:00",
-    "expires_at": None,
-    "created_at": _AT,
-    "updated_at": _AT,
-}
-_USAGE: dict[str, Any] = {
-    "budget": BUDGET,
-    "pressure": "ok",
-    "cost_usd": 0.0127,
-    "saved_tokens": 1204,
-    "last_compaction": {
-        "compaction_id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-        "created_at": "2026-01-05T09:36:02.123456+00:00",
-        "trigger": "background",
-    },
-}
-CONVERSATION: dict[str, Any] = {
-    **_CONVERSATION,
-    **EFFECTIVE_SETTINGS,
-    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
-}
-"""An example of a conversation with all its settings."""
-
-
 class ConversationCreate(SettingsCreate, _Expiring):
     """A new conversation."""
 
@@ -319,22 +268,12 @@ class ConversationUsage(ResponseSchema):
 class ListedConversation(ConversationItem):
     """A conversation in a list, on request with its usage."""
 
-    model_config = examples({**_CONVERSATION, "usage": _USAGE})
-
     usage: ConversationUsage | None
     """With `include=usage`; null without it."""
 
 
 class ClearedConversation(ResponseSchema):
     """A conversation that was cleared."""
-
-    model_config = examples(
-        {
-            "conversation_id": _ID,
-            "last_cleared_at": _AT,
-            "head_seq": 42,
-        }
-    )
 
     conversation_id: str
     """Id of the conversation."""
@@ -350,21 +289,6 @@ class ConversationPage(Page[ListedConversation]):
 
 class ShownConversation(EffectiveSettings, ConversationItem):
     """A conversation with all its settings."""
-
-    model_config = examples(CONVERSATION)
-
-
-_AGENT: dict[str, Any] = {
-    "agent_id": "support-bot",
-    "name": "Support bot",
-    "model": "gpt-4o",
-    "metadata": {},
-    "rolling_window_seconds": 86_400,
-    "rolling_window_source": "service",
-    "last_cleared_at": _AT,
-    "created_at": _AT,
-    "updated_at": _AT,
-}
 
 
 class AgentCreate(SettingsCreate):
@@ -397,8 +321,6 @@ class AgentPatch(SettingsPatch):
 class AgentItem(ListedSettings):
     """An agent in a list."""
 
-    model_config = examples(_AGENT)
-
     agent_id: str
     """Id of the agent."""
     name: str
@@ -409,14 +331,6 @@ class AgentItem(ListedSettings):
 
 class ClearedAgent(ResponseSchema):
     """An agent whose conversations were cleared."""
-
-    model_config = examples(
-        {
-            "agent_id": "support-bot",
-            "last_cleared_at": _AT,
-            "conversations": 3,
-        }
-    )
 
     agent_id: str
     """Id of the agent."""
@@ -432,5 +346,3 @@ class AgentPage(Page[AgentItem]):
 
 class ShownAgent(EffectiveSettings, AgentItem):
     """An agent with all its settings."""
-
-    model_config = examples({**_AGENT, **EFFECTIVE_SETTINGS})

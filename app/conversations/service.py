@@ -23,7 +23,7 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.repository import ConversationRepository
 from app.conversations.schemas import ConversationCreate, ConversationPatch
 from app.conversations.settings import StoredSettings
-from app.conversations.windows.rolling_window import SERVICE_DEFAULTS, conversation_window
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, conversation_window
 from app.repositories import Repositories
 
 _MAX_KEYS = 2

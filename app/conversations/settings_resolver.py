@@ -18,8 +18,7 @@ from app.blobs.preview import bounded_by_window
 from app.common import json_text
 from app.common.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.conversations.conversation import Conversation
-from app.conversations.epoch import Epoch
-from app.conversations.epochs import EpochStart
+from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.lookup import get_conversation
 from app.conversations.ports import Models, Tokenizer
 from app.formats import tool_from, tools_of

@@ -12,7 +12,7 @@ from cachetools import TTLCache
 
 from app.conversations.conversation import Conversation
 from app.conversations.status import MAX_CONVERSATIONS, MAX_LISTED, Activity, status_text
-from app.conversations.windows.rolling_window import DEFAULT_AGENT_WINDOW_SECONDS
+from app.conversations.windows.active_window import DEFAULT_AGENT_WINDOW_SECONDS
 from app.repositories import Database
 
 _CACHE_SECONDS = 1.0

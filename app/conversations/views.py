@@ -322,29 +322,16 @@ def agent_tools_tokens(
     results, `hides_messages` when it has a summary or a note instead of messages; by default they
     are those of the state. `has_shortened` is set when it shortens messages.
     """
-    mentions = mentioned_agent_tools(
-        resolved.policy, state, has_placeholders=has_placeholders, hides_messages=hides_messages
-    )
-    readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
-    return resolved.agent_tool_tokens(resolved.agent_tools((*mentions, *readers)))
-
-
-def mentioned_agent_tools(
-    policy: Policy,
-    state: ConversationState,
-    *,
-    has_placeholders: bool | None = None,
-    hides_messages: bool | None = None,
-) -> tuple[str, ...]:
-    """Return the agent tools that a payload may have, if all cut results are shown."""
     if has_placeholders is None:
         has_placeholders = state.results_cleared_through > 0
     if hides_messages is None:
         hides_messages = state.hidden_span is not None
     lasting = lasting_agent_tools(
-        policy, has_placeholders=has_placeholders, hides_messages=hides_messages
+        resolved.policy, has_placeholders=has_placeholders, hides_messages=hides_messages
     )
-    return (*state.mentions, *lasting)
+    readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
+    tools = resolved.agent_tools((*state.mentions, *lasting, *readers))
+    return resolved.agent_tool_tokens(tools)
 
 
 def lasting_agent_tools(

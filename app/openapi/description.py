@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -29,8 +29,7 @@ from app.http.authentication import RATE_LIMIT_HEADERS
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
-from app.http.pages import Page
-from app.openapi.links import add_links
+from app.openapi.examples import example_of
 from app.prompt.tool_schemas import TOOL_FUNCTION
 
 DESCRIPTION = """\
@@ -149,7 +148,6 @@ def _complete(document: dict[str, Any]) -> None:
             _drop_fastapi_errors(operation["responses"])
             _name_successes(operation["responses"], schemas)
             _add_refusals(operation, needs_key=path.startswith("/v1/"))
-    add_links(document["paths"])
     _name_items_of_pairs(schemas)
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {
@@ -175,10 +173,7 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
     for model in (*_subclasses_of(RequestSchema), *_subclasses_of(ResponseSchema), *ANSWERS):
         if (schema := schemas.get(model.__name__)) is None:
             continue
-        if issubclass(model, Page):
-            (item,) = get_args(model.model_fields["data"].annotation)
-            schema["examples"] = [{"data": _examples_of(item)[:1], "next_cursor": None}]
-        elif examples := _examples_of(model):
+        if examples := _examples_of(model):
             schema["examples"] = examples
         if model in ANSWERS:
             for field in schema["properties"].values():
@@ -187,6 +182,9 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
             for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
                 if field := schema.get("properties", {}).get(name.rstrip("_")):
                     field["description"] = text
+    for model in (*_subclasses_of(ResponseSchema), *ANSWERS):
+        if (schema := schemas.get(model.__name__)) is not None and "examples" not in schema:
+            schema["examples"] = [example_of(schema, schemas)]
 
 
 def _name_items_of_pairs(node: Any) -> None:

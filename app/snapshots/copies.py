@@ -5,6 +5,8 @@
 2. A call gets another id only if the target's window uses its id, and its results get the same.
    Gemini's calls without an id are identified by their position and stay without one.
 3. A result whose call is not among the messages is copied as text of the user.
+4. An entry of a snapshot is the message with `ENTRY_FIELDS` beside its own fields. Fields of the
+   message with the same names are in `given`; `message_of` returns the original message.
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
+from app.common import json_text
 from app.formats import PROVIDERS, labels
 from app.formats.message import LOG_FORMAT, FormatName, Message, Role
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import unnumbered
 
 NAMESPACE = UUID("5f0b1f0e-6a52-5b3e-9d0c-3c1f4b7f2a10")
+ENTRY_FIELDS = (
+    *("id", "conversation_id", "seq", "format", "created_at"),
+    *("output_ref", "content_truncated", "content_collected"),
+)
+"""The fields that an entry adds to its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +48,11 @@ class SourceMessage:
         """Whether it answers earlier calls."""
         return bool(PROVIDERS[self.format].results(self.message))
 
-    @property
-    def split_count(self) -> int:
-        """The number of messages that the log splits it into."""
-        return len(PROVIDERS[self.format].split(self.message))
+    def ids_in(self, target_id: str, copy_id: str) -> tuple[str, ...]:
+        """Return the ids that its parts may have in the log of a conversation."""
+        own = (copy_id, self.id) if self.conversation_id == target_id else (copy_id,)
+        count = len(PROVIDERS[self.format].split(self.message))
+        return tuple(f"{id}#{at}" if at else id for id in own for at in range(count))
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -55,6 +64,25 @@ class SourceMessage:
     def own_calls(self) -> tuple[str, ...]:
         """The ids of its calls, without those that have no id in it (rule 2)."""
         return PROVIDERS[self.format].named_calls(self.message)
+
+
+def entry_of(message: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as an entry (rule 4)."""
+    replaced = {name: message[name] for name in (*own, "given") if name in message}
+    return {**message, **own, "given": replaced or None}
+
+
+def message_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message of an entry."""
+    bare = {key: value for key, value in entry.items() if key not in (*ENTRY_FIELDS, "given")}
+    return bare | dict(entry["given"] or {})
+
+
+def source_of(body: str | bytes) -> SourceMessage:
+    """Return the JSON of an entry as a message to restore."""
+    entry: dict[str, Any] = json_text.loads(body)
+    names = entry["conversation_id"], entry["id"]
+    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry), len(body))
 
 
 async def with_results_as_text(
@@ -83,11 +111,6 @@ def _as_text(source: SourceMessage, parsed: Sequence[Message]) -> SourceMessage:
 def copy_id(target_id: str, source: SourceMessage) -> str:
     """Return the id of a message's copy in a conversation (rule 1)."""
     return str(uuid5(NAMESPACE, f"{target_id}/{source.conversation_id}/{source.id}"))
-
-
-def split_ids(message_id: str, count: int) -> tuple[str, ...]:
-    """Return the ids of the `count` messages that the log splits a message into."""
-    return (message_id, *(f"{message_id}#{number}" for number in range(1, count)))
 
 
 def renamed_calls(calls: Iterable[str], used: Collection[str], origin: str) -> dict[str, str]:

@@ -4,11 +4,13 @@
    messages, blobs and lines, and the SHA-256 of the lines between the two. Exports of
    conversations with equal content have equal lines between the two, and so an equal SHA-256.
 2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
-   of `RECORDS`, and the records of a kind ascend by their keys.
+   of `RecordKind`, and the records of a kind ascend by their keys.
 3. A record whose text is longer than `PIECE_CHARS` is cut into lines of the type `part`. So no line
    is longer than `MAX_LINE_BYTES`. Its text is written and cut piece by piece: no single call of
    the writer takes long, in which no other thread runs.
 4. A blob is followed by `blob_piece` lines with its bytes, unless it was collected.
+5. What follows from a message (its tokens, its chat item, the names of its calls) is not in its
+   record: an import computes it, and does not read it where a record has it.
 """
 
 from __future__ import annotations
@@ -65,16 +67,13 @@ RECORD_TABLES: Mapping[RecordKind, str] = {
 COMPUTED = (
     *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
 )
-"""The columns of a message that an import computes; a record may have them."""
-_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    "blobs": ("created_at",),
-    "messages": COMPUTED,
-}
+"""The columns of a message that an import computes (rule 5)."""
+_LEFT_OUT = {"blobs": ("created_at",), "messages": COMPUTED}
 COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
     kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
     for kind, table in RECORD_TABLES.items()
 }
-"""The columns of a record with their types, by kind."""
+"""The columns of a kind's rows with their types."""
 SETTINGS = (
     *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
     *("tools_version", "rolling_window_seconds", "expires_at"),
@@ -85,20 +84,22 @@ STATE = (
     *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "mentions"),
     *("compaction_id", "kept"),
 )
-"""The columns of the head in the record of the state."""
-BLOB_FIELDS = (
-    *TABLES["blobs"].without(
-        "conversation_id", "content_id", "object_key", "collected_at", "created_at"
+FIELDS: Mapping[RecordKind, tuple[str, ...]] = {
+    **{kind: tuple(columns) for kind, columns in COLUMNS.items()},
+    RecordKind.SETTINGS: (*SETTINGS, "counter"),
+    RecordKind.STATE: STATE,
+    RecordKind.BLOB: (
+        *TABLES["blobs"].without(
+            *("conversation_id", "content_id", "object_key", "collected_at", "created_at")
+        ),
+        "is_collected",
     ),
-)
-"""The columns of a blob that its record has as they are."""
+}
+"""The fields of records: columns, and whether a blob was collected."""
 KEYS: Mapping[RecordKind, tuple[str, ...]] = {
-    RecordKind.SETTINGS: (),
-    RecordKind.STATE: (),
-    **{kind: TABLES[table].key[1:] for kind, table in RECORD_TABLES.items()},
+    kind: TABLES[table].key[1:] for kind, table in RECORD_TABLES.items()
 }
 """The fields by which the records of a kind ascend; a kind without keys has one record."""
-ORDER = {kind: position for position, kind in enumerate(RecordKind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +108,17 @@ class Line:
 
     number: int
     type: str
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
 
     def error(self, detail: str, field: str = "") -> ValidationError:
-        """Return the error for this line, or for one of its fields."""
-        return line_error(self.number, detail, field)
-
-
-def line_error(number: int, detail: str, field: str = "") -> ValidationError:
-    """Return the error for a line of an import; nothing of the import is stored."""
-    pointer = f"/{number}/{field}" if field else f"/{number}"
-    text = f"{field}: {detail}" if field else detail
-    return ValidationError(
-        f"Line {number}: {text}. Nothing was imported",
-        {"line": number},
-        (Problem(pointer, detail),),
-    )
+        """Return the error for this line, or for one of its fields; nothing is imported."""
+        pointer = f"/{self.number}/{field}" if field else f"/{self.number}"
+        text = f"{field}: {detail}" if field else detail
+        return ValidationError(
+            f"Line {self.number}: {text}. Nothing was imported",
+            {"line": self.number},
+            (Problem(pointer, detail),),
+        )
 
 
 class ExportWriter:
@@ -136,14 +132,12 @@ class ExportWriter:
     def first(self, conversation_id: str, created_at: str, exported_at: str) -> bytes:
         """Return the first line."""
         return _line(
-            {
-                "type": "export",
-                "format": FORMAT,
-                "version": VERSION,
-                "conversation_id": conversation_id,
-                "created_at": created_at,
-                "exported_at": exported_at,
-            }
+            type="export",
+            format=FORMAT,
+            version=VERSION,
+            conversation_id=conversation_id,
+            created_at=created_at,
+            exported_at=exported_at,
         )
 
     def record(self, kind: str, fields: Mapping[str, Any]) -> Iterator[bytes]:
@@ -158,13 +152,11 @@ class ExportWriter:
     def last(self) -> bytes:
         """Return the last line."""
         return _line(
-            {
-                "type": "end",
-                "messages": self._counts[RecordKind.MESSAGE],
-                "blobs": self._counts[RecordKind.BLOB],
-                "lines": self._lines + 1,
-                "sha256": self._hash.hexdigest(),
-            }
+            type="end",
+            messages=self._counts[RecordKind.MESSAGE],
+            blobs=self._counts[RecordKind.BLOB],
+            lines=self._lines + 1,
+            sha256=self._hash.hexdigest(),
         )
 
 
@@ -174,7 +166,7 @@ def blob_pieces(data: bytes) -> Iterator[dict[str, str]]:
         yield {"data": b64encode(data[start : start + _BLOB_PIECE_BYTES]).decode()}
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _line(**record: Any) -> bytes:
     return json_text.dump_stored(record) + b"\n"
 
 
@@ -183,10 +175,10 @@ def _lines(record: Mapping[str, Any]) -> Iterator[bytes]:
     for piece in _json_pieces(record):
         pending += piece
         while len(pending) > PIECE_CHARS:
-            yield _line({"type": "part", "is_last": False, "text": pending[:PIECE_CHARS]})
+            yield _line(type="part", is_last=False, text=pending[:PIECE_CHARS])
             pending, is_cut = pending[PIECE_CHARS:], True
     if is_cut:
-        yield _line({"type": "part", "is_last": True, "text": pending})
+        yield _line(type="part", is_last=True, text=pending)
     else:
         yield pending.encode() + b"\n"
 
@@ -219,7 +211,7 @@ class ExportReader:
         self._pending = bytearray()
         self._parts = BytesIO()
         self._hash = hashlib.sha256()
-        self.number = 0
+        self._number = 0
         self._has_ended = False
 
     def feed(self, piece: bytes) -> Iterator[Line]:
@@ -229,74 +221,71 @@ class ExportReader:
         while (end := self._pending.find(b"\n", start)) >= 0:
             raw = bytes(self._pending[start:end])
             start = end + 1
+            self._number += 1
+            self._require_short(len(raw), MAX_LINE_BYTES)
             line = self._read(raw)
             if line is not None:
                 yield line
         del self._pending[:start]
         if len(self._pending) > MAX_LINE_BYTES:
-            raise self._too_long(self.number + 1, MAX_LINE_BYTES)
+            self._number += 1
+            self._require_short(len(self._pending), MAX_LINE_BYTES)
 
     def finish(self) -> None:
         """Raise ValidationError unless the last line was complete and was an `end`."""
         if self._pending or not self._has_ended:
-            raise line_error(self.number + 1, "The export is cut off: it has no complete last line")
+            self._number += 1
+            raise self._error("The export is cut off: it has no complete last line")
 
     def _read(self, raw: bytes) -> Line | None:
-        self.number += 1
-        if len(raw) > MAX_LINE_BYTES:
-            raise self._too_long(self.number, MAX_LINE_BYTES)
         if self._has_ended:
-            raise line_error(self.number, "There is a line after the end of the export")
-        record = self._parsed(raw)
-        kind = record["type"]
-        if kind == "end":
-            self._check_end(record)
-        elif self.number > 1:
+            raise self._error("There is a line after the end of the export")
+        line = self._parsed(raw)
+        if line.type == "end":
+            self._has_ended = True
+            if line.fields.get("lines") != self._number:
+                raise line.error(f"The export had {line.fields.get('lines')} lines", "lines")
+            if line.fields.get("sha256") != self._hash.hexdigest():
+                raise line.error("The lines before differ from those exported", "sha256")
+        elif self._number > 1:
             self._hash.update(raw + b"\n")
-        if kind == "part":
-            return self._joined(record)
+        if line.type == "part":
+            return self._joined(line)
         if self._parts.tell():
-            raise line_error(self.number, "A part of the record before it is missing")
-        return Line(self.number, kind, _without_type(record))
+            raise line.error("A part of the record before it is missing")
+        return line
 
-    def _joined(self, part: Mapping[str, Any]) -> Line | None:
+    def _joined(self, part: Line) -> Line | None:
         """Add a part, and return the record of the last one."""
-        text, is_last = part.get("text"), part.get("is_last")
-        if not isinstance(text, str) or not isinstance(is_last, bool) or len(part) != 3:
-            raise line_error(self.number, "A part has a text, and is_last")
+        text, is_last = part.fields.get("text"), part.fields.get("is_last")
+        if not isinstance(text, str) or not isinstance(is_last, bool) or len(part.fields) != 2:
+            raise part.error("A part has a text, and is_last")
         self._parts.write(text.encode("utf-8", "surrogatepass"))
-        if self._parts.tell() > self._max_record_bytes:
-            raise self._too_long(self.number, self._max_record_bytes)
+        self._require_short(self._parts.tell(), self._max_record_bytes)
         if not is_last:
             return None
         whole, self._parts = self._parts.getvalue(), BytesIO()
-        record = self._parsed(whole)
-        if record["type"] in ("part", "end", "export"):
-            raise line_error(self.number, "A part holds no record")
-        return Line(self.number, record["type"], _without_type(record))
+        line = self._parsed(whole)
+        if line.type in ("part", "end", "export"):
+            raise line.error("A part holds no record")
+        return line
 
-    def _parsed(self, raw: bytes) -> dict[str, Any]:
+    def _parsed(self, raw: bytes) -> Line:
         try:
             record = json_text.loads_within(raw, StructureLimits())
         except ValueError as error:
-            raise line_error(self.number, f"The line is not JSON: {error}") from error
-        if not isinstance(record, dict) or not isinstance(record.get("type"), str):
-            raise line_error(self.number, "A line is a JSON object with a type")
-        return record
+            raise self._error(f"The line is not JSON: {error}") from error
+        if not isinstance(record, dict) or not isinstance(kind := record.pop("type", None), str):
+            raise self._error("A line is a JSON object with a type")
+        return Line(self._number, kind, record)
 
-    def _check_end(self, end: Mapping[str, Any]) -> None:
-        self._has_ended = True
-        if end.get("lines") != self.number:
-            raise line_error(self.number, f"The export had {end.get('lines')} lines", "lines")
-        if end.get("sha256") != self._hash.hexdigest():
-            raise line_error(self.number, "The lines before differ from those exported", "sha256")
+    def _error(self, detail: str) -> ValidationError:
+        return Line(self._number, "", {}).error(detail)
 
-    def _too_long(self, number: int, limit: int) -> PayloadTooLarge:
-        return PayloadTooLarge(
-            f"Line {number} or its record has more than {limit:,} bytes. Nothing was imported",
-            {"line": number, "limit": limit},
-        )
-
-
-def _without_type(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "type"}
+    def _require_short(self, size: int, limit: int) -> None:
+        if size > limit:
+            raise PayloadTooLarge(
+                f"Line {self._number} or its record has more than {limit:,} bytes. "
+                "Nothing was imported",
+                {"line": self._number, "limit": limit},
+            )

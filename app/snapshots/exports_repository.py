@@ -34,7 +34,7 @@ from app.snapshots.export_format import (
     RecordKind,
 )
 
-_LARGE = {
+_LARGE: Mapping[RecordKind, tuple[str, ...]] = {
     RecordKind.VERSION: ("body",),
     RecordKind.MESSAGE: ("body", "output"),
     RecordKind.COMPACTION: ("summary", "view", "made"),
@@ -54,9 +54,8 @@ def _page(kind: RecordKind) -> Statement:
         SELECT {", ".join(columns)} FROM {RECORD_TABLES[kind]}
         WHERE {_OWN} AND ({keys}) > ({after}) {ends}
         ORDER BY {keys} LIMIT :limit"""
-    if kind not in _LARGE:
-        return Statement(rows)
-    return Statement(bounded(rows, tuple(columns), lengths(*_LARGE[kind]), keys))
+    large = lengths(*_LARGE.get(kind, ())) or {"": "0"}
+    return Statement(bounded(rows, tuple(columns), large, keys))
 
 
 PAGES = {kind: _page(kind) for kind in RECORD_TABLES}
@@ -116,14 +115,6 @@ PUBLISH = Statement(
         WHERE {_OWN} AND tenant_id = '{IMPORTING_TENANT}'
         """
 )
-_STATE = (
-    *("counter", "head_seq", "turns", "open_calls", "open_seqs", "group_seq", "provider_calls"),
-    *("is_answering", "resume_at", "promoted", "promoted_turn", "window_seconds", "cleared_at"),
-    *("cleared_seq", "newest_at"),
-)
-SET_HEAD = Statement(
-    f"UPDATE heads SET {assigned(*_STATE)}, tokens = CAST(:tokens AS bigint) WHERE {_OWN}"
-)
 STALE = Statement(
     f"""
         SELECT conversation_id FROM conversations
@@ -162,21 +153,14 @@ class ExportRepository(Repository):
         """Return the records of a kind after one of them, those with a seq up to the head."""
         columns = COLUMNS[kind]
         start = after or {name: _LOWEST[columns[name]] for name in KEYS[kind]}
-        is_bounded = kind in _LARGE
         rows = await self._session.all(
             PAGES[kind],
             conversation_id=conversation_id,
             head_seq=head_seq,
             **{f"after_{name}": start[name] for name in KEYS[kind]},
-            **(limits(PAGE_ROWS, bound) if is_bounded else {"limit": PAGE_ROWS + 1}),
+            **limits(PAGE_ROWS, bound),
         )
-
-        def record(row: Any) -> Mapping[str, Any]:
-            return {name: plain(row[name]) for name in columns}
-
-        if is_bounded:
-            return page_of(rows, record)
-        return Page(list(map(record, rows[:PAGE_ROWS])), has_more=len(rows) > PAGE_ROWS)
+        return page_of(rows, lambda row: {name: plain(row[name]) for name in columns})
 
     async def begin(self, conversation_id: str) -> bool:
         """Create a conversation that is imported, which no tenant sees; False for a used id."""
@@ -199,25 +183,14 @@ class ExportRepository(Repository):
         return True
 
     async def publish(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        own_id: str | None,
-        settings: Mapping[str, Any],
-        state: Mapping[str, Any],
+        self, tenant_id: str, key: str, own_id: str | None, settings: Mapping[str, Any]
     ) -> bool:
         """Give an imported conversation to its tenant; False if the import was removed."""
-        parameters = {name: settings[name] for name in PUBLISH.names if name in settings}
-        is_published = await self._session.run(
-            PUBLISH,
-            **parameters,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            own_id=own_id,
+        values = {name: settings[name] for name in SETTINGS}
+        published = await self._session.run(
+            PUBLISH, **values, tenant_id=tenant_id, conversation_id=key, own_id=own_id
         )
-        parameters = {name: state[name] for name in SET_HEAD.names if name in state}
-        await self._session.run(SET_HEAD, **parameters, conversation_id=conversation_id)
-        return is_published == 1
+        return published == 1
 
     async def stale(self, before: datetime, limit: int) -> list[str]:
         """Return imports that have not continued since a time."""

@@ -20,8 +20,7 @@ from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 from app.database.sql import edges, fields_of, insert, read
 from app.database.tables import TABLES
-from app.snapshots.entries import ImportedMessage
-from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
+from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
 
 LOCK_CONVERSATION = Statement(
     f"""

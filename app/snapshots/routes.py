@@ -1,26 +1,33 @@
-"""`/v1/snapshots`: save windows; list, read, import, restore and delete snapshots."""
+"""`/v1/snapshots`, and forks, exports and imports of conversations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
+from functools import cache
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone, NotFound
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.messages.stored_results import Content
+from app.conversations.routes import conversation_fields
+from app.conversations.schemas import ConversationCreate
 from app.http import cursors
-from app.http.bodies import Json, dump, require_small_messages
+from app.http.bodies import Json, dump, require_small_messages, require_uncoded
+from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import (
     AgentPath,
     ConversationPath,
     Cursor,
+    IdempotencyKey,
     Limit,
     agent_id_from,
     by_caller,
@@ -31,9 +38,17 @@ from app.http.dependencies import (
 from app.http.errors import problems_of
 from app.http.fields import UUID, AgentId, ConversationId
 from app.http.pages import Deleted
+from app.http.request_errors import validated
 from app.http.routing import WireRoute, large, paged
-from app.snapshots import snapshot as snapshots
+from app.snapshots.export_format import MEDIA_TYPE
+from app.snapshots.forks import NewFork
+from app.snapshots.imports import NewImport
 from app.snapshots.schemas import (
+    Fork,
+    ForkedFrom,
+    ForkRequest,
+    ImportedContent,
+    ImportedConversation,
     SnapshotFile,
     SnapshotImport,
     SnapshotPage,
@@ -41,11 +56,29 @@ from app.snapshots.schemas import (
     SnapshotSave,
 )
 from app.snapshots.service import Restored
-from app.snapshots.snapshot import Snapshot
+from app.snapshots.snapshot import Snapshot, SnapshotModel
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
+copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
+_EXAMPLE = (
+    '{"type":"export","format":"context-service.conversation","version":1,'
+    '"conversation_id":"0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",'
+    '"created_at":"2026-01-05T09:30:00.123456+00:00",'
+    '"exported_at":"2026-01-06T09:30:00.123456+00:00"}\n'
+)
+_RAW: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+_LINES: dict[str, Any] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "One JSON object on each line.",
+        },
+        "example": _EXAMPLE,
+    }
+}
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
@@ -107,7 +140,20 @@ async def list_snapshots(
     cursor: Cursor = None,
 ) -> SnapshotPage:
     """Return snapshots without their messages, newest first."""
-    return await _page(request, limit, cursor, agent_id=agent_id, public_id=conversation_id)
+    before = cursors.decode_time(cursor, "snapshots") if cursor else None
+    page = await services(request).snapshots.page(
+        tenant_of(request),
+        limit,
+        before,
+        agent_id=agent_id,
+        public_id=conversation_id,
+        bound=page_bound(request),
+    )
+    following = None
+    if page.has_more:
+        last = page[-1]
+        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
+    return SnapshotPage(data=page, next_cursor=following)
 
 
 @router.post(
@@ -125,13 +171,11 @@ async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
     id is used.
     """
     await require_small_messages(request, body.messages)
-    file = snapshots.Snapshot(
+    file = Snapshot(
         session_id=body.session_id.lower(),
         **{name: getattr(body, name) for name in _STORED},
         conversation_ids=tuple(body.conversation_ids),
-        models=tuple(
-            snapshots.SnapshotModel(item.conversation_id, item.model) for item in body.models
-        ),
+        models=tuple(SnapshotModel(item.conversation_id, item.model) for item in body.models),
     )
     stored = await services(request).snapshots.add_import(tenant_of(request), file, body.messages)
     return _created(stored)
@@ -205,7 +249,7 @@ async def restore_snapshot(
 
 
 async def _json_pieces(
-    snapshot: snapshots.Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
+    snapshot: Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
 ) -> AsyncIterator[bytes]:
     """Yield a snapshot as JSON."""
     yield dump(asdict(snapshot))[:-1] + b',"messages":['
@@ -227,7 +271,7 @@ def _session_id_from(text: str) -> str:
 
 async def _saved(
     request: Request,
-    save: Callable[[str, str, str | None], Awaitable[snapshots.Snapshot]],
+    save: Callable[[str, str, str | None], Awaitable[Snapshot]],
     resource_id: str,
     body: SnapshotSave | None,
 ) -> Response:
@@ -235,17 +279,122 @@ async def _saved(
     return _created(await save(tenant_of(request), resource_id, description))
 
 
-def _created(saved: snapshots.Snapshot) -> Response:
+def _created(saved: Snapshot) -> Response:
     return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
 
-async def _page(request: Request, limit: int, cursor: str | None, **options: Any) -> SnapshotPage:
-    before = cursors.decode_time(cursor, "snapshots") if cursor else None
-    page = await services(request).snapshots.page(
-        tenant_of(request), limit, before, bound=page_bound(request), **options
+@copies_router.post(
+    "/v1/conversations/{conversation_id}/fork",
+    status_code=201,
+    summary="Fork a conversation",
+    response_model=Fork,
+    responses=problems_of(Conflict),
+)
+@large
+async def fork_conversation(
+    request: Request,
+    conversation_id: ConversationPath,
+    body: ForkRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Create a conversation as a copy of this one up to a message.
+
+    The fork has the log with its tool outputs, settings, pins and compactions; either conversation
+    can be deleted without the other. Calls that are open at that message are closed: a result for
+    one is a `409`, and payloads contain a placeholder result. If the source has none of the copied
+    messages in its active window any more, the fork has all of them in its own. `409` if the id is
+    used, `422` for a seq beyond the head.
+    """
+    fork = body if body is not None else ForkRequest()
+    new = NewFork(
+        at_seq=fork.at_seq,
+        public_id=fork.conversation_id,
+        metadata=fork.metadata,
+        idempotency_key=idempotency_key,
+        request=fork.model_dump(exclude_unset=True),
     )
-    following = None
-    if page.has_more:
-        last = page[-1]
-        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
-    return SnapshotPage(data=page, next_cursor=following)
+    created = await services(request).forks.fork(tenant_of(request), conversation_id, new)
+    shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
+    source = ForkedFrom(conversation_id=public_id_of(request), at_seq=created.at_seq)
+    location = path_of(created.public_id)
+    answer = Fork(**conversation_fields(shown), forked_from=source)
+    return Json(answer, 201, headers={"Location": location})
+
+
+@copies_router.get(
+    "/v1/conversations/{conversation_id}/export",
+    summary="Export a conversation",
+    response_class=StreamingResponse,
+    responses={200: {"description": "The export.", "content": _LINES}},
+)
+@large
+async def export_conversation(request: Request, conversation_id: ConversationPath) -> Response:
+    """Stream the conversation as lines of JSON, for `import_conversation` or a backup.
+
+    It has the log as it is stored, the tool outputs, settings with their versions, pins,
+    compactions and the active window. The last line has the type `end`, with the number of lines
+    and a SHA-256: without it, the export is cut off.
+    """
+    export = services(request).exports.export(
+        tenant_of(request), conversation_id, Bound(BATCH_BYTES)
+    )
+    # Read before the response starts, so that an unknown conversation is a 404.
+    first = await anext(export)
+    name = quote(public_id_of(request), safe="")
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(_lines(first, export), headers=headers, media_type=MEDIA_TYPE)
+
+
+@copies_router.post(
+    "/v1/conversations/import",
+    status_code=201,
+    summary="Import a conversation",
+    response_model=ImportedConversation,
+    responses=problems_of(Conflict),
+    openapi_extra={"requestBody": {"required": True, "content": _RAW}},
+)
+@large
+async def import_conversation(
+    request: Request,
+    conversation_id: Annotated[
+        ConversationId | None, Query(description="Id of the new conversation.")
+    ] = None,
+    agent_id: Annotated[
+        AgentId | None, Query(description="Agent of the new conversation; the export's by default.")
+    ] = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Create a conversation from an export, which is the raw body and may have any length.
+
+    The import is complete or leaves nothing. An error names the line. `409` if the id is used;
+    `422` if the agent does not exist.
+    """
+    require_uncoded(request)
+    new = NewImport(conversation_id, agent_id, idempotency_key)
+    async with aclosing(request.stream()) as pieces:
+        imported = await services(request).imports.add(tenant_of(request), pieces, new)
+    shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
+    counts = ImportedContent.of(imported)
+    location = path_of(imported.public_id)
+    answer = ImportedConversation(**conversation_fields(shown), imported=counts)
+    return Json(answer, 201, headers={"Location": location})
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ValidationError unless a conversation could be created with these settings."""
+    validated(_creation(), dict(settings))
+
+
+@cache
+def _creation() -> TypeAdapter[Any]:
+    return TypeAdapter(ConversationCreate)
+
+
+async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async with aclosing(export):
+        async for lines in export:
+            yield lines

@@ -1,20 +1,23 @@
-"""Schemas of snapshots."""
+"""Schemas of snapshots, forks and exports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
+from app.common.public_ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
+from app.conversations.messages.draft import is_message_id
+from app.conversations.schemas import ShownConversation
 from app.http.fields import (
     MAX_SEQ,
     AgentId,
     ConversationId,
-    MessageObject,
+    Format,
+    Metadata,
     ModelName,
     RequestSchema,
     ResponseSchema,
@@ -25,18 +28,10 @@ from app.http.pages import Page
 from app.snapshots.snapshot import SNAPSHOT, Snapshot
 
 MAX_DESCRIPTION = 10_000
+MAX_IMPORTED = 50_000
+"""Validation of this many messages takes a few seconds in a thread."""
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-
-
-class SnapshotSave(RequestSchema):
-    """A snapshot to save."""
-
-    model_config = examples({"description": "Working on auth refactor"})
-
-    description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
-    """The purpose of the snapshot."""
-
-
+_FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
 _MESSAGE: dict[str, Any] = {
     "role": "user",
     "content": "Validate the tokens, please.",
@@ -52,24 +47,45 @@ _MESSAGE: dict[str, Any] = {
 }
 
 
+class SnapshotSave(RequestSchema):
+    """A snapshot to save."""
+
+    model_config = examples({"description": "Working on auth refactor"})
+
+    description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
+    """The purpose of the snapshot."""
+
+
 class SnapshotPage(Page[Snapshot]):
     """Snapshots, newest first."""
 
 
-class SnapshotMessage(ResponseSchema):
+def _message_id(value: str) -> str:
+    if not is_message_id(value):
+        raise ValueError("must be a string of 1 to 256 characters")
+    return value
+
+
+def _public_id(value: str) -> str:
+    if public_id_from(value) != value:
+        raise ValueError(RULE)
+    return value
+
+
+class SnapshotMessage(RequestSchema):
     """An original message, with its conversation and position."""
 
     model_config = ConfigDict(extra="allow")
 
-    id: str
+    id: Annotated[str, AfterValidator(_message_id)]
     """Id of the message in its conversation."""
-    conversation_id: str
+    conversation_id: Annotated[str, AfterValidator(_public_id)]
     """The conversation of the message."""
-    seq: int
+    seq: int = Field(ge=1)
     """Seq of the message."""
-    format: str
+    format: Format
     """The format of the message."""
-    created_at: datetime
+    created_at: Time
     """When it was received."""
     output_ref: AnyObject | None
     """The stored output of a tool result; null for other messages."""
@@ -82,17 +98,18 @@ class SnapshotMessage(ResponseSchema):
     none."""
 
 
-@answer(SNAPSHOT | {"messages": [_MESSAGE]})
+def _as_it_is(value: Any, check: Any) -> Any:
+    check(value)
+    return value
+
+
+@answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile(Snapshot):
     """A snapshot with its messages."""
 
     messages: list[SnapshotMessage]
     """The messages by conversation, in the order of the log."""
-
-
-MAX_IMPORTED = 50_000
-"""Validation of this many messages takes a few seconds in a thread."""
 
 
 class ImportedModel(RequestSchema):
@@ -132,7 +149,9 @@ class SnapshotImport(RequestSchema):
     models: list[ImportedModel] = Field(max_length=MAX_IMPORTED)
     """Models of the conversations that a restore creates. A conversation without an entry has
     the model of its agent or of the service."""
-    messages: list[MessageObject] = Field(min_length=1, max_length=MAX_IMPORTED)
+    messages: list[Annotated[SnapshotMessage, WrapValidator(_as_it_is)]] = Field(
+        min_length=1, max_length=MAX_IMPORTED
+    )
     """The messages of a download. Tool results must answer calls of their conversation."""
 
 
@@ -143,3 +162,47 @@ class SnapshotRestore(RequestSchema):
 
     conversation_id: ConversationId | None = None
     """Another conversation to copy the messages to; the source conversations by default."""
+
+
+class ForkRequest(RequestSchema):
+    """A fork to create."""
+
+    model_config = examples({"at_seq": 12})
+
+    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
+    conversation_id: ConversationId | None = None
+    metadata: Metadata | None = None
+    """Metadata that replaces that of the source conversation."""
+
+
+class ForkedFrom(ResponseSchema):
+    """The source of a fork."""
+
+    conversation_id: str
+    """Id of the source conversation."""
+    at_seq: int
+    """Seq of the last copied message."""
+
+
+class Fork(ShownConversation):
+    """A conversation that was created as a fork."""
+
+    forked_from: ForkedFrom
+    """The source of the fork."""
+
+
+class ImportedContent(ResponseSchema):
+    """What was imported."""
+
+    messages: int
+    """Messages of the log."""
+    blobs: int
+    """Tool outputs, with collected ones."""
+
+
+class ImportedConversation(ShownConversation):
+    """A conversation that was imported."""
+
+    imported: ImportedContent
+    """What was imported."""

@@ -12,50 +12,40 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from app.blobs.offloading import OffloadRules
+from app.common import json_text
 from app.common.answers import answer
-from app.common.errors import Conflict, NotFound, ValidationError
+from app.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.public_ids import keys_of
 from app.common.sendable import sendable
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
-from app.conversations.messages.stored_results import Content, StoredResults
+from app.conversations.messages.batch import NO_CALLS, batch_shape
+from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.stored_results import Content
 from app.conversations.messages.tombstones import REDACTED_SUMMARY
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY
 from app.conversations.view import spans_through
 from app.conversations.windows.active_window import marker_of
 from app.conversations.windows.service import ActiveWindows
-from app.policy.policy import Policy
+from app.formats.message import FormatName
+from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
-from app.snapshots.entries import parse_import
-from app.snapshots.reading import complete, imported_entries, log_entries
+from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, without_ref
+from app.snapshots.reading import SnapshotReader, changed_meanwhile
 from app.snapshots.restores import RestoredConversation, RestoreService
-from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
-from app.snapshots.snapshot_summaries import SnapshotSummaries, SnapshotWindow
+from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
+from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
 NO_MESSAGES = "Conversation has no messages"
-
-
+_NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
-@answer(
-    {
-        "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
-        "restored": 46,
-        "skipped": 1,
-        "conversations": [
-            {
-                "conversation_id": _CONVERSATION_ID,
-                "source_conversation_id": _CONVERSATION_ID,
-                "restored": 46,
-                "skipped": 1,
-            }
-        ],
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The result of a restore, in total and for each conversation."""
@@ -78,7 +68,7 @@ class SnapshotService:
     _resolver: SettingsResolver
     _summaries: SnapshotSummaries
     _restores: RestoreService
-    _outputs: StoredResults
+    _reader: SnapshotReader
     _active: ActiveWindows
     _new_id: Callable[[], str]
 
@@ -92,18 +82,11 @@ class SnapshotService:
         Raises NotFound, or ValidationError when the window is empty.
         """
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        windows = await self._windows(tenant_id, [conversation])
+            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        windows = await self._windows(tenant_id, [found])
         if not windows:
             raise ValidationError(NO_MESSAGES)
-        conversation = windows[0].conversation
-        bounds = conversation.state.cleared_at, conversation.rolling_window.seconds
-        settings = self._resolver.policy_of(conversation), conversation.model
-        return await self._save(
-            tenant_id, windows, description, conversation.agent_id, bounds, settings
-        )
+        return await self._save(tenant_id, windows, description, None)
 
     async def save_agent(
         self, tenant_id: str, agent_id: str, description: str | None = None
@@ -125,11 +108,7 @@ class SnapshotService:
         windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        bounds = agent.last_cleared_at, agent.rolling_window.seconds
-        settings = self._resolver.policy(agent.settings.policy), agent.model
-        return await self._save(
-            tenant_id, windows, description, agent_id, bounds, settings, lock_agent=True
-        )
+        return await self._save(tenant_id, windows, description, agent)
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
@@ -152,57 +131,54 @@ class SnapshotService:
         tenant_id: str,
         windows: Sequence[SnapshotWindow],
         description: str | None,
-        agent_id: str | None,
-        window_bounds: tuple[datetime | None, int | None],
-        summary_settings: tuple[Policy, str | None],
-        *,
-        lock_agent: bool = False,
+        agent: Agent | None,
     ) -> Snapshot:
-        """Store a snapshot of windows, without the conversations that are deleted meanwhile.
+        """Store a snapshot of the windows of an agent, or of one conversation.
 
-        `window_bounds` are the time of the last clear and the seconds of the rolling window.
-        `summary_settings` are the policy and the model that choose the summariser.
+        Conversations that are deleted meanwhile are left out.
         """
         now, default_model = self._active.now(), self._resolver.default_model
-        start = marker_of(*window_bounds, now) or await self._first_at(windows[0].part) or now
-        policy, model = summary_settings
+        first, part = windows[0].conversation, windows[0].part
+        owner = agent or first
+        cleared_at, policy = first.state.cleared_at, self._resolver.policy_of(first)
+        if agent is not None:
+            cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
+        start = marker_of(cleared_at, owner.rolling_window.seconds, now)
+        async with self._database.session() as session:
+            first_at = await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
         summary = await self._summaries.of(
-            tenant_id, windows, policy.compaction.model, model or default_model
+            tenant_id, windows, policy.compaction.model, owner.model or default_model
         )
         async with self._database.transaction() as session:
-            # The lock orders this transaction and a deletion of the agent.
-            if lock_agent and agent_id is not None:
-                await get_agent(session, tenant_id, agent_id, lock=True)
+            if agent is not None:  # the lock orders this transaction and a deletion of the agent
+                await get_agent(session, tenant_id, agent.agent_id, lock=True)
             ids = [window.part.conversation_id for window in windows]
             existing = await session.snapshots.lock_conversations(tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
             if not saved:
-                raise NotFound.conversation(windows[0].part.public_id)
+                raise NotFound.conversation(part.public_id)
+            versions = [window.conversation.state.redacted_version for window in saved]
             if len(saved) < len(windows):
                 summary = REMOVED_SUMMARY
-            elif any(existing[item.part.conversation_id] != _redacted(item) for item in saved):
+            elif versions != [existing[window.part.conversation_id] for window in saved]:
                 summary = REDACTED_SUMMARY
-            models = (
+            models = [
                 (item.part.public_id, item.conversation.model or default_model) for item in saved
-            )
+            ]
             snapshot = Snapshot(
                 session_id=self._new_id(),
                 timestamp=now,
                 description=sendable(description) if description is not None else None,
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
-                window_start=start,
+                window_start=start or first_at or now,
                 window_end=now,
-                agent_id=agent_id,
-                conversation_ids=tuple(window.part.public_id for window in saved),
+                agent_id=owner.agent_id,
+                conversation_ids=tuple(public_id for public_id, _ in models),
                 models=tuple(SnapshotModel(each, model) for each, model in models if model),
             )
             await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
         return snapshot
-
-    async def _first_at(self, part: SnapshotPart) -> datetime | None:
-        async with self._database.session() as session:
-            return await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
 
     async def add_import(self, tenant_id: str, file: Snapshot, entries: Sequence[Any]) -> Snapshot:
         """Store a downloaded snapshot with its entries.
@@ -263,11 +239,26 @@ class SnapshotService:
         from a page to free their memory.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
+        return snapshot, self._pages(tenant_id, snapshot, parts, content, bound)
+
+    async def _pages(
+        self,
+        tenant_id: str,
+        snapshot: Snapshot,
+        parts: Sequence[SnapshotPart],
+        content: Content,
+        bound: Bound,
+    ) -> AsyncGenerator[list[bytes]]:
+        streams = [self._reader.of_log(part, content, bound) for part in parts]
         if snapshot.imported:
-            pages = imported_entries(self._database, tenant_id, session_id, None, bound)
-        else:
-            pages = log_entries(self._database, self._outputs, parts, content, bound)
-        return snapshot, complete(snapshot, pages)
+            streams = [self._reader.of_import(tenant_id, snapshot.session_id, None, bound)]
+        missing = snapshot.message_count
+        for stream in streams:
+            async for page in stream:
+                missing -= len(page)
+                yield page
+        if missing:
+            raise changed_meanwhile()
 
     # --- restoring and deleting -----------------------------------------------------------
 
@@ -305,9 +296,37 @@ class SnapshotService:
         return snapshot, parts
 
 
-def _redacted(window: SnapshotWindow) -> int:
-    return window.conversation.state.redacted_version
-
-
 def _no_snapshot(session_id: str) -> NotFound:
     return NotFound(f"No snapshot {session_id}", {"session_id": session_id})
+
+
+def parse_import(entries: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
+    """Validate entries like an append, and return them as they are stored [snapshots.import].
+
+    Raises ValidationError with a pointer, also for a tool result without its call.
+    """
+    imported: list[ImportedMessage] = []
+    ids: set[tuple[str, str]] = set()
+    drafts: dict[str, list[Draft]] = {}
+    for index, entry in enumerate(entries):
+        pointer = f"/messages/{index}"
+        source_id, format = entry["conversation_id"], FormatName(entry["format"])
+        if (source_id, entry["id"]) in ids:
+            raise ValidationError.at(f"{pointer}/id", "The id is used twice in its conversation")
+        ids.add((source_id, entry["id"]))
+        message = without_ref(message_of(entry), format)
+        drafts.setdefault(source_id, []).extend(
+            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
+        )
+        own = {name: entry[name] for name in ENTRY_FIELDS}
+        imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
+    for conversation in drafts.values():
+        calls = NO_CALLS
+        for index, draft in enumerate(conversation):
+            try:
+                shape = batch_shape([draft], calls, index)
+            except UnpairedToolResult as error:
+                raise ValidationError.at(draft.pointer, error.detail) from error
+            assert shape is not None, "the calls are known"
+            calls = shape.after(calls, index)
+    return imported

@@ -1,30 +1,13 @@
-"""Snapshots: records of active windows that can be read, exported and restored.
-
-The functions choose the part of a window that a summary is generated from.
-"""
+"""Snapshots: records of active windows that can be read, exported and restored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.common.answers import answer
 from app.conversations.view import Span, count_in
-from app.formats.message import File, Message, Part, Text, ToolCall
-
-FAILED_SUMMARY = "(summary generation failed)"
-"""The summary of a snapshot whose summary could not be generated."""
-SUMMARY_PROMPT = """\
-Say in 2 to 4 sentences what happened above: what was accomplished, which decisions were made, \
-and what is unfinished. Where a line in brackets says that another conversation begins, speak of \
-all of them. Plain sentences without headings or lists, in the language of the conversation."""
-"""The instruction to the model; the summariser adds the tags of every summary."""
-SUMMARY_TOKENS = 400
-"""The output limit, enough for four sentences in any language."""
-MIN_SUMMARY_CHARS = 2_000
-"""A summary of this length is accepted for windows of any length."""
 
 
 @answer()
@@ -58,7 +41,7 @@ SNAPSHOT: dict[str, Any] = {
 }
 
 
-@answer(SNAPSHOT)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A snapshot without its messages; its conversations have their public ids."""
@@ -108,46 +91,9 @@ class SnapshotPart:
         return count_in(self.spans)
 
 
-def without_middle(
-    spans: Sequence[tuple[str, Span]], first_count: int, last_count: int
-) -> list[tuple[str, Span]]:
-    """Return the spans of conversations reduced to their first and last messages together."""
-    total = count_in(span for _, span in spans)
-    if total <= first_count + last_count:
-        return list(spans)
-    ends: list[tuple[str, Span]] = []
-    position = 0
-    for conversation_id, span in spans:
-        # Positions count the messages of all spans.
-        span_start, span_end = position, position + span.end - span.start
-        position = span_end
-        first = span_start, min(span_end, first_count)
-        last = max(span_start, total - last_count), span_end
-        for start, end in (first, last):
-            if start < end:
-                shift = span.start - span_start
-                ends.append((conversation_id, Span(start + shift, end + shift)))
-    return ends
+@dataclass(frozen=True, slots=True)
+class ImportedMessage:
+    """A message of an imported snapshot; `body` is the JSON text of its entry."""
 
-
-def truncated(message: Message, max_chars: int) -> Message:
-    """Return a message with long texts truncated in the middle."""
-    return replace(message, parts=tuple(_truncated_part(part, max_chars) for part in message.parts))
-
-
-def _truncated_part(part: Part, max_chars: int) -> Part:
-    match part:
-        case Text():
-            return Text(_truncated_text(part.text, max_chars))
-        case File(text=str(text)):
-            return replace(part, text=_truncated_text(text, max_chars))
-        case ToolCall():
-            return replace(part, arguments=_truncated_text(part.arguments, max_chars))
-    return part
-
-
-def _truncated_text(text: str, max_chars: int) -> str:
-    if len(text) <= max_chars:
-        return text
-    half = max_chars // 2
-    return f"{text[:half]} […] {text[-half:]}"
+    source_id: str
+    body: str

@@ -19,7 +19,7 @@ from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
@@ -36,10 +36,10 @@ from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
 from app.conversations.messages.pins import PinService
 from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
@@ -321,7 +321,12 @@ class Harness:
         self.payload_cache = PayloadCache(self.window_bytes)
         self.context = self.cold(self.payload_cache)
         self.usage = UsageService(
-            self.database, self.resolver, self.active, new_id, self.payload_cache
+            self.database,
+            self.resolver,
+            self.active,
+            new_id,
+            self.payload_cache,
+            self.clock.utc,
         )
 
     def cold(self, cache: PayloadCache | None = None) -> ContextService:
@@ -408,7 +413,7 @@ class Harness:
 
     async def compact(self, conversation_id: str, **ask: Any) -> CompactResult:
         """Compact now, as asked."""
-        return await self.compaction.compact(TENANT, conversation_id, CompactRequest(**ask))
+        return await self.compaction.compact(TENANT, conversation_id, CompactionRequest(**ask))
 
     async def receipt(self, conversation_id: str) -> Compaction:
         """Return the active receipt."""

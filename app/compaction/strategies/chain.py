@@ -19,8 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.compaction.strategies.base import NO_MESSAGES, WITHIN_TARGET, Strategy
-from app.compaction.strategies.cuts import CutSearch, enclosing_range
+from app.compaction.strategies.base import (
+    NO_MESSAGES,
+    WITHIN_TARGET,
+    CutSearch,
+    Strategy,
+    enclosing_range,
+)
 from app.conversations.plans import (
     ChainStep,
     CompactionPlan,
@@ -48,66 +53,33 @@ GROUPS_KEPT = 3
 MIN_GROUPS_KEPT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationSignals:
-    """Measures of a history that the steps of a chain depend on.
+def steps_for(
+    history: Sequence[Entry], names: Sequence[ChainStep], failures: int = 0
+) -> tuple[list[ChainStep], int, bool]:
+    """Return the steps to run, whose results clearing keeps, and whether a turn is cut inside.
 
-    `tool_share` and `largest_result` are shares of its tokens, excluded results left out.
-    `call_density` is calls per message, `turn_length` messages per turn. `failures` counts the
-    compactions that failed in a row.
+    Clearing keeps those of so many of the newest call groups. `failures` counts the compactions
+    that failed in a row.
     """
-
-    tool_share: float = 0.0
-    largest_result: float = 0.0
-    call_density: float = 0.0
-    turn_length: float = 0.0
-    failures: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """One step of a chain, and its depth.
-
-    Clearing keeps the results of the `groups_kept` newest call groups. With `inside_turns` a turn
-    may be cut.
-    """
-
-    name: ChainStep
-    groups_kept: int = GROUPS_KEPT
-    inside_turns: bool = False
-
-
-def signals_of(history: Sequence[Entry], failures: int = 0) -> ConversationSignals:
-    """Return the signals of a history, cleared results at the cost of a placeholder."""
+    names = list(names)
+    clear, summarize, truncate = ChainStep
+    tokens, messages = max(tokens_of(history), 1), max(len(history), 1)
     results = [entry for entry in history if entry.role is Role.TOOL]
     output = [entry.tokens for entry in results if not entry.excluded]
-    tokens = max(tokens_of(history), 1)
-    return ConversationSignals(
-        tool_share=sum(output) / tokens,
-        largest_result=max(output, default=0) / tokens,
-        call_density=len(results) / max(len(history), 1),
-        turn_length=len(history) / max(len(parse_turn_boundaries(history)), 1),
-        failures=failures,
-    )
-
-
-def plan_steps(steps: Sequence[ChainStep], signals: ConversationSignals) -> tuple[PlannedStep, ...]:
-    """Return the steps to run, ordered and adjusted by the signals."""
-    names = list(steps)
-    clear, summarize, truncate = ChainStep
-    if signals.tool_share < LITTLE_OUTPUT_SHARE and len(names) > 1 and clear in names:
+    tool_share = sum(output) / tokens
+    if tool_share < LITTLE_OUTPUT_SHARE and len(names) > 1 and clear in names:
         names.remove(clear)
     truncate_index = names.index(truncate) if truncate in names else 0
-    if signals.failures >= MAX_FAILURES and summarize in names[:truncate_index]:
+    if failures >= MAX_FAILURES and summarize in names[:truncate_index]:
         names.insert(names.index(summarize), names.pop(truncate_index))
     clears_most = (
-        signals.tool_share >= MUCH_OUTPUT_SHARE
-        or signals.largest_result >= HUGE_RESULT_SHARE
-        or signals.call_density > PARALLEL_CALL_DENSITY
+        tool_share >= MUCH_OUTPUT_SHARE
+        or max(output, default=0) / tokens >= HUGE_RESULT_SHARE
+        or len(results) / messages > PARALLEL_CALL_DENSITY
     )
+    turns = max(len(parse_turn_boundaries(history)), 1)
     groups_kept = MIN_GROUPS_KEPT if clears_most else GROUPS_KEPT
-    inside_turns = signals.turn_length >= LONG_TURN_MESSAGES
-    return tuple(PlannedStep(name, groups_kept, inside_turns) for name in names)
+    return names, groups_kept, len(history) / turns >= LONG_TURN_MESSAGES
 
 
 class Chain(Strategy):
@@ -162,7 +134,7 @@ class _Progress:
         return self.search.budget.meets_target(tokens_of(self.search.history))
 
     def after(
-        self, step: PlannedStep, shown: Sequence[Entry], *, hides_preserved: bool = False
+        self, step: ChainStep, shown: Sequence[Entry], *, hides_preserved: bool = False
     ) -> _Progress:
         """Return the progress after a step that shows only these messages."""
         search = self.search
@@ -170,7 +142,7 @@ class _Progress:
         hidden_seqs = [entry.seq for entry in search.history if entry.seq not in shown_seqs]
         covered = enclosing_range(hidden_seqs, search.covered)
         next_search = CutSearch.of(shown, covered, search.budget, search.policy)
-        steps = tuple(dict.fromkeys((*self.steps, step.name.value)))
+        steps = tuple(dict.fromkeys((*self.steps, step.value)))
         return replace(
             self,
             search=next_search,
@@ -186,11 +158,14 @@ def _chain_plan(
     progress, previous = start, None
     while progress != previous:
         previous = progress
-        for step in plan_steps(names, signals_of(progress.search.history, failures)):
-            if deep or not progress.meets_target:
-                is_clearing = step.name is ChainStep.CLEAR_TOOL_RESULTS
-                run_step = _clear_results if is_clearing else _hide_messages
-                progress = run_step(step, progress, deep)
+        steps, groups_kept, inside_turns = steps_for(progress.search.history, names, failures)
+        for step in steps:
+            if progress.meets_target and not deep:
+                continue
+            if step is ChainStep.CLEAR_TOOL_RESULTS:
+                progress = _clear_results(progress, groups_kept, deep)
+            else:
+                progress = _hide_messages(step, progress, inside_turns, deep)
     if not progress.steps:
         if start.meets_target:
             return WITHIN_TARGET
@@ -203,11 +178,11 @@ def _chain_plan(
     )
 
 
-def _clear_results(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+def _clear_results(progress: _Progress, groups_kept: int, deep: bool) -> _Progress:
     """Clear the oldest tool results, except pinned and excluded ones and the newest groups."""
     search = progress.search
     groups = [start for start, end in call_groups(search.history) if end - start > 1]
-    groups_kept = MIN_GROUPS_KEPT if deep else step.groups_kept
+    groups_kept = MIN_GROUPS_KEPT if deep else groups_kept
     end = groups[-groups_kept] if len(groups) > groups_kept else 0
     tokens = tokens_of(search.history)
     through = oldest_cleared(
@@ -218,13 +193,16 @@ def _clear_results(step: PlannedStep, progress: _Progress, deep: bool) -> _Progr
         return progress
     shown = with_cleared(search.history, through, search.pinned)
     through = max(progress.results_cleared_through, through)
-    return replace(progress.after(step, shown), results_cleared_through=through)
+    progress = progress.after(ChainStep.CLEAR_TOOL_RESULTS, shown)
+    return replace(progress, results_cleared_through=through)
 
 
-def _hide_messages(step: PlannedStep, progress: _Progress, deep: bool) -> _Progress:
+def _hide_messages(
+    step: ChainStep, progress: _Progress, inside_turns: bool, deep: bool
+) -> _Progress:
     """Hide all but a tail within the target; a deep plan hides all but the last turns."""
     search = replace(progress.search, budget=progress.budget)
-    cut = search.target_cut(0, inside_turns=step.inside_turns)
+    cut = search.target_cut(0, inside_turns=inside_turns)
     if deep:
         cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
     fitted = search.shown_to_fit(0, cut)

@@ -22,8 +22,8 @@ async def add_usage(
     if not entries:
         return
     if conversation_id is not None:
-        await session.usage_totals.add_to_conversation(conversation_id, entries)
-    await session.usage_totals.add_to_tenant(run.tenant_id, agent_id, entries)
+        await session.usage.add_to_conversation(conversation_id, entries)
+    await session.usage.add_to_tenant(run.tenant_id, agent_id, entries)
 
 
 async def record_usage(

@@ -1,14 +1,16 @@
-"""Schemas of reported usage."""
+"""Schemas of reported usage, of totals, and of the lists of epochs and reports."""
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.common.schema_errors import NAME_PATTERN
-from app.conversations.budget_schemas import READING, Reading
+from app.conversations.budget_schemas import Reading
+from app.formats.message import FormatName
 from app.http.fields import (
     MAX_SEQ,
     Format,
@@ -17,7 +19,10 @@ from app.http.fields import (
     ResponseSchema,
     examples,
 )
+from app.http.pages import Page
+from app.models.budget import Usage
 from app.models.calibration import Estimate
+from app.models.usage_totals import GroupBy
 
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 2810,
@@ -102,31 +107,6 @@ class TokenUsage(ResponseSchema):
 class UsageAnswer(Reading):
     """Whether to compact, and the figures behind it; the pressure is that of `judged_tokens`."""
 
-    model_config = examples(
-        {
-            "report_id": "0199a1b2-4455-7a9b-8c0d-1e2f30415263",
-            "token_usage": {
-                "input_tokens": 762,
-                "output_tokens": 144,
-                "cache_creation_tokens": 0,
-                "cache_read_tokens": 2048,
-                "total_tokens": 2954,
-            },
-            "is_current": True,
-            "should_compact": False,
-            "judged_tokens": 2954,
-            "estimate": {
-                "tokens": 2146,
-                "method": "tokenizer x 1.31 (5 reports)",
-                "margin": 0.02,
-                "factor": 1.31,
-            },
-            "is_calibrated": True,
-            "uncalibrated_reason": None,
-            **READING,
-        }
-    )
-
     report_id: str | None
     """Id of the report that was judged; null for none."""
     token_usage: TokenUsage | None
@@ -143,3 +123,116 @@ class UsageAnswer(Reading):
     """Whether the report changed the model's factor."""
     uncalibrated_reason: UncalibratedReason | None
     """Why a new report did not change it."""
+
+
+# --- totals ---
+
+
+class CallTotals(TokenUsage):
+    """The sums of some model calls; each token is counted once."""
+
+    calls: int
+    """Number of calls."""
+    cost_usd: float | None
+    """Cost in USD of the calls with known prices; null when no call has any."""
+    unpriced_calls: int
+    """Calls of models without known prices."""
+
+
+class UsageFigures(ResponseSchema):
+    """Tokens and cost, and what was saved."""
+
+    reported: CallTotals
+    """Calls whose usage was reported."""
+    summaries: CallTotals
+    """The service's own calls, which write summaries."""
+    cost_usd: float | None
+    """Cost of both; null when no call has known prices."""
+    saved_tokens: int
+    """What the log had at each reported call and its payload did not send, by the conversation's
+    counter."""
+    saved_usd: float | None
+    """Their price as input, in USD; null when no call has known prices."""
+
+
+class UsageRow(UsageFigures):
+    """The figures of a day, of a model or of both."""
+
+    day: date | None
+    """Day (UTC); null when not grouped by day."""
+    model: str | None
+    """Name of the model; null when not grouped by model."""
+
+
+class UsageTotalsAnswer(ResponseSchema):
+    """Usage and cost of a range of days."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    from_: date = Field(alias="from")
+    """First day."""
+    to: date
+    """Last day."""
+    group_by: GroupBy
+    """What each row is of."""
+    data: list[UsageRow]
+    """Rows of this page, by day and model."""
+    totals: UsageFigures
+    """Sums of the whole range, of all pages."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+# --- lists ---
+
+
+class EpochItem(ResponseSchema):
+    """An epoch of the conversation's payloads: each of them extends the one before."""
+
+    epoch_id: str
+    """Id of the epoch, with which ids of its builds begin."""
+    epoch: int
+    """Its number among those of its format and model."""
+    format: FormatName
+    """The format of its payloads."""
+    model: str
+    """The model of its payloads."""
+    max_context_tokens: int | None
+    """The context window that its requests set; null where the policy decided."""
+    cache_break_reason: str | None
+    """Why it began, as in a build; null for the first."""
+    start_seq: int
+    """The newest message of its first payload."""
+    created_at: datetime
+    """Time of its first build."""
+
+
+class EpochPage(Page[EpochItem]):
+    """A page of epochs."""
+
+
+class ReportItem(ResponseSchema):
+    """The reported usage of one call."""
+
+    report_id: str
+    """Id of the report."""
+    format: FormatName
+    """The format of the payload that was sent."""
+    model: str
+    """The model of the call."""
+    epoch: int | None
+    """The epoch of that payload, if known."""
+    through_seq: int | None
+    """The newest message in it, if known."""
+    token_usage: TokenUsage
+    """The tokens of the call."""
+    estimated_tokens: int | None
+    """The service's own count of the payload before calibration, if known."""
+    regions: Usage | None
+    """The parts of that count; null without one."""
+    created_at: datetime
+    """When it was reported."""
+
+
+class ReportPage(Page[ReportItem]):
+    """A page of reports."""

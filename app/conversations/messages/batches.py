@@ -56,9 +56,8 @@ class AppendSettings:
 class Batch:
     """A batch that is ready to be stored, with its blobs.
 
-    `attached_blob_ids` are the stored blobs that its messages refer to. Of these,
-    `collected_blob_ids` were collected before the batch was prepared: no new message may refer to
-    them.
+    `collected_blob_ids` are stored blobs that its messages refer to, and that were collected before
+    the batch was prepared: no new message may refer to them.
     """
 
     request: Append
@@ -66,7 +65,6 @@ class Batch:
     has_results: bool
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
-    attached_blob_ids: tuple[str, ...] = ()
     collected_blob_ids: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
@@ -106,22 +104,10 @@ class Batches:
             inline = replace(rules, policy=settings.output.model_copy(update={"enabled": False}))
             drafts = await self._drafts(conversation_id, request, settings.counter, inline)
             warnings = (INLINE_WARNING,)
-        attached_blob_ids = tuple(
-            {item.attached_blob_id: None for item in drafts if item.attached_blob_id is not None}
-        )
-        collected_blob_ids = frozenset(
+        collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(
-            request,
-            settings,
-            has_results,
-            drafts,
-            blobs,
-            attached_blob_ids,
-            collected_blob_ids,
-            warnings,
-        )
+        return Batch(request, settings, has_results, drafts, blobs, collected, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
@@ -151,7 +137,8 @@ class Batches:
             is_result = has_results(message, request.format)
             if is_result and not is_known and _may_offload(message, size, rules.policy):
                 is_known = True
-                tool_names = await self._open_calls(conversation_id) | tool_names
+                async with self._database.session() as session:
+                    tool_names = await session.log.open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
             try:
                 if size > _THREAD_CHARS:
@@ -176,11 +163,6 @@ class Batches:
                 chars_since_yield = 0
                 await asyncio.sleep(0)
         return drafts
-
-    async def _open_calls(self, conversation_id: str) -> dict[str, str]:
-        """Return the tool names of the open calls by call id."""
-        async with self._database.session() as session:
-            return dict(await session.log.open_calls(conversation_id))
 
 
 def has_results(message: Any, format: FormatName) -> bool:
@@ -225,21 +207,16 @@ def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
     return False
 
 
-def _approximate_chars(message: Any) -> int:
+def _approximate_chars(value: Any) -> int:
     """Return the approximate number of characters of a message without a walk over all of it."""
-    if not isinstance(message, Mapping):
-        return 0
-    total = 0
-    for value in message.values():
-        if isinstance(value, str):
-            total += len(value)
-        elif isinstance(value, list):
-            total += sum(
-                _approximate_chars(item) if isinstance(item, Mapping) else 0 for item in value
-            )
-        elif isinstance(value, Mapping):
-            total += _approximate_chars(value)
-    return total
+    match value:
+        case str():
+            return len(value)
+        case Mapping():
+            return sum(map(_approximate_chars, value.values()))
+        case list():
+            return sum(_approximate_chars(item) for item in value if isinstance(item, Mapping))
+    return 0
 
 
 async def attach_blobs(

@@ -23,12 +23,11 @@ from typing import Any
 from app.blobs.offloading import NewBlob, OffloadRules, offload_result
 from app.blobs.stored_output import StoredOutput
 from app.common import json_text
-from app.common.errors import ValidationError
+from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.sendable import is_sendable
 from app.common.times import time_from
-from app.conversations.messages.text_limit import require_short_text
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import PROVIDERS, block_types, compactions
+from app.formats import PROVIDERS, compactions, registry
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -42,7 +41,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import CONFIGURATION
+from app.formats.openai_responses.parsing import CONFIGURATION
 from app.formats.provider_calls import waiting_calls
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id
@@ -60,6 +59,9 @@ MAX_PLAIN_CHARS = 16_000
 """The length of a plain text; a longer one is not even searched on the event loop."""
 _MAX_MEDIA_CHARS = 2**16
 """The length of media up to which a chat item is stored beside the body."""
+MAX_TEXT_BYTES = 4 * 2**20
+"""The maximum text of a message: what tokens are counted of, not its media."""
+_MAX_CHAR_BYTES = 4
 _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
@@ -212,9 +214,9 @@ def drafts_of_any(
     try:
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
-        raise block_types.with_format_hint(error, raw, format) from error
+        raise registry.with_format_hint(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
-        block_types.require_own(raw, format, pointer)
+        registry.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
     for message in messages:
@@ -255,19 +257,27 @@ def derive(
     sent = openai_chat.adapt(visible or cleaned)
     fragment = None
     is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
-    has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
+    media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
+    has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
+    # A chat build needs more than the item: its media or its labels.
+    needs_body = any(isinstance(part, Text) and part.stands_for for part in sent.parts) or bool(
+        openai_chat.apart(sent)
+    )
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
     provider_calls, resolves = waiting_calls(message)
+    tokens = 0
+    if visible is not None:
+        tokens = count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
     return Draft(
         id=None,
         role=message.role,
         body=json_text.dump_stored(stored_raw),
         fragment=fragment,
-        tokens=_count(sent, count) if visible is not None else 0,
+        tokens=tokens,
         reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
         call_ids=_call_ids(message),
-        has_media=visible is None or has_long_media or _needs_body(sent),
+        has_media=visible is None or has_long_media or needs_body,
         timestamp=None,
         provider_calls=provider_calls,
         resolves=resolves,
@@ -276,36 +286,25 @@ def derive(
     )
 
 
-def _count(sent: Message, count: CountText) -> int:
-    return count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
-
-
-def _needs_body(sent: Message) -> bool:
-    """Whether a chat build needs more than the item: its media or its labels."""
-    labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
-    return labelled or bool(openai_chat.apart(sent))
-
-
-def _media_chars(sent: Message) -> int:
-    return sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
-
-
 def _id_and_timestamp(
     raw: Mapping[str, Any], format: FormatName, pointer: str
 ) -> tuple[str | None, str | None]:
     """Return a message's id and timestamp."""
     provider = PROVIDERS[format]
     fields = provider.own_fields(raw)
-    is_unusable = provider.makes_ids and not is_message_id(fields.get("id"))
-    message_id = None if is_unusable else _text_field(fields, "id", pointer)
-    return message_id, _timestamp(fields, pointer)
-
-
-def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:
-    text = _text_field(raw, "timestamp", pointer)
-    if text is not None and time_from(text) is None:
+    for name in ("id", "timestamp"):
+        value = fields.get(name)
+        if value is None or is_message_id(value):
+            continue
+        if name == "id" and provider.makes_ids:  # one that cannot be stored is not used
+            fields = {**fields, "id": None}
+        else:
+            detail = "must be a string of 1 to 256 characters"
+            raise ValidationError.at(f"{pointer}/{name}", detail)
+    timestamp = fields.get("timestamp")
+    if timestamp is not None and time_from(timestamp) is None:
         raise ValidationError.at(f"{pointer}/timestamp", "must be a time in ISO 8601")
-    return text
+    return fields.get("id"), timestamp
 
 
 def _call_ids(message: Message) -> tuple[str, ...]:
@@ -332,10 +331,23 @@ def is_message_id(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
 
 
-def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not is_message_id(value):
-        raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
-    return value
+def require_short_text(message: Message, pointer: str) -> None:
+    """Raise PayloadTooLarge for a message with more text than `MAX_TEXT_BYTES`."""
+    texts = []
+    for part in message.parts:
+        match part:
+            case Text(text=str(text)) | Reasoning(text=str(text)) | File(text=str(text)):
+                texts.append(text)
+            case ToolCall(arguments=text):
+                texts.append(text)
+    if sum(map(len, texts)) * _MAX_CHAR_BYTES <= MAX_TEXT_BYTES:
+        return
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if size > MAX_TEXT_BYTES:
+        raise PayloadTooLarge(
+            f"A message has at most {MAX_TEXT_BYTES:,} bytes of text: upload a larger tool output"
+            " with `POST /v1/conversations/{conversation_id}/blobs`, and refer to it by"
+            " `output_ref`",
+            {"limit": MAX_TEXT_BYTES, "found": size},
+            (Problem(pointer, f"has {size:,} bytes of text"),),
+        )

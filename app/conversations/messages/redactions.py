@@ -26,7 +26,7 @@ from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
-from app.conversations.messages.statements import REDACTION_LOCK
+from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver
@@ -163,16 +163,7 @@ FIND = Statement(f"""
 """)
 
 
-@answer(
-    {
-        "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-        "seq": 1,
-        "redacted_at": "2026-01-05T09:30:00.123456+00:00",
-        "reason": "The user withdrew consent",
-        "key_id": None,
-        "conversations": 2,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Redacted:
     """The record of a redaction."""

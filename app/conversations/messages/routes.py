@@ -13,11 +13,11 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
-from app.conversations.messages.appended_messages import AppendAnswer
 from app.conversations.messages.batch import Append
 from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import (
+    AppendAnswer,
     MessagePage,
     MessagesAppend,
     Order,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,12 +10,21 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
 from app.blobs.blobs import ToolOutputRef
-from app.common.answers import AnyObject
+from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
-from app.http.fields import MAX_SEQ, Format, MessageObject, RequestSchema, ResponseSchema, examples
+from app.http.fields import (
+    MAX_SEQ,
+    Format,
+    MessageObject,
+    RequestSchema,
+    ResponseSchema,
+    Threshold,
+    examples,
+)
 from app.http.pages import Page
+from app.models.budget import ContextBudget, Pressure
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
 
@@ -73,6 +83,51 @@ class MessagesAppend(RequestSchema):
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
     """409 unless this is the newest seq of the log."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendedMessage:
+    """The position of a message in the log."""
+
+    id: str
+    """The caller's id, or one that the service created."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendAnswer:
+    """The stored batch, and the use of the context window."""
+
+    messages: list[AppendedMessage]
+    """The messages of the batch, in order."""
+    head_seq: int
+    """Seq of the newest message."""
+    pressure: Pressure | None
+    """Null without a context window."""
+    notice: bool | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold."""
+    tokens_to_next: int | None
+    """Tokens left until the next threshold."""
+    budget: ContextBudget | None
+    """The context window and its use."""
+    warnings: tuple[str, ...] = ()
+    """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
+    system_section: str | None = None
+    """The section that has the text of the system messages at the beginning of the batch; they
+    are not stored as messages. Null where it had none, or the log keeps them."""
 
 
 _STORED: dict[str, Any] = {
@@ -145,8 +200,6 @@ class MessagePage(Page[ShownMessage]):
 
 class Pinned(ResponseSchema):
     """The messages that were pinned or unpinned."""
-
-    model_config = examples({"seqs": [12, 13, 14]})
 
     seqs: list[int]
     """Seqs of the message with its call group, or of its turn; ascending."""

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from app.blobs.preview import bounded_by_window
+from app.blobs.restoring import is_same_result
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.budget_status import OpenSession, read_budget, within
-from app.conversations.compactions import announce_due_compaction, make_compaction_due
+from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page
+from app.conversations.budget_status import read_budget, within
+from app.conversations.compactions import announce_due_compaction
 from app.conversations.conversation import Conversation
 from app.conversations.lookup import lock_conversation
-from app.conversations.messages.appended_messages import (
-    AppendAnswer,
-    AppendedMessage,
-    check_position,
-    is_same_message,
-    position_of,
-    positions_of_drafts,
-    stored_with_ids,
-)
 from app.conversations.messages.batch import Append, BatchShape, batch_shape
 from app.conversations.messages.batches import (
     AppendSettings,
@@ -38,35 +30,27 @@ from app.conversations.messages.batches import (
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.row import StoredMessage
+from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer
 from app.conversations.rows import CachedSettings
 from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import CompactionThreshold, compaction_threshold
+from app.conversations.thresholds import compaction_threshold
 from app.conversations.windows.service import ActiveWindows
 from app.formats import PROVIDERS
-from app.formats.message import Role, Text
+from app.formats.message import FormatName, Role, Text
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
 
-_log = logging.getLogger("app.log")
 _MAX_ATTEMPTS = 4
 SYSTEM_SECTION = "system"
 """The section of the system messages that begin a log."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """A finished append: the conversation after it, and its answer.
-
-    `stored` are the new messages. The answer also has those that were stored before.
-    """
-
-    conversation: Conversation
-    answer: AppendAnswer
-    stored: Sequence[AppendedMessage] = ()
+_Stored = tuple[Conversation, AppendAnswer, Sequence[AppendedMessage]]
+"""A finished append: the conversation after it, its answer, and the new ones of its messages."""
 
 
 class _SettingsChanged(Exception):
@@ -109,24 +93,44 @@ class LogService:
                 # Nothing joins a call group that is too old by now.
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
-            current = known.conversation
-            settings = await self._settings(current)
+            settings = await self._settings(known.conversation)
             batch = await self._batches.prepare(
                 tenant_id, conversation_id, request, settings, with_results
             )
             try:
-                result = await self._stored(tenant_id, known, batch)
+                stored = await self._stored(tenant_id, known, batch)
             except _SettingsChanged:
                 continue
-            if isinstance(result, dict):
-                return result
-            if result.stored:
-                tokens = sum(message.token_count for message in result.stored)
-                self._observer.appended(len(result.stored), tokens)
-            result = await self._with_current_window(tenant_id, result)
-            await self._notify(result.conversation, current, settings.threshold)
-            return result.answer
+            if isinstance(stored, dict):
+                return stored
+            return await self._finished(tenant_id, *stored)
         raise Conflict("The conversation's settings change too fast; try again")
+
+    async def _finished(
+        self,
+        tenant_id: str,
+        conversation: Conversation,
+        answer: AppendAnswer,
+        new: Sequence[AppendedMessage],
+    ) -> AppendAnswer:
+        """Tell of a stored batch. What fails now is made good by a later read or poll."""
+        if new:
+            self._observer.appended(len(new), sum(message.token_count for message in new))
+        with suppress(ServiceUnavailable):
+            if conversation.is_outdated(self._active.now()):  # old messages end its window
+                conversation = await self._active.updated(tenant_id, conversation)
+                async with self._database.session() as session:
+                    current = await self._answer(session, conversation, answer.messages)
+                answer = replace(
+                    current,
+                    head_seq=answer.head_seq,
+                    warnings=answer.warnings,
+                    system_section=answer.system_section,
+                )
+            if conversation.state.became_due:
+                async with self._database.session() as session:
+                    await announce_due_compaction(session, conversation.conversation_id)
+        return answer
 
     async def page(
         self,
@@ -184,62 +188,22 @@ class LogService:
             compaction_threshold(resolved),
         )
 
-    async def _with_current_window(self, tenant_id: str, result: AppendResult) -> AppendResult:
-        """Recompute the answer if the active window has to move.
-
-        The batch is stored already. If the window cannot be moved now, a later read moves it.
-        """
-        if not result.conversation.is_outdated(self._active.now()):
-            return result
-        stored = result.answer
-        try:
-            conversation = await self._active.updated(tenant_id, result.conversation)
-            answer = await self._answer(
-                self._database.session, conversation, stored.messages, stored.warnings
-            )
-        except ServiceUnavailable:
-            return result
-        return AppendResult(conversation, replace(answer, head_seq=stored.head_seq))
-
-    async def _notify(
-        self, after: Conversation, before: Conversation, threshold: CompactionThreshold
-    ) -> None:
-        """Notify the workers when the batch made a compaction due.
-
-        The append used the settings that this process had cached. Where they have changed, the
-        compaction is made due here. Workers that are not notified find it when they poll.
-        """
-        try:
-            is_overlooked = False
-            if not after.has_settings_of(before):
-                current = (await self._settings(after)).threshold
-                is_overlooked = (
-                    current != threshold and not after.state.is_due and current.reached(after.state)
-                )
-            if after.state.became_due or is_overlooked:
-                notify = make_compaction_due if is_overlooked else announce_due_compaction
-                async with self._database.session() as session:
-                    await notify(session, after.conversation_id)
-        except ServiceUnavailable:
-            _log.warning("workers_not_notified")
-
     async def _stored(
         self, tenant_id: str, known: CachedSettings, batch: Batch
-    ) -> AppendResult | dict[str, Any]:
+    ) -> _Stored | dict[str, Any]:
         """Append at once, or under the lock of the state where that decides what to store."""
         shape = batch_shape(batch.drafts)
         needs_lock = (
             batch.request.idempotency_key is not None
-            or bool(batch.attached_blob_ids)
             or _newest_compaction(batch.request, batch.drafts) is not None
-            or any(draft.is_configuration for draft in batch.drafts)
+            or any(draft.is_configuration or draft.attached_blob_id for draft in batch.drafts)
         )
         if shape is not None and not needs_lock:
             opened = self._database.transaction if batch.blobs else self._database.session
             async with opened() as session:
-                result = await self._append(session, tenant_id, known, batch, shape)
-            if result is not None:
-                return result
+                stored = await self._append(session, tenant_id, known, batch, shape)
+            if stored is not None:
+                return stored
         return await self._append_locked(tenant_id, known.conversation.conversation_id, batch)
 
     async def _append(
@@ -249,7 +213,7 @@ class LogService:
         known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-    ) -> AppendResult | None:
+    ) -> _Stored | None:
         request = batch.request
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
@@ -264,28 +228,33 @@ class LogService:
         )
         if after is None:
             return None
-        positions = positions_of_drafts(after, shape, ids)
-        placed = list(zip(shape.drafts, positions, strict=True))
-        if uses := [(ref, place.seq) for draft, place in placed for ref in draft.blob_ids]:
+        new = []
+        turns_before = after.state.turns - shape.turns[-1]
+        first = after.state.head_seq - len(ids) + 1
+        placed = zip(shape.drafts, ids, shape.turns, strict=True)
+        for seq, (draft, message_id, turn) in enumerate(placed, start=first):
+            tokens = draft.tokens + draft.reasoning_tokens
+            ref = draft.output.ref_in(message_id, seq) if draft.output is not None else None
+            new.append(
+                AppendedMessage(message_id, seq, turns_before + turn, draft.role, tokens, ref)
+            )
+        drafts = list(enumerate(shape.drafts, start=first))
+        if uses := [(ref, seq) for seq, draft in drafts for ref in draft.blob_ids]:
             await session.blobs.add_to_messages(after.conversation_id, batch.blobs, uses)
-        if kept := [place.seq for draft, place in placed if draft.is_configuration]:
+        if kept := [seq for seq, draft in drafts if draft.is_configuration]:
             await session.contexts.pin(after.conversation_id, kept)
         if (newest := _newest_compaction(request, shape.drafts)) is not None:
-            draft, place = placed[newest]
+            seq, draft = drafts[newest]
             after = await self._provider_compactions.apply(
-                session, after, draft, place.seq, request.format
+                session, after, draft, seq, request.format
             )
-        answer = await self._answer(within(session), after, positions, batch.warnings)
-        return AppendResult(after, answer, positions)
+        answer = await self._answer(session, after, new)
+        return after, replace(answer, warnings=batch.warnings) if batch.warnings else answer, new
 
     async def _answer(
-        self,
-        open_session: OpenSession,
-        conversation: Conversation,
-        messages: list[AppendedMessage],
-        warnings: tuple[str, ...] = (),
+        self, session: Repositories, conversation: Conversation, messages: list[AppendedMessage]
     ) -> AppendAnswer:
-        status = await read_budget(self._resolver, open_session, conversation)
+        status = await read_budget(self._resolver, within(session), conversation)
         pressure = status.pressure if status else None
         return AppendAnswer(
             messages=messages,
@@ -295,22 +264,26 @@ class LogService:
             next_threshold=pressure.next_threshold if pressure else None,  # type: ignore[arg-type]
             tokens_to_next=pressure.tokens_to_next if pressure else None,
             budget=status.budget if status else None,
-            warnings=warnings,
         )
 
     async def _append_locked(
         self, tenant_id: str, conversation_id: str, batch: Batch
-    ) -> AppendResult | dict[str, Any]:
+    ) -> _Stored | dict[str, Any]:
         """Append under the lock of the conversation's state, which determines the error."""
-        key, request_hash = batch.request.idempotency_key, ""
+        request = batch.request
+        key, request_hash = request.idempotency_key, ""
         if key is not None:
-            request_hash = await asyncio.to_thread(_request_hash, batch.request)
+            content = [request.format, request.expected_seq, list(request.messages)]
+            request_hash = await asyncio.to_thread(lambda: digest(json_text.dumps(content)))
         async with self._database.transaction() as session:
             known = await self._lock(session, tenant_id, conversation_id)
             if key is not None:
-                stored = await session.log.find_stored_answer(conversation_id, key)
-                if stored is not None:
-                    return _stored_answer(stored, request_hash)
+                used = await session.log.find_stored_answer(conversation_id, key)
+                if used is not None and used[0] != request_hash:
+                    raise Conflict("The Idempotency-Key was used with another body")
+                if used is not None:
+                    replayed: dict[str, Any] = json_text.loads(used[1])
+                    return replayed
             settings, prepared = await self._settings(known.conversation), batch.settings
             if settings.counter != prepared.counter or (
                 batch.has_results and settings.output != prepared.output
@@ -322,13 +295,12 @@ class LogService:
             if leading:
                 known = await self._lock(session, tenant_id, conversation_id)
             batch = replace(batch, settings=settings, drafts=batch.drafts[leading:])
-            result = await self._append_checked(session, tenant_id, known, batch)
-            if leading:
-                result = replace(result, answer=replace(result.answer, system_section=name))
+            after, answer, new = await self._append_checked(session, tenant_id, known, batch)
+            answer = replace(answer, system_section=name)
             if key is not None:
-                text = json_text.dumps(result.answer)
+                text = json_text.dumps(answer)
                 await session.log.store_answer(conversation_id, key, request_hash, text)
-        return result
+        return after, answer, new
 
     async def _store_system_section(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
@@ -360,33 +332,63 @@ class LogService:
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, known: CachedSettings, batch: Batch
-    ) -> AppendResult:
-        current = known.conversation
-        conversation_id = current.conversation_id
+    ) -> _Stored:
+        current, request = known.conversation, batch.request
+        conversation_id, head_seq = current.conversation_id, current.state.head_seq
         drafts = {draft.id: draft for draft in batch.drafts if draft.id is not None}
-        stored_before: dict[str, AppendedMessage] = {}
-        async for stored in stored_with_ids(session, conversation_id, list(drafts)):
-            if not await is_same_message(stored, drafts[stored.id], batch.request.format):
-                raise Conflict(
-                    f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
+        before: dict[str, AppendedMessage] = {}
+        after_seq, has_more = 0, bool(drafts)
+        while has_more:  # only one page of them is in memory
+            page = await session.log.by_ids(
+                conversation_id, list(drafts), after_seq, Bound(PAGE_BYTES)
+            )
+            for stored in page:
+                after_seq = stored.seq
+                if not await _is_same(stored, drafts[stored.id], request.format):
+                    raise Conflict(
+                        f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
+                    )
+                before[stored.id] = AppendedMessage(
+                    stored.id,
+                    stored.seq,
+                    stored.turn,
+                    Role(stored.role),
+                    stored.token_count,
+                    stored.output_ref,
                 )
-            stored_before[stored.id] = position_of(stored)
-        new = [draft for draft in batch.drafts if draft.id is None or draft.id not in stored_before]
-        if new or not stored_before:
-            check_position(current, batch.request)
-        if not new:
-            messages = list(stored_before.values())
-            return AppendResult(current, await self._answer(within(session), current, messages))
-        shape = batch_shape(new, current.state.calls, current.state.head_seq)
+            has_more = page.has_more
+        left = [draft for draft in batch.drafts if draft.id is None or draft.id not in before]
+        if (left or not before) and request.expected_seq not in (None, head_seq):
+            raise Conflict(
+                f"The log's head is {head_seq}, not {request.expected_seq}",
+                {"head_seq": head_seq, "expected_seq": request.expected_seq},
+            )
+        if not left:
+            return current, await self._answer(session, current, list(before.values())), ()
+        shape = batch_shape(left, current.state.calls, head_seq)
         assert shape is not None, "the calls are known"
-        await attach_blobs(session, conversation_id, batch, new)
+        await attach_blobs(session, conversation_id, batch, left)
         result = await self._append(session, tenant_id, known, batch, shape)
         if result is None:  # its agent or model changed: the lock holds neither
             raise _SettingsChanged
-        messages = sorted(
-            [*stored_before.values(), *result.answer.messages], key=lambda message: message.seq
-        )
-        return replace(result, answer=replace(result.answer, messages=messages))
+        after, answer, new = result
+        messages = sorted([*before.values(), *new], key=lambda message: message.seq)
+        return after, replace(answer, messages=messages), new
+
+
+async def _is_same(stored: StoredMessage, draft: Draft, format: FormatName) -> bool:
+    """Whether a stored message is equal to a new one, even if they are offloaded differently."""
+    if stored.format != format or stored.role != draft.role:
+        return False
+    output, new_output, body = stored.output, draft.stored_output, stored.body
+    is_offloaded_alike = (output and output.ref) == (new_output and new_output.ref)
+    if is_offloaded_alike and body.encode() == draft.body:
+        return True
+    raw_message = draft.raw_message
+    if output is not None and output.ref is not None:
+        return await asyncio.to_thread(is_same_result, body, output, raw_message, format)
+    sent = await asyncio.to_thread(json_text.dump_stored, raw_message)
+    return bool(await asyncio.to_thread(json_text.loads, body) == json_text.loads(sent))
 
 
 def _leading_system_texts(batch: Batch) -> Iterator[str]:
@@ -407,17 +409,3 @@ def _newest_compaction(request: Append, drafts: Sequence[Draft]) -> int | None:
     """Return the index of the last draft with a compaction item that counts."""
     indexes = (index for index, draft in enumerate(drafts) if draft.compaction is not None)
     return max(indexes, default=None) if request.applies_compactions else None
-
-
-def _request_hash(request: Append) -> str:
-    content = [request.format, request.expected_seq, list(request.messages)]
-    return digest(json_text.dumps(content))
-
-
-def _stored_answer(stored: tuple[str, str], request_hash: str) -> dict[str, Any]:
-    """Return the answer of a used idempotency key; raises Conflict for another request."""
-    stored_hash, answer_json = stored
-    if stored_hash != request_hash:
-        raise Conflict("The Idempotency-Key was used with another body")
-    answer: dict[str, Any] = json_text.loads(answer_json)
-    return answer

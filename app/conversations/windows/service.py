@@ -27,6 +27,7 @@ from app.conversations.windows.active_window import (
     still_restored,
     time_after_clear,
 )
+from app.conversations.windows.repository import FIND_ENDS, FIND_GAPS, FIND_START, HAS_EPOCHS
 from app.repositories import Database, Repositories
 
 
@@ -60,16 +61,16 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window.seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
-        is_built = await session.windows.has_epochs(conversation_id)
+        sql = session.session
+        is_built = await sql.value(HAS_EPOCHS, conversation_id=conversation_id)
         one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
         marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
-            since = await session.windows.start_after(
-                conversation_id, window.since, state.head_seq, marker
-            )
-            gaps = await session.windows.late_groups(conversation_id, since, state.head_seq, marker)
-            window = ActiveWindow(since, tuple(gaps))
+            head = {"conversation_id": conversation_id, "head_seq": state.head_seq}
+            since = await sql.value(FIND_START, first=window.since, marker=marker, **head)
+            gaps = await sql.all(FIND_GAPS, since=since, marker=marker, **head)
+            window = ActiveWindow(since, tuple(Span(row["start"], row["past"]) for row in gaps))
         restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
         oldest_at = await session.windows.oldest_at(conversation_id, window.since, marker)
@@ -89,7 +90,15 @@ class ActiveWindows:
         now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        whole_groups = await session.windows.whole_groups(conversation_id, stored, head_seq)
+        ends = await session.session.all(
+            FIND_ENDS,
+            conversation_id=conversation_id,
+            head_seq=head_seq,
+            ends=[span.end for span in stored],
+        )
+        whole_groups = [
+            Span(span.start, row["past"]) for span, row in zip(stored, ends, strict=True)
+        ]
         new_window = window.with_restored(whole_groups, now)
         if new_window == window:
             return conversation

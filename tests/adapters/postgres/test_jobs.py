@@ -128,21 +128,6 @@ async def test_a_claim_waits_for_nobody(
     assert await claims(database) == [(conversation_id, None)]
 
 
-async def test_work_of_a_dead_worker_is_claimed_again(
-    database: Database, conversation_id: str
-) -> None:
-    """Once its lease has expired; the attempts are counted."""
-    job_id = new_id()
-    async with database.session() as session:
-        await session.jobs.add(TENANT, conversation_id, job_id, "compact", "{}")
-        for attempt in (1, 2, 3):
-            claim = await session.jobs.claim(new_id(), -1)
-            assert claim is not None
-            assert (claim.job_id, claim.attempts) == (job_id, attempt)
-            job = await session.jobs.find(TENANT, job_id)
-            assert job is not None and job.status == "running"
-
-
 async def test_workers_are_notified(
     database: Database, database_url: str, conversation_id: str
 ) -> None:
@@ -207,16 +192,6 @@ async def test_no_lease_is_left_behind_without_its_conversation(
         await session.jobs.add(TENANT, gone, new_id(), "compact", "{}")
     assert await connection.fetchval("SELECT count(*) FROM compaction_leases") == 0
     assert await connection.fetchval("SELECT count(*) FROM jobs") == 0
-
-
-async def test_a_lease_does_not_wait_for_an_append(
-    database: Database, conversation_id: str, connection: asyncpg.Connection
-) -> None:
-    """Appends go on meanwhile; a head locked by one does not keep a lease waiting."""
-    async with connection.transaction():
-        await connection.execute("UPDATE heads SET tokens = tokens + 1")
-        async with asyncio.timeout(PATIENCE_SECONDS), database.session() as session:
-            assert await session.jobs.take_lease(conversation_id, new_id(), 30)
 
 
 async def test_a_job_stays_as_it_ended(database: Database, conversation_id: str) -> None:

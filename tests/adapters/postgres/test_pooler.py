@@ -9,13 +9,9 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
-from app.composition import new_id
-from app.conversations.settings import StoredSettings as Layer
 from app.database.connections import PLANNING, Pooler, Statement, Store, Timeouts
 from app.database.readiness import Readiness
 from app.environment import SettingsError
-from app.repositories import Database
-from app.work.job import Claim
 from tests.commands import settings_from
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling
@@ -87,16 +83,6 @@ async def test_no_answer_goes_to_another(pooled_store: Store) -> None:
     assert 1 < len(servers) <= 5
 
 
-async def test_transactions_are_whole(pooled_store: Store) -> None:
-    """What fails in a transaction through the pooler leaves nothing behind."""
-    with pytest.raises(ZeroDivisionError):
-        async with pooled_store.transaction() as session:
-            await session.run(WRITE, tenant="t", model="m")
-            raise ZeroDivisionError
-    async with pooled_store.session() as session:
-        assert await session.all(READ, tenant="t") == []
-
-
 async def test_a_migration_meanwhile_costs_one_answer(
     pooled_store: Store, database_url: str
 ) -> None:
@@ -122,17 +108,6 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
     assert await Readiness(pooled_store).is_ready()
     async with pooled_store.session() as session:
         assert len(await session.all(READ, tenant="t")) == 5
-
-
-async def test_work_is_claimed_through_the_pooler(pooled_store: Store) -> None:
-    """Claims and notifications need no session of their own; only listening does."""
-    conversation_id, holder = new_id(), new_id()
-    async with Database(pooled_store).session() as session:
-        await session.conversations.add("t", conversation_id, None, "bytes_4", Layer(), "{}")
-        assert await session.jobs.set_due(conversation_id)
-        await session.jobs.notify()
-        assert await session.jobs.claim(holder, 30) == Claim("t", conversation_id, None, holder, 1)
-        assert await session.jobs.claim(new_id(), 30) is None
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:

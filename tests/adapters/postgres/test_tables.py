@@ -10,7 +10,6 @@ import pytest
 
 from app.conversations.status import Activity
 from app.database.connections import Statement
-from app.database.conversation_tables import CONVERSATION_TABLES
 from app.database.sql import read
 from app.database.tables import APPEND, SCHEMA, TABLES
 
@@ -75,12 +74,6 @@ async def test_the_columns_are_read_from_the_text(database_url: str) -> None:
         for name, kind in found.columns.items()
     ]
     assert [tuple(row)[:4] for row in rows] == known
-
-
-def test_keys_of_conversation_tables_start_with_its_id() -> None:
-    """Per-conversation tables can be distributed by `conversation_id`."""
-    for name in CONVERSATION_TABLES:
-        assert TABLES[name].key[0] == "conversation_id"
 
 
 def test_a_parameter_has_the_type_of_the_column_of_its_name() -> None:

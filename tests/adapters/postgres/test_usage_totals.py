@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.context.usage.totals_repository import READS
+from app.context.usage.repository import READS
 from app.models.usage_totals import GroupBy
 from tests.plans import plan_of
 

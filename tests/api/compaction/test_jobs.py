@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from app.common import json_text
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.composition import new_id
 from app.main import create_app
 from app.repositories import Database
@@ -85,7 +84,7 @@ async def test_the_api_runs_jobs_itself(working: httpx.AsyncClient, database: Da
     await append(working, path, *talk(60, "word " * 40))
     conversation_id, job_id = path.rpartition("/")[2], new_id()
     async with database.session() as session:
-        request = json_text.dumps(asdict(CompactRequest()))
+        request = CompactionRequest().model_dump_json()
         await session.jobs.add("default", conversation_id, job_id, "compact", request)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (shown := (await working.get(f"/v1/jobs/{job_id}")).json())["status"] != "done":

@@ -162,15 +162,6 @@ def kinds(requests: list[Request]) -> list[str]:
 # --- what is sent ---------------------------------------------------------------------------
 
 
-async def test_a_target_makes_one_call(chat: Case, fake_llm: FakeLLM) -> None:
-    """A summary by a model is made once, also if only the build's model may summarise."""
-    path = await chat.conversation(model="openai/not-allowed")
-    await chat.build(path, model=MODEL)
-    receipt = await chat.compact(path, target_tokens=2_200)
-    assert kinds(fake_llm.requests) == ["prefix"]
-    assert (receipt["calls"], receipt["summary_input"]) == (1, "prefix")
-
-
 async def test_the_request_is_the_newest_payload_and_one_instruction(
     case: Case, provider: FakeProviders
 ) -> None:
@@ -293,21 +284,6 @@ async def test_standing_instructions_and_secrets_are_treated_as_with_a_transcrip
     assert "[secret masked]" in receipt["summary"] and secret not in json.dumps(receipt)
 
 
-async def test_an_earlier_summary_is_carried_on(chat: Case, fake_llm: FakeLLM) -> None:
-    """The second compaction names the summary in the payload, and replaces it."""
-    path = await chat.conversation()
-    await chat.build(path)
-    await chat.compact(path)
-    await append(chat.client, path, *talk(20, LONG)[1:])
-    await chat.build(path)
-    receipt = await chat.compact(path)
-    assert receipt["summary_input"] == "prefix"
-    first, second = (request.text for request in fake_llm.requests)
-    assert "Earlier summary" not in first and "`[Earlier summary`" in second
-    assert "[Earlier summary" in json.dumps(fake_llm.requests[1].body["messages"][:-1])
-    assert len(receipt["summaries"]) == 1
-
-
 # --- when a transcript is used --------------------------------------------------------------
 
 
@@ -404,19 +380,6 @@ async def test_a_failed_call_is_followed_by_one_with_a_transcript(
     fake_llm.script(*failures)
     assert await not_used(chat, path) == reason
     assert kinds(fake_llm.requests) == ["prefix"] * len(failures) + ["transcript"]
-
-
-async def test_a_call_that_fails_once_is_made_again(chat: Case, fake_llm: FakeLLM) -> None:
-    """After a provider's failure the same request; after a bad answer a stricter one."""
-    path = await chat.conversation()
-    await chat.build(path)
-    fake_llm.script(fake.status(503), fake.tool_call())
-    receipt = await chat.compact(path)
-    assert (receipt["summary_input"], receipt["calls"]) == ("prefix", 3)
-    first, again, strict = fake_llm.requests
-    assert first.body == again.body
-    assert first.body["messages"][:-1] == strict.body["messages"][:-1]
-    assert "never with a tool call" in strict.text
 
 
 async def test_nothing_changes_when_every_call_fails(chat: Case, fake_llm: FakeLLM) -> None:

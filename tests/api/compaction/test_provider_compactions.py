@@ -138,16 +138,6 @@ async def test_a_redaction_ends_the_boundary(client: httpx.AsyncClient, redacted
     assert "[redacted]" in str(build["payload"])
 
 
-async def test_undo_over_http(client: httpx.AsyncClient) -> None:
-    """[compaction.undo] The item stays in the log, and is not sent."""
-    path = await compacted(client)
-    (receipt,) = (await read(client, f"{path}/compactions"))["data"]
-    answer = await client.post(f"{path}/compactions/{receipt['compaction_id']}/undo")
-    assert answer.status_code == 200, answer.text
-    items = (await built(client, path))["payload"]["input"]
-    assert len(items) == 11 and ITEM not in items
-
-
 async def test_clear_forgets_the_item(client: httpx.AsyncClient) -> None:
     """[window.clear] The item is before the clear, like what it stands for."""
     path = await compacted(client)
@@ -155,19 +145,6 @@ async def test_clear_forgets_the_item(client: httpx.AsyncClient) -> None:
     await append(client, path, {"role": "user", "content": "New."}, format="openai_responses")
     items = (await built(client, path))["payload"]["input"]
     assert len(items) == 1
-
-
-async def test_an_early_build_is_read_again(client: httpx.AsyncClient) -> None:
-    """[payload.as-of] With the item and the betas that it needs."""
-    path = await new_conversation(client, policy=ROOM, model=CLAUDE)
-    await append(client, path, {"role": "user", "content": "Hi."}, format="anthropic")
-    answer = {"role": "assistant", "content": [BLOCK, {"type": "text", "text": "Yes."}]}
-    await append(client, path, answer, format="anthropic")
-    build = await built(client, path, "anthropic", CLAUDE)
-    assert build["betas"] == ["compact-2026-01-12"]
-    again = await read(client, f"{path}/context?as_of={build['build_id']}")
-    assert again["payload"] == build["payload"]
-    assert again["betas"] == build["betas"]
 
 
 @pytest.mark.parametrize(
@@ -199,16 +176,3 @@ async def test_compact_answers_the_providers_call(client: httpx.AsyncClient) -> 
         "added": {},
         "betas": [],
     }
-
-
-async def test_repeated_appends_make_one_receipt(client: httpx.AsyncClient) -> None:
-    """[log.idempotency-key] A repeated key answers as before, and so do messages with their ids."""
-    path = await new_conversation(client, policy=ROOM, model=GPT)
-    await append(client, path, {"role": "user", "content": "Hi."}, format="openai_responses")
-    body = {"messages": [ITEM, said("Yes.")], "format": "openai_responses"}
-    for key in ("one", "one", None):
-        headers = {"Idempotency-Key": key} if key else {}
-        answer = await client.post(f"{path}/messages", json=body, headers=headers)
-        assert answer.status_code == 201, answer.text
-        assert answer.json()["head_seq"] == 2
-    assert len((await read(client, f"{path}/compactions"))["data"]) == 1

@@ -70,7 +70,7 @@ async def texts(client: httpx.AsyncClient, path: str, **body: Any) -> list[str]:
 async def test_rolling_window_returns_messages_within_window(
     client: httpx.AsyncClient, clock: Clock
 ) -> None:
-    """Messages younger than the window are shown [window.cut]."""
+    """Messages younger than the window are shown [window.cut, window.older-stays]."""
     path = await thread(client, await agent(client))
     for number in range(3):
         await append(client, path, user(f"{number}"))
@@ -224,16 +224,6 @@ async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClie
         assert await texts(client, cid, status="") == ["after"]
 
 
-async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """The transcript still has cleared messages [window.clear, search.words]."""
-    path = await agent(client)
-    cid = await thread(client, path)
-    await append(client, cid, user("before"))
-    await client.post(f"{path}/clear")
-    page = (await client.get(f"{cid}/messages")).json()["data"]
-    assert [message["content"] for message in page] == ["before"]
-
-
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:
     """Messages after a clear are shown, in a new epoch with the reason `cleared` [window.clear]."""
     path = await agent(client)
@@ -273,8 +263,13 @@ async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
 # --- assembly -------------------------------------------------------------------------------
 
 
-async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
-    """Return the messages of a payload with sections, docs, history and status of an agent."""
+async def test_context_includes_agent_docs_and_thread_status(
+    client: httpx.AsyncClient, clock: Clock
+) -> None:
+    """Its docs follow the sections; the status of its other conversations is last [payload.order].
+
+    Of those it has no messages.
+    """
     docs = {"name": "guide", "kind": "docs", "content": "How we work."}
     base = {"name": "base", "content": "You are an agent."}
     body = {"sections": [docs, base], "policy": {"status_preamble": "auto"}}
@@ -285,27 +280,21 @@ async def assembled(client: httpx.AsyncClient, clock: Clock) -> list[str]:
     await append(client, other, user("elsewhere"))
     await append(client, cid, user("new"))
     assert (await texts(client, cid, status="both wait"))[2] == "[Status]\nboth wait"
-    shown = await texts(client, cid)
-    return [text.replace(other.rsplit("/", 1)[1], "OTHER") for text in shown]
-
-
-async def test_context_includes_agent_docs(client: httpx.AsyncClient, clock: Clock) -> None:
-    """Its docs follow the sections in the system prompt [payload.order]."""
-    assert (await assembled(client, clock))[0] == "You are an agent.\n\nHow we work."
-
-
-async def test_context_includes_thread_status(client: httpx.AsyncClient, clock: Clock) -> None:
-    """The status of the agent's other conversations is last, without their messages."""
-    status = (await assembled(client, clock))[-1]
-    assert status.startswith("[Status]\nOther conversations of this agent:\n- OTHER: last message")
-    assert "elsewhere" not in status
+    first, *_, status = await texts(client, cid)
+    assert first == "You are an agent.\n\nHow we work."
+    name = other.rsplit("/", 1)[1]
+    told = f"[Status]\nOther conversations of this agent:\n- {name}: last message"
+    assert status.startswith(told) and "elsewhere" not in status
 
 
 # --- restart --------------------------------------------------------------------------------
 
 
-async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
-    """Return the answers of one process about an agent and a payload, and those of the next one."""
+async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
+    """A new process has the same payload and marker, from PostgreSQL.
+
+    [operation.database-away, window.clear, log.durable]
+    """
     said = []
     path = cid = ""
     for _ in range(2):
@@ -318,62 +307,13 @@ async def before_and_after(settings: Settings) -> tuple[list[Any], list[Any]]:
                     await client.post(f"{path}/clear")
                     await append(client, cid, user("after"), assistant("yes"))
                 shown = (await client.get(path)).json()
-                said.append([await build(client, cid), shown["last_cleared_at"]])
-    before, after = said
-    return before, after
-
-
-async def test_context_survives_restart_via_sqlite(settings: Settings) -> None:
-    """A new process builds the same payload from PostgreSQL [operation.database-away]."""
-    (before, _), (after, _) = await before_and_after(settings)
-    assert [item["content"] for item in after["payload"]["messages"]] == ["after", "yes"]
-    assert (after["payload"], after["build_id"]) == (before["payload"], before["build_id"])
-
-
-async def test_clear_time_survives_restart(settings: Settings) -> None:
-    """A new process has the same marker [window.clear, log.durable]."""
-    (_, before), (_, after) = await before_and_after(settings)
-    assert after == before
+                built = await build(client, cid)
+                said.append((built["payload"], built["build_id"], shown["last_cleared_at"]))
+    assert [item["content"] for item in said[0][0]["messages"]] == ["after", "yes"]
+    assert said[0] == said[1]
 
 
 # --- Commands --------------------------------------------------------------------------------
-
-
-async def test_context_clear_command_advances_clear_time(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
-    """`/context clear` is one request, which answers the time of the clear [window.clear]."""
-    path = await agent(client)
-    before = (await client.get(path)).json()["last_cleared_at"]
-    clock.pass_seconds(60)
-    after = (await client.post(f"{path}/clear")).json()["last_cleared_at"]
-    assert (before != after, after) == (True, clock.utc().isoformat())
-
-
-async def test_context_save_command_creates_snapshot(client: httpx.AsyncClient) -> None:
-    """`/context save [description]` is one request for all of the agent's conversations.
-
-    [snapshots.save]
-    """
-    path = await agent(client)
-    for _ in range(2):
-        await append(client, await thread(client, path), user("hello"), assistant("hi"))
-    answer = await client.post(f"{path}/snapshots", json={"description": "auth refactor"})
-    assert answer.status_code == 201, answer.text
-    saved = answer.json()
-    assert (saved["description"], saved["message_count"]) == ("auth refactor", 4)
-    assert answer.headers["Location"] == f"/v1/snapshots/{saved['session_id']}"
-
-
-async def test_context_history_command_returns_embed(client: httpx.AsyncClient) -> None:
-    """The list of snapshots has all fields that `/context history` shows [snapshots.list]."""
-    path = await agent(client)
-    await append(client, await thread(client, path), user("hello"), assistant("hi"))
-    await client.post(f"{path}/snapshots", json={"description": "first"})
-    (listed,) = (await client.get("/v1/snapshots")).json()["data"]
-    shown = {"session_id", "timestamp", "description", "summary", "message_count"}
-    assert shown <= listed.keys() and "messages" not in listed
-    assert (listed["description"], listed["message_count"]) == ("first", 2)
 
 
 async def test_context_restore_command_loads_session(client: httpx.AsyncClient) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.conversations.messages.routes import MAX_ID_CHARS
-from tests.api.compaction.builders import LONG, killed_while_waiting
+from tests.api.compaction.builders import LONG
 from tests.api.talk import (
     append,
     assert_problem,
@@ -129,7 +129,10 @@ async def test_the_range_of_a_pin(
 
 
 async def test_too_many_pins(client: httpx.AsyncClient) -> None:
-    """Pins of over half of the history budget are a 422 with the numbers, and nothing is stored."""
+    """Pins of over half of the history budget are a 422 with the numbers, and nothing is stored.
+
+    [pins.limit]
+    """
     budget = {"context_window": 2000, "max_output_tokens": 500}
     path = await new_conversation(client, policy={"budget": budget})
     await append(client, path, *(user(f"{n} {LONG}", id=f"m{n}") for n in range(6)))
@@ -179,16 +182,6 @@ async def test_invalid_scopes(client: httpx.AsyncClient, scope: str) -> None:
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/scope")
 
 
-async def test_wrong_methods(client: httpx.AsyncClient) -> None:
-    """The path accepts PUT and DELETE; a GET reads the message with the id `m/pin`."""
-    path = await new_conversation(client)
-    for method in ("POST", "PATCH"):
-        answer = await client.request(method, f"{path}/messages/m/pin")
-        assert_problem(answer, 405, "METHOD_NOT_ALLOWED")
-        assert answer.headers["allow"] == "DELETE, PUT"
-    assert_problem(await client.get(f"{path}/messages/m/pin"), 404, "NOT_FOUND")
-
-
 async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> None:
     """After concurrent pins, unpins and compactions all pinned messages are shown."""
     path = await conversation_with_calls(client)
@@ -203,18 +196,3 @@ async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> Non
     assert "the harbour, please" in await shown(client, path)
     used = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
     assert (await client.post(f"{path}/context")).json()["tokens_used"] == used
-
-
-@pytest.mark.one_server  # the test runs a statement that Citus refuses
-async def test_a_pin_whose_connection_is_lost(client: httpx.AsyncClient, database_url: str) -> None:
-    """It is a 503, changes nothing, and can be repeated."""
-    path = await conversation_with_calls(client)
-    await client.post(f"{path}/compact")
-    before = await shown(client, path)
-    pin = f"{path}/messages/question/pin"
-    async with killed_while_waiting(database_url):
-        waiting = asyncio.create_task(client.put(pin))
-    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
-    assert await shown(client, path) == before
-    assert (await client.put(pin)).json() == {"seqs": [21]}
-    assert "the harbour, please" in await shown(client, path)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.api.talk import append, assert_problem, assistant, new_conversation, user
+from tests.api.talk import append, assistant, new_conversation, user
 
 MODEL = "gpt-4o"
 
@@ -87,14 +87,3 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     assert (await client.post(f"{path}/usage", json=old)).is_success
     newest = (await client.get(f"{path}/usage/reports")).json()["data"][0]
     assert (newest["regions"], newest["estimated_tokens"]) == (None, None)
-
-
-async def test_wrong_lists(client: httpx.AsyncClient) -> None:
-    """Unknown conversations are 404, and cursors of other lists 422."""
-    path = await new_conversation(client)
-    for name in ("epochs", "usage/reports"):
-        answer = await client.get(f"/v1/conversations/nobody/{name}")
-        assert_problem(answer, 404, "NOT_FOUND")
-        answer = await client.get(f"{path}/{name}", params={"cursor": "e30"})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-        assert (await client.get(f"{path}/{name}")).json() == {"data": [], "next_cursor": None}

@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
-from threading import Event
 from typing import Any
 
 import httpx
@@ -18,7 +16,6 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from tests import fake_llm as behave
 from tests.api.talk import (
     append,
     assert_problem,
@@ -30,9 +27,7 @@ from tests.api.talk import (
     user,
 )
 from tests.conftest import started
-from tests.fake_llm import FakeLLM
 from tests.judge import judge
-from tests.patience import PATIENCE_SECONDS
 
 LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
 
@@ -136,28 +131,6 @@ async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
     assert delta["build_id"] == full["build_id"]
 
 
-async def test_many_builds_at_once_agree(client: httpx.AsyncClient) -> None:
-    """Builds and appends side by side: each delta on the first build is its right end."""
-    path = await new_conversation(client)
-    await append(client, path, user("hi"))
-    first = (await client.post(f"{path}/context")).json()
-    known = {"epoch": first["epoch"], "through_seq": first["through_seq"]}
-
-    async def step(number: int) -> list[Any]:
-        await append(client, path, user(f"more {number}"))
-        body = {"known": known, "status": f"step {number}"}
-        built = (await client.post(f"{path}/context", json=body)).json()
-        held = first["payload"]["messages"][: built["base_items"]]
-        messages: list[Any] = held + built["payload"]["messages"]
-        assert len(messages) == built["through_seq"]
-        assert built["tail"][0]["content"] == f"[Status]\nstep {number}"
-        return messages
-
-    found = sorted(await asyncio.gather(*(step(number) for number in range(12))), key=len)
-    for shorter, longer in pairwise(found):
-        assert longer[: len(shorter)] == shorter
-
-
 async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
     """A build's id reads its payload again; what names no build is a 404. [payload.as-of]"""
     path = await new_conversation(client)
@@ -228,16 +201,6 @@ async def test_every_format_in_and_out(client: httpx.AsyncClient, format: str) -
     assert chat[1]["tool_calls"][0]["function"]["name"] == "get_weather"
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-async def test_a_limit_must_be_positive(client: httpx.AsyncClient, limit: int) -> None:
-    """A zero limit is refused in the documented words. [api.limits, budget.total]"""
-    path = await new_conversation(client)
-    await append(client, path, user("hi"))
-    answer = await client.post(f"{path}/context", json={"max_context_tokens": limit})
-    body = assert_problem(answer, 422, "VALIDATION_ERROR", "/max_context_tokens")
-    assert body["detail"] == "Context limit must be positive"
-
-
 async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
     """A build without messages is refused in the documented words [payload.not-empty]."""
     path = await new_conversation(client)
@@ -277,46 +240,6 @@ async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
     answer = await client.post(f"{path}/context", json=asked)
     body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
     assert body["budget"]["system_prompt"] > 1500
-
-
-async def test_budget_agrees_with_the_build(client: httpx.AsyncClient) -> None:
-    """The stored settings' budget is that of the payload a build returns."""
-    path = await new_conversation(client, sections=[{"name": "a", "content": "Be kind."}])
-    await append(client, path, *talk(8))
-    reading = (await client.get(f"{path}/budget")).json()
-    built = (await client.post(f"{path}/context")).json()
-    for name in ("budget", "pressure", "notice", "next_threshold", "tokens_to_next"):
-        assert reading[name] == built[name]
-
-
-async def test_appends_go_on_during_a_compaction(
-    model_client: httpx.AsyncClient, fake_llm: FakeLLM
-) -> None:
-    """While a model thinks, appends and builds of the same conversation are answered."""
-    path = await new_conversation(model_client)
-    await append(model_client, path, *talk(60, LONG))
-    released, arrived = Event(), Event()
-    fake_llm.script(behave.slow(released, arrived=arrived))
-    compacting = asyncio.create_task(model_client.post(f"{path}/compact", timeout=PATIENCE_SECONDS))
-    await asyncio.to_thread(arrived.wait, 20)
-    await append(model_client, path, user("still here"))
-    assert (await model_client.post(f"{path}/context")).status_code == 200
-    assert not compacting.done()
-    released.set()
-    made = (await compacting).json()
-    assert made["compacted"] is True
-    built = (await model_client.post(f"{path}/context")).json()
-    assert "still here" in str(built["payload"]["messages"][-1])
-
-
-async def test_compactions_at_once(client: httpx.AsyncClient) -> None:
-    """Compactions of one conversation at the same time leave one active summary."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(60, LONG))
-    answers = await asyncio.gather(*(client.post(f"{path}/compact") for _ in range(4)))
-    assert {answer.status_code for answer in answers} <= {200, 409}
-    made = [answer.json() for answer in answers if answer.status_code == 200]
-    assert sum(result["compacted"] for result in made) == 1
 
 
 async def test_builds_at_once(client: httpx.AsyncClient) -> None:

@@ -14,7 +14,7 @@ import pytest_asyncio
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
-from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.compaction.builders import LONG, UNKNOWN_ID
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
 from tests.conftest import started
 from tests.fake_llm import FakeLLM
@@ -109,31 +109,6 @@ async def test_another_error_cuts_nothing(client: httpx.AsyncClient, error: Any)
     assert_problem(answer, 422, "VALIDATION_ERROR", "/error")
     assert (await client.post(f"{path}/context")).json()["payload"] == before
     assert (await client.get(f"{path}/compactions")).json()["data"] == []
-
-
-@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_the_payload_after_a_cut_has_the_same_settings(
-    client: httpx.AsyncClient, format: str
-) -> None:
-    """Format, model, window, sections and tools are those of the build that failed."""
-    path = await long_talk(client)
-    model = "gpt-4o" if format == "openai_chat" else "claude-3-opus"
-    ask = {
-        "format": format,
-        "model": model,
-        "max_context_tokens": 3000,
-        "max_output_tokens": 500,
-        "sections": [{"name": "a", "content": "Be kind."}],
-        "tools": [{"name": "search", "input_schema": {"type": "object"}}],
-    }
-    before = (await client.post(f"{path}/context", json=ask)).json()
-    made = (await client.post(f"{path}/overflow", json=ask)).json()
-    built = made["context"]
-    assert built["format"] == format and built["payload"]["model"] == model
-    assert built["budget"]["total"] == 3000
-    assert "Be kind." in str(built["payload"]) and built["payload"]["tools"]
-    assert built["tokens_used"] < before["tokens_used"]
-    assert set(numbers(built)) < set(numbers(before))
 
 
 OUTPUTS: list[tuple[Any, int]] = [
@@ -240,16 +215,6 @@ async def test_wrong_reports(client: httpx.AsyncClient, body: Any, pointer: str)
     assert (await client.get(f"{path}/compactions")).json()["data"] == []
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"nonsense", b'"too long"'])
-async def test_malformed_reports(client: httpx.AsyncClient, content: bytes) -> None:
-    """What is no JSON object is refused. [api.json-only]"""
-    path = await new_conversation(client)
-    headers = {"content-type": "application/json"}
-    answer = await client.post(f"{path}/overflow", content=content, headers=headers)
-    assert answer.status_code in {400, 422}
-    assert_problem(answer, answer.status_code, "VALIDATION_ERROR")
-
-
 async def test_nothing_to_cut(client: httpx.AsyncClient) -> None:
     """No conversation, no messages, no window: each has its own error."""
     answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/overflow")
@@ -276,18 +241,6 @@ async def test_reports_at_once(client: httpx.AsyncClient) -> None:
     assert (
         built["tokens_used"] == (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
     )
-
-
-async def test_a_cut_that_is_killed(client: httpx.AsyncClient, database_url: str) -> None:
-    """A cut whose connection dies is a 503 that changed nothing, and can be repeated."""
-    path = await long_talk(client)
-    before = (await client.post(f"{path}/context")).json()["payload"]
-    async with killed_while_waiting(database_url):
-        waiting = asyncio.create_task(client.post(f"{path}/overflow"))
-    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
-    assert (await client.post(f"{path}/context")).json()["payload"] == before
-    assert (await client.get(f"{path}/compactions")).json()["data"] == []
-    assert (await client.post(f"{path}/overflow")).status_code == 200
 
 
 # --- reasoning that a provider refuses ----------------------------------------------------------

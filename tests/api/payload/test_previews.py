@@ -156,29 +156,3 @@ async def test_read_only_keys_may_preview(settings: Settings) -> None:
         assert (await preview(client, path))["through_seq"] == 1
         client.headers["authorization"] = f"Bearer {other}"
         assert_problem(await client.get(f"{path}/context/preview"), 404, "NOT_FOUND")
-
-
-async def test_wrong_previews(client: httpx.AsyncClient) -> None:
-    """Each wrong parameter is a 422 that points at it; an empty log is one as well."""
-    path = await new_conversation(client)
-    assert_problem(await client.get(f"{path}/context/preview"), 422, "VALIDATION_ERROR")
-    await append(client, path, user("hi"))
-    for name, value in (("format", "bedrock"), ("max_context_tokens", "0"), ("model", "a\x00")):
-        answer = await client.get(f"{path}/context/preview", params={name: value})
-        assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{name}")
-
-
-async def test_a_preview_does_not_summarise_a_long_log(client: httpx.AsyncClient) -> None:
-    """Where a build would summarise thousands of messages, a preview has one line about them."""
-    budget = {"context_window": 3000, "max_output_tokens": 100}
-    policy = {"budget": budget, "compaction": {"mode": "inline"}}
-    path = await new_conversation(client, policy=policy, model="gpt-4o")
-    await append(client, path, *talk(1000))
-    await append(client, path, *talk(200))
-    previewed = await preview(client, path)
-    (summary,) = previewed["summaries"]
-    first, end = summary["summary_range"]
-    assert end - first > 1000
-    texts = [message["content"] for message in previewed["payload"]["messages"]]
-    assert any(f"would summarise messages {first} to {end - 1} here" in text for text in texts)
-    assert "extractive_summary" in previewed["degraded"]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -167,29 +166,3 @@ async def test_wrong_reports(client: httpx.AsyncClient, body: dict[str, Any], po
     answer = await client.post(f"{path}/usage", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
     assert (await report(client, path))["token_usage"] is None
-
-
-async def test_broken_json_and_unknown_conversations(client: httpx.AsyncClient) -> None:
-    """400 for what is no JSON, 404 for what is not there. [api.json-only]"""
-    path = await new_conversation(client)
-    headers = {"content-type": "application/json"}
-    answer = await client.post(f"{path}/usage", content=b'{"usage": NaN}', headers=headers)
-    assert answer.status_code == 400
-    for missing in ("x", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"):
-        answer = await client.post(f"/v1/conversations/{missing}/usage", json={})
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
-async def test_reports_at_once(client: httpx.AsyncClient) -> None:
-    """Reports beside appends and builds are all stored, and calibrate or state why not."""
-    path, build = await built(client)
-    usage = {"prompt_tokens": build["tokens_used"]}
-    answers = await asyncio.gather(
-        *(report(client, path, usage=usage, epoch=1, through_seq=40) for _ in range(6)),
-        *(append(client, path, *talk(2)) for _ in range(2)),
-    )
-    told = [answer for answer in answers if "report_id" in answer]
-    assert len({answer["report_id"] for answer in told}) == 6
-    assert all(answer["is_calibrated"] for answer in told)
-    deleted = (await client.delete(path)).json()["deleted"]
-    assert deleted["usage_reports"] == 6

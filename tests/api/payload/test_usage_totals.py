@@ -6,7 +6,6 @@ Expected figures are sums of this test over what it reported, with prices calcul
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
@@ -172,36 +171,6 @@ async def test_prices_are_those_of_the_time_of_the_report(client: httpx.AsyncCli
     assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.00225 + 0.40125)
     await client.delete("/v1/models/gpt-4o")
     assert (await read(client, path))["totals"]["cost_usd"] == pytest.approx(0.4035)
-
-
-async def test_a_repeated_report_counts_once(client: httpx.AsyncClient) -> None:
-    """One with a used key, and one without usage, add nothing; nor does one that is refused."""
-    path = await new_conversation(client)
-    body = {"usage": OPENAI.model_dump(mode="json"), "model": MODEL}
-    headers = {"Idempotency-Key": "k"}
-    for answer in await asyncio.gather(
-        *(client.post(f"{path}/usage", json=body, headers=headers) for _ in range(3)),
-        client.post(f"{path}/usage", json={"model": MODEL}),
-    ):
-        assert answer.status_code == 200, answer.text
-    wrong = body | {"epoch": 7}
-    assert_problem(await client.post(f"{path}/usage", json=wrong), 422, "VALIDATION_ERROR")
-    for owner in (path, "/v1"):
-        assert (await read(client, owner))["totals"]["reported"]["calls"] == 1
-
-
-async def test_reports_at_once_are_all_in_the_totals(client: httpx.AsyncClient) -> None:
-    """Reports of several conversations of one tenant at the same time: no update is lost."""
-    await client.put(f"/v1/models/{MODEL}", json=PRICES)
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    paths = [await new_conversation(client, agent_id="a") for _ in range(3)]
-    made = [(shape, MODEL) for shape in BILLED for _ in range(3)]
-    await asyncio.gather(
-        *(report(client, path, shape, model) for path in paths for shape, model in made)
-    )
-    for path, times in (("/v1", 3), ("/v1#a", 3), (paths[0], 1)):
-        told = (await read(client, path))["totals"]["reported"]
-        assert told == summed(made * times)[MODEL]
 
 
 async def test_another_tenants_usage_is_not_shown(settings: Settings) -> None:

@@ -285,16 +285,6 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     assert await imported(client, whole, conversation_id=ID)
 
 
-async def test_sections_with_nulls_are_imported_with_defaults(client: httpx.AsyncClient) -> None:
-    """Null is the default of a field, in what is shown as in a build. [exports.import]"""
-    lines = await small_export(client)
-    nulls = {"name": "a", "content": "x", "kind": None, "cacheable": None, "order": None}
-    changed("settings", sections=json.dumps([nulls]))(lines)
-    copy = await imported(client, written(lines))
-    (section,) = (await client.get(copy)).json()["sections"]
-    assert section == {"name": "a", "content": "x", "kind": "base", "cacheable": True, "order": 0}
-
-
 async def test_a_repeated_import(client: httpx.AsyncClient) -> None:
     """A key returns the first import, an id that is used is a conflict. [exports.import]"""
     whole = written(await small_export(client))

@@ -59,60 +59,12 @@ async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
     assert nested["forked_from"] == {"conversation_id": ID, "at_seq": 2}
 
 
-async def test_open_calls_are_closed(client: httpx.AsyncClient) -> None:
-    """A later result is a conflict in the fork, and accepted in its source [forks.at-seq]."""
-    path = await new_conversation(client)
-    await append(client, path, user("look"), calling("c1"))
-    made = await fork(client, path)
-    copy = f"/v1/conversations/{made['conversation_id']}"
-    late = {"messages": [result("c1")]}
-    assert_problem(await client.post(f"{copy}/messages", json=late), 409, "UNPAIRED_TOOL_RESULT")
-    await append(client, path, result("c1"))
-
-
-async def test_a_fork_outlives_its_source(client: httpx.AsyncClient) -> None:
-    """A fork has all of its data, also large results. [log.delete-everything, forks.at-seq]"""
-    path = await new_conversation(client)
-    output = "a line of output\n" * 10_000
-    done = await append(client, path, user("look"), calling("c1"), result("c1", output))
-    made = await fork(client, path)
-    copy = f"/v1/conversations/{made['conversation_id']}"
-    ref = done["messages"][2]["output_ref"]["id"]
-    deleted = (await client.delete(path)).json()["deleted"]
-    assert deleted["messages"] == 3 and deleted["blobs"] == 1
-    assert (await client.get(f"{copy}/blobs/{ref}/content")).text == output
-    again = (await client.delete(copy)).json()["deleted"]
-    assert {name: again[name] for name in ("messages", "blobs", "blob_chunks")} == {
-        name: deleted[name] for name in ("messages", "blobs", "blob_chunks")
-    }
-
-
-async def test_a_repeated_idempotency_key_returns_the_first_fork(client: httpx.AsyncClient) -> None:
-    """The same key and body return the first fork, another body is a conflict."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(2))
-    key = {"Idempotency-Key": "fork-1"}
-    first = await client.post(f"{path}/fork", json={}, headers=key)
-    await append(client, path, *talk(2))
-    again = await client.post(f"{path}/fork", json={}, headers=key)
-    assert again.status_code == 201 and again.json() == first.json()
-    assert again.headers["location"] == first.headers["location"]
-    other = await client.post(f"{path}/fork", json={"at_seq": 1}, headers=key)
-    assert_problem(other, 409, "CONFLICT")
-    elsewhere = await client.post("/v1/conversations", json={}, headers=key)
-    assert_problem(elsewhere, 409, "CONFLICT")
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"at_seq": 3}, "/at_seq"),
     ({"at_seq": -1}, "/at_seq"),
-    ({"at_seq": 2**63}, "/at_seq"),
     ({"at_seq": "1"}, "/at_seq"),
-    ({"at_seq": 1.5}, "/at_seq"),
-    ({"at_seq": True}, "/at_seq"),
     ({"conversation_id": ".."}, "/conversation_id"),
     ({"metadata": []}, "/metadata"),
-    ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
     ({"seq": 1}, "/seq"),
 ]
 

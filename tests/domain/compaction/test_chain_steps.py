@@ -1,115 +1,47 @@
-"""Signals of a conversation, and how they order the steps of a chain.
-
-[strategy.chain-signals]
-"""
+"""What a history has decides on the steps of a chain and their depth. [strategy.chain-signals]"""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.compaction.strategies.chain import (
-    GROUPS_KEPT,
-    MAX_FAILURES,
-    MIN_GROUPS_KEPT,
-    ConversationSignals,
-    PlannedStep,
-    plan_steps,
-    signals_of,
-)
+from app.compaction.strategies.chain import GROUPS_KEPT, MAX_FAILURES, MIN_GROUPS_KEPT, steps_for
 from app.conversations.plans import ChainStep
 from app.conversations.turns import Entry, entry
 from app.formats.message import Role
-from tests.domain.histories import entries
 
-U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
-CLEAR, SUMMARIZE, TRUNCATE = ChainStep
-ALL = tuple(ChainStep)
-MIXED = ConversationSignals(tool_share=0.3, largest_result=0.1, call_density=0.3, turn_length=4)
+CLEAR, SUMMARIZE, TRUNCATE = STEPS = tuple(ChainStep)
+SAID = [entry(seq, (Role.USER, Role.ASSISTANT)[seq % 2], 100) for seq in range(2, 20)]
 
 
-def names(steps: tuple[PlannedStep, ...]) -> tuple[ChainStep, ...]:
-    """Return the steps without their depth."""
-    return tuple(step.name for step in steps)
-
-
-def signals() -> st.SearchStrategy[ConversationSignals]:
-    """Draw signals, likely or not."""
-    share = st.floats(0, 1)
-    return st.builds(ConversationSignals, share, share, share, st.floats(0, 500), st.integers(0, 9))
-
-
-def test_results_of_excluded_tools_are_no_output_to_clear() -> None:
-    """They count as calls, but not as output that clearing could free [strategy.chain-signals]."""
-    history = [entry(1, U, 100), entry(2, A, 50), entry(3, T, 750, excluded=True), entry(4, T, 100)]
-    assert signals_of(history) == ConversationSignals(0.1, 0.1, 0.5, 4.0)
-
-
-@given(entries(), st.integers(0, 5))
-def test_signals_stay_within_their_ranges(history: list[Entry], failures: int) -> None:
-    """Each signal stays within its range for any history."""
-    signals_found = signals_of(history, failures)
-    assert 0 <= signals_found.largest_result <= signals_found.tool_share <= 1
-    assert 0 <= signals_found.call_density < 1
-    assert 1 <= signals_found.turn_length <= len(history)
-    assert signals_found.failures == failures
-
-
-def test_an_ordinary_history_leaves_the_steps_unchanged() -> None:
-    """The policy's own order runs at its usual depth."""
-    for steps in (ALL, (TRUNCATE, CLEAR), (SUMMARIZE,)):
-        assert plan_steps(steps, MIXED) == tuple(PlannedStep(name) for name in steps)
-
-
-def test_little_tool_output_is_not_cleared() -> None:
-    """Clearing is left out where it frees nothing, unless there is nothing else (rule 1)."""
-    talk = ConversationSignals(tool_share=0.05, turn_length=2)
-    assert names(plan_steps(ALL, talk)) == (SUMMARIZE, TRUNCATE)
-    assert names(plan_steps((CLEAR,), talk)) == (CLEAR,)
+def results(tokens: int, count: int = 4, *, excluded: bool = False) -> list[Entry]:
+    """Return this many results after their calls, and what else was said."""
+    calls = [entry(seq, Role.ASSISTANT, 20) for seq in range(20, 20 + 2 * count, 2)]
+    made = [entry(call.seq + 1, Role.TOOL, tokens // count, excluded=excluded) for call in calls]
+    return [*SAID, *(item for pair in zip(calls, made, strict=True) for item in pair)]
 
 
 @pytest.mark.parametrize(
-    "signals_found",
+    ("history", "failures", "expected"),
     [
-        ConversationSignals(tool_share=0.7, turn_length=4),
-        ConversationSignals(tool_share=0.3, largest_result=0.3, turn_length=4),
-        ConversationSignals(tool_share=0.3, call_density=0.7, turn_length=4),
+        (results(1000), 0, (STEPS, GROUPS_KEPT)),
+        (results(100), 0, (STEPS[1:], GROUPS_KEPT)),
+        (results(1000, excluded=True), 0, (STEPS[1:], GROUPS_KEPT)),
+        (results(4000), 0, (STEPS, MIN_GROUPS_KEPT)),
+        (results(1000, 1), 0, (STEPS, MIN_GROUPS_KEPT)),
+        (results(1000), MAX_FAILURES, ((CLEAR, TRUNCATE, SUMMARIZE), GROUPS_KEPT)),
     ],
+    ids=["ordinary", "little", "excluded", "much", "one-huge", "failed"],
 )
-def test_much_tool_output_is_cleared_deeper(signals_found: ConversationSignals) -> None:
-    """A lot of it, one huge result, or many parallel ones: one group keeps its results (rule 2)."""
-    assert plan_steps(ALL, signals_found)[0] == PlannedStep(CLEAR, MIN_GROUPS_KEPT)
-    assert plan_steps(ALL, MIXED)[0] == PlannedStep(CLEAR, GROUPS_KEPT)
-
-
-@pytest.mark.parametrize(
-    ("steps", "adjusted"),
-    [
-        (ALL, (CLEAR, TRUNCATE, SUMMARIZE)),
-        ((SUMMARIZE, CLEAR, TRUNCATE), (TRUNCATE, SUMMARIZE, CLEAR)),
-        ((TRUNCATE, SUMMARIZE), (TRUNCATE, SUMMARIZE)),
-        ((CLEAR, SUMMARIZE), (CLEAR, SUMMARIZE)),
-        ((CLEAR, TRUNCATE), (CLEAR, TRUNCATE)),
-    ],
-)
-def test_after_failures_truncation_comes_first(
-    steps: tuple[ChainStep, ...], adjusted: tuple[ChainStep, ...]
+def test_steps_suit_the_history(
+    history: list[Entry], failures: int, expected: tuple[tuple[ChainStep, ...], int]
 ) -> None:
-    """After three failures in a row truncation comes before the summary (rule 3)."""
-    failing = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES)
-    assert names(plan_steps(steps, failing)) == adjusted
-    twice = ConversationSignals(tool_share=0.3, turn_length=4, failures=MAX_FAILURES - 1)
-    assert names(plan_steps(steps, twice)) == steps
+    """Little output is not cleared, much of it deeper; after failures truncation comes first."""
+    steps, groups_kept, inside_turns = steps_for(history, STEPS, failures)
+    assert (tuple(steps), groups_kept) == expected
+    assert not inside_turns
 
 
-@given(st.lists(st.sampled_from(ChainStep), min_size=1, unique=True), signals())
-def test_steps_are_only_reordered_or_lose_clearing(
-    steps: list[ChainStep], signals_found: ConversationSignals
-) -> None:
-    """Only order and depth change; clearing alone may be left out; something always runs."""
-    adjusted = names(plan_steps(steps, signals_found))
-    assert adjusted
-    assert len(set(adjusted)) == len(adjusted)
-    assert set(adjusted) <= set(steps)
-    assert set(steps) - set(adjusted) <= {CLEAR}
+def test_long_turns_are_cut_inside() -> None:
+    """A turn of many messages may be divided; the only step is never left out."""
+    history = [entry(1, Role.USER, 10), *(entry(seq, Role.ASSISTANT, 10) for seq in range(2, 30))]
+    assert steps_for(history, [CLEAR]) == ([CLEAR], GROUPS_KEPT, True)

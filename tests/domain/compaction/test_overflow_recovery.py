@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.compaction.reduction.overflow_recovery import clearable_through, spans_after_halving
+from app.compaction.reduction import clearable_through, spans_after_halving
 from app.conversations.turns import Entry, call_groups, entry, pinned_seqs
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import Role
@@ -45,17 +45,6 @@ def test_pins_survive_every_cut() -> None:
     history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
     assert spans_after_halving(history, None) == (Span(2, 3), Span(5, ENDLESS))
     assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
-
-
-def test_messages_kept_in_the_range_are_dropped_as_one_turn() -> None:
-    """User messages kept inside the hidden range are one turn, the oldest."""
-    kept = [entry(seq, U, 10) for seq in (2, 4, 6, 8)]
-    history = [*kept, entry(11, U, 10), entry(12, A, 10)]
-    assert spans_after_halving(history, Span(1, 11)) == (Span(11, ENDLESS),)
-    assert spans_after_halving([*kept, entry(11, A, 10)], Span(1, 11)) == (
-        Span(8, 9),
-        Span(11, ENDLESS),
-    )
 
 
 @given(histories())

@@ -26,7 +26,7 @@ from app.compaction.planning import (
     tree_chunks,
     unsummarised_spans,
 )
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.compaction.summary_budget import (
     LABEL_TOKENS,
     history_budget,
@@ -34,18 +34,12 @@ from app.compaction.summary_budget import (
     summary_room,
     tree_node_text_limit,
 )
-from app.conversations.compaction_receipt import Compaction
-from app.conversations.compaction_results import result_of
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.messages.batch import Calls
-from app.conversations.plans import ChainStep, CompactionPlan, NoCompaction
+from app.conversations.plans import CompactionPlan, NoCompaction
 from app.conversations.settings import StoredSettings
 from app.conversations.thresholds import (
-    NO_THRESHOLD,
-    RESUME_SHARE,
     CompactionThreshold,
     compaction_threshold,
-    resume_at_tokens,
 )
 from app.conversations.turns import (
     Entry,
@@ -64,17 +58,14 @@ from app.conversations.views import (
     summary_message_tokens,
     view_after,
     view_summary_tokens,
-    without_compaction,
 )
 from app.formats.message import Role
 from app.models.budget import Limits, Usage
 from app.policy.policy import (
-    CompactionMode,
     CompactionPolicy,
     Policy,
     SandwichPolicy,
     StrategyName,
-    SummaryRole,
     TreeSummaryPolicy,
 )
 from app.prompt.resolved_settings import ResolvedSettings
@@ -154,18 +145,6 @@ def test_disabled_compaction_does_nothing_even_when_forced(
 
 
 @pytest.mark.parametrize("name", NEVER_COMPACTING)
-@pytest.mark.parametrize("strategy", [None, *StrategyName])
-def test_strategies_without_a_summary_never_compact(
-    name: StrategyName, strategy: StrategyName | None
-) -> None:
-    """A sliding window and a full history never compact, not even when forced."""
-    for options in (CompactionOptions(strategy=strategy), replace(FORCED, strategy=strategy)):
-        plan = planned(Policy(strategy=name), history(60), options)
-        assert isinstance(plan, NoCompaction)
-        assert name in plan.reason
-
-
-@pytest.mark.parametrize("name", NEVER_COMPACTING)
 def test_a_call_cannot_override_a_policy_that_never_compacts(name: StrategyName) -> None:
     """The strategy of one call does not override such a policy. [strategy.sliding-window]"""
     plan = planned(Policy(), history(60), replace(FORCED, strategy=name))
@@ -213,32 +192,6 @@ def turns_of(turns: int) -> list[Entry]:
     return [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 2 * turns + 1)]
 
 
-def test_one_compaction_may_use_another_strategy() -> None:
-    """The strategy of the options replaces the policy's. [compaction.per-call]"""
-    for name in COMPACTING:
-        plan = planned(Policy(), turns_of(10), replace(FORCED, strategy=name))
-        assert isinstance(plan, CompactionPlan)
-        expected = ChainStep.SUMMARIZE if name is StrategyName.CHAIN else name
-        assert plan.steps == (expected,)
-        assert bool(plan.chunks) == (name is StrategyName.TREE_SUMMARY)
-
-
-@pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
-def test_deep_options_go_as_low_as_the_strategy_can(name: StrategyName) -> None:
-    """A deep compaction leaves the last turns alone, where others stop at the target."""
-    policy = Policy(strategy=name)
-    assert planned(policy, turns_of(2), CompactionOptions(forced=True)) == NoCompaction(
-        "already within the target"
-    )
-    deep = planned(policy, turns_of(5), FORCED)
-    assert isinstance(deep, CompactionPlan)
-    assert deep.hidden == Span(1, 9)
-    shallow = planned(policy, turns_of(10), CompactionOptions(forced=True))
-    assert isinstance(shallow, CompactionPlan)
-    assert shallow.hidden is not None
-    assert shallow.hidden.end < 19
-
-
 @pytest.mark.parametrize("name", COMPACTING)
 def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
     """Over the target it stops at the target; within it, it goes as low as possible."""
@@ -253,24 +206,6 @@ def test_a_forced_plan_goes_below_the_target_only_where_that_is_met(name: Strate
     assert isinstance(
         planned(policy, turns_of(11), CompactionOptions(forced=True), limits=small), NoCompaction
     )
-
-
-@pytest.mark.parametrize("name", [StrategyName.TREE_SUMMARY, StrategyName.CHAIN])
-@pytest.mark.parametrize("factor", [1.0, 1.25])
-def test_target_tokens_replace_the_target(name: StrategyName, factor: float) -> None:
-    """`target_tokens` counts the model's tokens, and limits a deep plan."""
-    resolved, limits = resolved_with(Policy(strategy=name), factor=factor), LIMITS
-    options = replace(FORCED, target_tokens=600)
-    plan = plan_compaction(turns_of(10), ConversationState(), resolved, options)
-    assert isinstance(plan, CompactionPlan)
-    reserve = summary_room(name, limits, Policy(), 0, 1000, factor, 600)
-    left = (1000 - plan.freed_tokens + reserve) * factor
-    assert 600 - 100 * factor < left <= 600
-    wide = replace(resolved, limits=replace(limits, total=5000), policy_limits=None)
-    enough = plan_compaction(
-        turns_of(10), ConversationState(), wide, replace(options, target_tokens=4000)
-    )
-    assert enough == NoCompaction("already within the target")
 
 
 # --- when it is due -------------------------------------------------------------------------
@@ -313,62 +248,7 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
     assert compaction_threshold(resolved).reached(state) == limits.reached(used, 0.7)
 
 
-def test_too_many_messages_make_a_compaction_due() -> None:
-    """`max_messages` counts what is shown, whatever its size. [compaction.due]"""
-    resolved = resolved_with(Policy(compaction=CompactionPolicy(max_messages=10)))
-    line = compaction_threshold(resolved)
-    assert line.messages == 10
-    assert not line.reached(ConversationState(head_seq=10))
-    assert line.reached(ConversationState(head_seq=11))
-    assert not line.reached(ConversationState(head_seq=90, hidden_messages=80))
-    assert CompactionThreshold(None, 10).reached(ConversationState(head_seq=11))
-    assert CompactionThreshold(5, 10).reached(ConversationState(tokens=5))
-
-
-def test_after_an_undo_nothing_is_due_until_the_log_has_grown() -> None:
-    """After an undo the log has to grow by a share of the window."""
-    state = ConversationState(head_seq=40, tokens=900)
-    wait = resume_at_tokens(state, LIMITS)
-    assert wait == 900 + RESUME_SHARE * 1000 == 950
-    for line in (CompactionThreshold(600), CompactionThreshold(None, 10)):
-        assert line.reached(state)
-        assert not line.reached(replace(state, tokens=949, resume_at_tokens=wait))
-        assert line.reached(replace(state, tokens=950, resume_at_tokens=wait))
-
-
-@pytest.mark.parametrize(
-    "resolved",
-    [
-        resolved_with(Policy(compaction=CompactionPolicy(enabled=False, max_messages=1))),
-        resolved_with(Policy(compaction=CompactionPolicy(auto=False, max_messages=1))),
-        resolved_with(
-            Policy(compaction=CompactionPolicy(mode=CompactionMode.INLINE, max_messages=1))
-        ),
-        resolved_with(Policy(strategy=StrategyName.SLIDING_WINDOW), replace(LIMITS, due_at=None)),
-        replace(resolved_with(), policy_limits=None),
-    ],
-)
-def test_without_background_compactions_nothing_is_due(resolved: ResolvedSettings) -> None:
-    """Disabled, manual or inline compaction, no trigger or no known window: no threshold."""
-    assert compaction_threshold(resolved) == NO_THRESHOLD
-    assert not NO_THRESHOLD.reached(ConversationState(head_seq=10**6, tokens=10**9))
-
-
 # --- budgets --------------------------------------------------------------------------------
-
-
-@given(st.integers(1200, 10**6), st.sampled_from(COMPACTING))
-def test_the_largest_summaries_fit_their_reserve(total: int, name: StrategyName) -> None:
-    """A text at its limit fits the reserve with its label, and so do the texts of a tree."""
-    limits = replace(LIMITS, total=total, max_output_tokens=1)
-    most = room(name, limits, tokens=total)
-    budgets = [most - LABEL_TOKENS]
-    if name is StrategyName.TREE_SUMMARY:
-        each = tree_node_text_limit(most)
-        budgets = [each] * (most // (each + LABEL_TOKENS))
-    summaries = tuple(summary_of(Span(i, i + 1), room) for i, room in enumerate(budgets, 1))
-    view = View(spans=spans_beside(Span(1, len(budgets) + 1)), summaries=summaries)
-    assert view_summary_tokens(view, third) <= most
 
 
 @given(st.integers(200, 10**6), st.sampled_from((0.0, 0.05)), st.sampled_from((1.0, 1.2)))
@@ -447,54 +327,6 @@ def test_chunks_include_what_was_left_out_earlier(
 # --- the view -------------------------------------------------------------------------------
 
 
-def test_a_view_shows_messages_pinned_since() -> None:
-    """Messages that the state keeps are shown whole, whatever the receipt has hidden."""
-    active = replace(hiding(Span(3, 9), Span(3, 9)), results_cleared_through=12)
-    shown = base_view(
-        ConversationState(compaction_id="c", hidden_span=Span(3, 9), kept_seqs=(5, 6, 11)),
-        active,
-        Policy(),
-    )
-    assert shown.unhidden_seqs == (5, 6)
-    assert [seq for seq in range(1, 13) if not shown.clears_result(seq)] == [5, 6, 11]
-    assert shown.summary_texts() == active.summary_texts()
-
-
-def test_the_summary_role_is_user_by_default() -> None:
-    """A summary is untrusted text: a user message unless `summary_role` is system."""
-    for role in SummaryRole:
-        view = base_view(
-            ConversationState(), hiding(Span(1, 2), Span(1, 2)), Policy(summary_role=role)
-        )
-        assert view.summary_as_system is (role is SummaryRole.SYSTEM)
-
-
-def test_without_its_compaction_a_conversation_shows_its_log() -> None:
-    """A change of strategy resets the state to the whole log. [compaction.state]"""
-    state = ConversationState(
-        head_seq=9,
-        turns=3,
-        tokens=90,
-        calls=Calls({"a": 8}),
-        view_version=4,
-        compaction_id="c",
-        hidden_span=Span(1, 5),
-        summary_tokens=7,
-        hidden_tokens=40,
-        hidden_messages=4,
-        kept_seqs=(2,),
-        view_cause="compaction",
-        resume_at_tokens=99,
-        failures=2,
-    )
-    bare = without_compaction(state)
-    expected = ConversationState(
-        head_seq=9, turns=3, tokens=90, calls=Calls({"a": 8}), view_version=5
-    )
-    assert bare == replace(expected, view_cause="policy_changed")
-    assert bare.shown_tokens == 90
-
-
 def test_a_view_after_a_plan_keeps_its_pins() -> None:
     """A pinned message is neither hidden nor cleared. [pins.shown-again]"""
     plan = CompactionPlan(
@@ -515,30 +347,6 @@ def test_a_view_after_a_plan_keeps_its_pins() -> None:
 
 
 # --- pins that come later -------------------------------------------------------------------
-
-
-def test_pins_bring_back_what_was_hidden_or_cleared() -> None:
-    """A pin adds all tokens of a hidden message, and those cleared of a cleared result."""
-    view = replace(
-        hiding(Span(3, 9), Span(3, 9), kept=(4,)),
-        results_cleared_through=12,
-        uncleared_results=(11,),
-    )
-    pinned = [
-        entry(2, U, 10),  # shown anyway
-        entry(4, A, 20),  # kept already
-        entry(5, T, 300),  # hidden
-        entry(6, U, 30),  # hidden
-        entry(10, T, 300),  # cleared: its placeholder cost 80
-        entry(11, T, 300),  # not cleared, and known
-        entry(12, A, 40),  # no result: nothing of it was cleared
-        entry(13, T, 300),  # newer than what is cleared
-    ]
-    kept, tokens, messages = kept_with_pins(view, kept_seqs(view), pinned)
-    assert kept == (4, 5, 6, 10, 11)
-    assert (tokens, messages) == (300 + 30 + 220, 2)
-    assert kept_with_pins(view, kept, pinned) == (kept, 0, 0)
-    assert kept_with_pins(View(), (), pinned) == ((), 0, 0)
 
 
 @given(entries(), st.data())
@@ -567,69 +375,7 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
 # --- costs ----------------------------------------------------------------------------------
 
 
-def test_shown_entries_have_their_current_cost() -> None:
-    """Cleared results cost their placeholder; kept ones cannot be cleared any more."""
-    log = [entry(1, U, 10), entry(2, T, 300), entry(3, T, 300), entry(4, T, 300), entry(5, A, 9)]
-    view = replace(hiding(Span(1, 4), kept=(2,)), results_cleared_through=4, uncleared_results=(2,))
-    assert shown_entries(log, view) == [
-        Entry(2, T, 300, 300, joins=True),
-        Entry(4, T, 80, 80, joins=True),
-        Entry(5, A, 9, 9),
-    ]
-    assert shown_entries(log, View()) == log
-
-
 # --- the receipt ----------------------------------------------------------------------------
-
-
-def test_a_result_agrees_with_its_receipt() -> None:
-    """A result has the numbers of the receipt, and a range only with a summary."""
-    view = hiding(Span(2, 9), Span(2, 9))
-    receipt = Compaction(
-        compaction_id="c",
-        parent_id=None,
-        trigger="forced",
-        strategy="sandwich",
-        policy_strategy="sandwich",
-        strategies_run=("sandwich",),
-        hidden_span=Span(2, 9),
-        view=view,
-        made=view.summaries,
-        summary_tokens=5,
-        hidden_tokens=90,
-        hidden_messages=7,
-        before_tokens=120,
-        after_tokens=35,
-        before_msg_count=10,
-        after_msg_count=4,
-        model="m",
-        prompt_hash="h",
-        calls=1,
-        input_tokens=80,
-        output_tokens=4,
-        cost_usd=0.5,
-        duration_ms=12,
-    )
-    result = result_of(receipt)
-    assert result.compacted
-    assert (result.reason, result.compaction_id) == (None, "c")
-    for name in (
-        "before_tokens",
-        "after_tokens",
-        "before_msg_count",
-        "after_msg_count",
-        "model",
-        "strategies_run",
-        "summary_tokens",
-        "cost_usd",
-        "duration_ms",
-    ):
-        assert getattr(result, name) == getattr(receipt, name)
-    assert result.summary_range == (2, 9)
-    assert receipt.summary == "s"
-    dropped = replace(receipt, view=replace(view, summaries=()))
-    assert result_of(dropped).summary_range is None
-    assert dropped.summary is None
 
 
 # --- a conversation that is compacted again and again ---------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.compaction.strategies import STRATEGIES
 from app.compaction.strategies.chain import MAX_FAILURES
-from app.compaction.strategies.tree_summary import LEVELS, next_merge
+from app.compaction.strategies.kinds import LEVELS, next_merge
 from app.conversations.plans import (
     ChainStep,
     CompactionPlan,
@@ -119,11 +119,6 @@ def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]
     return history + [replace(item, seq=head_seq + item.seq) for item in more]
 
 
-def tail_of(history: Sequence[Entry], plan: CompactionPlan) -> list[Entry]:
-    """Return what is shown after the hidden range."""
-    return [item for item in history if plan.hidden and item.seq >= plan.hidden.end]
-
-
 # --- every planner --------------------------------------------------------------------------
 
 
@@ -150,26 +145,6 @@ def test_name_trigger_and_preserved_ranges_are_inspectable(
     other = Policy(compaction=CompactionPolicy(threshold_ratio=0.6, retain_last_turns=3))
     changed = other.model_copy(update={"strategy": strategy.name})
     assert changed.due_ratio == (0.6 if trigger == 0.8 else trigger)
-
-
-@given(pinned_histories(), policies(), budgets(), st.sampled_from(StrategyName), st.booleans())
-def test_planners_are_pure(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
-) -> None:
-    """A strategy returns the same plan again and does not change its history."""
-    before = list(history)
-    first = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
-    assert STRATEGIES[name].plan(tuple(history), None, budget, policy, deep=deep) == first
-    assert history == before
-
-
-@pytest.mark.parametrize("name", StrategyName)
-@pytest.mark.parametrize("covered", [None, Span(1, 9)])
-def test_an_empty_history_needs_no_plan(name: StrategyName, covered: Span | None) -> None:
-    """Without messages there is nothing to hide."""
-    for deep in (False, True):
-        plan = STRATEGIES[name].plan([], covered, VAST, Policy(), deep=deep)
-        assert isinstance(plan, NoCompaction)
 
 
 @given(
@@ -255,33 +230,6 @@ def test_pins_are_never_hidden_nor_cleared(
 
 @given(
     pinned_histories(),
-    policies(),
-    budgets(),
-    COMPACTING,
-    st.booleans(),
-    st.integers(0, MAX_FAILURES),
-)
-def test_planning_again_after_applying_does_nothing(
-    history: list[Entry],
-    policy: Policy,
-    budget: HistoryBudget,
-    name: StrategyName,
-    deep: bool,
-    failures: int,
-) -> None:
-    """After a plan is applied there is nothing to do, deep or not."""
-    strategy = STRATEGIES[name]
-    plan = strategy.plan(history, None, budget, policy, deep=deep, failures=failures)
-    if isinstance(plan, CompactionPlan):
-        left, covered = applied(history, None, plan)
-        again = strategy.plan(left, covered, budget, policy, deep=deep, failures=failures)
-        assert isinstance(again, NoCompaction), (plan, again)
-        if deep:
-            assert isinstance(strategy.plan(left, covered, budget, policy), NoCompaction)
-
-
-@given(
-    pinned_histories(),
     st.lists(entries(4), min_size=1, max_size=4),
     policies(),
     budgets(),
@@ -316,23 +264,6 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
             again = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
-
-
-@given(entries(), policies(st.just(False)), budgets(), COMPACTING, st.integers(0, 4000))
-def test_a_larger_budget_never_keeps_less(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, more: int
-) -> None:
-    """With a larger budget no fewer messages stay, and no more results are cleared."""
-    wide = replace(budget, capacity=budget.capacity + more, target=budget.target + more)
-    narrow_plan = STRATEGIES[name].plan(history, None, budget, policy)
-    wide_plan = STRATEGIES[name].plan(history, None, wide, policy)
-    if not isinstance(narrow_plan, CompactionPlan) or not isinstance(wide_plan, CompactionPlan):
-        return
-    narrow, _ = applied(history, None, narrow_plan)
-    if not budget.fits(trimmed_cost(narrow)):
-        return  # only cleared: hiding would have lost the newest message
-    cheap = {item.seq: item.tokens for item in applied(history, None, wide_plan)[0]}
-    assert all(item.tokens <= cheap[item.seq] for item in narrow)
 
 
 @given(pinned_histories(), policies(), budgets(), COMPACTING)
@@ -370,16 +301,6 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
 
 
 # --- what stays inside a hidden range -------------------------------------------------------
-
-
-def test_a_pinned_call_group_stays_inside_the_hidden_range() -> None:
-    """A pinned result keeps its call and the other results beside it. [pins.whole-group]"""
-    history = history_of([U, A, T, T, U, A, U, A, U, A], pins=[4])
-    policy = Policy(sandwich=SandwichPolicy(preserve_top=1, preserve_bottom=2))
-    plan = SANDWICH.plan(history, None, replace(VAST, target=0), policy)
-    assert plan == CompactionPlan(("sandwich",), 40, Span(5, 9))
-    plan = SANDWICH.plan(history_of([U] * 10, pins=[4]), None, VAST, policy, deep=True)
-    assert plan == CompactionPlan(("sandwich",), 60, Span(2, 9), unhidden_seqs=(4,))
 
 
 def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
@@ -441,13 +362,6 @@ def test_the_newest_user_message_always_stays(
 # --- sandwich, sliding window, full history -------------------------------------------------
 
 
-def test_sandwich_summarises_the_middle_only() -> None:
-    """Of twenty single messages the first and last five stay, ten are summarised."""
-    plan = SANDWICH.plan(history_of([U] * 20), None, VAST, Policy(), deep=True)
-    assert plan == CompactionPlan(("sandwich",), 100, Span(6, 16))
-    assert isinstance(SANDWICH.plan(history_of([U] * 20), None, VAST, Policy()), NoCompaction)
-
-
 def test_not_enough_messages_keep_the_full_history() -> None:
     """With no message between the ends the full history stays. [strategy.sandwich]"""
     assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), NoCompaction)
@@ -499,59 +413,6 @@ def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
         newest = (8,) if end > 8 else ()
         freed = (end - 1 - len(newest)) * 10
         assert plan == CompactionPlan(("retain_summary",), freed, Span(1, end), newest)
-
-
-@given(pinned_histories(), budgets(), policies(), st.booleans())
-def test_retain_always_keeps_the_last_turns(
-    history: list[Entry], budget: HistoryBudget, policy: Policy, deep: bool
-) -> None:
-    """The last turns stay whatever the target; a deep plan summarises all else."""
-    plan = RETAIN.plan(history, None, budget, policy, deep=deep)
-    turns, last = [i for i in history if starts_turn(i)], policy.compaction.retain_last_turns
-    if isinstance(plan, CompactionPlan) and not plan.hides_preserved and 0 < last <= len(turns):
-        tail = {item.seq for item in history if item.seq >= turns[-last].seq}
-        kept = tail_of(history, plan)
-        assert tail <= {item.seq for item in kept}
-        loose = [i for i in kept if i.seq not in tail and i.seq not in pinned_seqs(history)]
-        assert not deep or not loose or policy.preserve_user_messages
-
-
-@given(
-    pinned_histories(),
-    st.lists(entries(4), max_size=3),
-    policies(st.just(False)),
-    budgets(),
-    COMPACTING,
-)
-def test_a_plan_hides_no_more_than_it_must(
-    history: list[Entry],
-    later: list[list[Entry]],
-    policy: Policy,
-    budget: HistoryBudget,
-    name: StrategyName,
-) -> None:
-    """What stays uses three quarters of the target, or one group more would exceed it."""
-    covered: Span | None = None
-    head_seq = history[-1].seq
-    for more in [[], *later]:
-        history = grown(history, more, head_seq)
-        head_seq += len(more)
-        plan = STRATEGIES[name].plan(history, covered, budget, policy)
-        if not isinstance(plan, CompactionPlan):
-            continue
-        left, after = applied(history, covered, plan)
-        if plan.hidden is None:
-            # Only clearing: without the last result that was cleared the target was not reached.
-            (last,) = (item for item in history if item.seq == plan.results_cleared_through)
-            assert cost(left) + last.tokens - last.placeholder_tokens > budget.history_target
-        elif (
-            not plan.hides_preserved and not plan.results_cleared_through and not plan.released_seqs
-        ):
-            gone = [item for item in history if item.seq not in {kept.seq for kept in left}]
-            newest = [gone[start:end] for start, end in call_groups(gone)][-1]
-            fills = cost(left) >= 0.75 * budget.history_target
-            assert fills or cost(left) + cost(newest) > budget.history_target, (plan, newest)
-        history, covered = left, after
 
 
 # --- tree summary ---------------------------------------------------------------------------
@@ -626,29 +487,6 @@ def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("levels", "max_tokens", "merge"),
-    [
-        ((), 0, None),
-        ((1, 1), 100, None),
-        ((1, 1, 1), 100, (0, 3)),
-        ((1, 1, 1, 1), 100, (0, 3)),
-        ((2, 1, 1, 1), 100, (1, 4)),
-        ((2, 2, 2, 1), 100, (0, 3)),
-        ((2, 2, 2, 1, 1, 1), 100, (3, 6)),
-        ((3, 3, 3, 3, 2, 1), 100, None),
-        ((3, 3, 3, 3, 2, 1), 50, (0, 4)),
-        ((3, 3, 2, 2, 1), 40, (2, 4)),
-        ((4, 3, 2, 1), 10, None),
-    ],
-)
-def test_the_lowest_full_level_is_merged_first(
-    levels: tuple[int, ...], max_tokens: int, merge: tuple[int, int] | None
-) -> None:
-    """A level with enough summaries merges its oldest; too many tokens merge a whole level."""
-    assert next_merge(nodes(*levels), 3, max_tokens) == merge
-
-
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=60),
     st.integers(1, 6),
@@ -717,34 +555,6 @@ def test_a_chain_clears_no_more_than_it_needs() -> None:
     )
 
 
-def test_a_chain_summarises_when_clearing_is_not_enough() -> None:
-    """The summary runs only over the target, truncation only where the summary fails."""
-    history = toolish(8, 300)
-    budget = HistoryBudget(capacity=10_000, target=2300, fixed=0, summary=0)
-    plan = CHAIN.plan(history, None, budget, Policy())
-    assert isinstance(plan, CompactionPlan)
-    assert plan.steps == ("clear_tool_results", "summarize")
-    assert plan.hidden == Span(1, 17)
-    assert plan.results_cleared_through == 19
-    assert plan.summarises
-    assert plan.fallback == replace(
-        plan, steps=("clear_tool_results", "truncate"), summarises=False, fallback=None
-    )
-
-
-def test_a_chain_does_not_clear_excluded_results() -> None:
-    """Newer results are cleared instead; summaries include excluded results."""
-    history = toolish(8, 300)
-    history[2] = entry(3, T, 300, excluded=True)
-    budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, results_cleared_through=11, summarises=False
-    )
-    plan = CHAIN.plan(history, None, replace(budget, target=2300), Policy())
-    assert isinstance(plan, CompactionPlan)
-    assert (plan.hidden, plan.unhidden_seqs) == (Span(1, 17), ())
-
-
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
     """With `tool_output.enabled` false no strategy clears results. [tool-output.disabled]"""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
@@ -768,31 +578,3 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     assert isinstance(requested, CompactionPlan)
     assert requested.steps == ("summarize",)
     assert requested.hidden == Span(1, 39)
-
-
-@given(
-    pinned_histories(),
-    policies(),
-    budgets(),
-    st.booleans(),
-    st.integers(0, MAX_FAILURES),
-)
-def test_a_chain_runs_its_own_steps_alone(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, deep: bool, failures: int
-) -> None:
-    """Only its steps run, each once; a history within the target is left alone."""
-    plan = CHAIN.plan(history, None, budget, policy, deep=deep, failures=failures)
-    if not deep and budget.meets_target(cost(history)):
-        assert isinstance(plan, NoCompaction)
-    if not isinstance(plan, CompactionPlan):
-        return
-    assert set(plan.steps) <= {step.value for step in ChainStep}
-    assert len(set(plan.steps)) == len(plan.steps)
-    assert not {"summarize", "truncate"} <= set(plan.steps), "one of them reaches the target"
-    assert ("clear_tool_results" in plan.steps) == (plan.results_cleared_through > 0)
-    assert plan.summarises == ("summarize" in plan.steps)
-    if plan.fallback is not None:
-        assert plan.summarises
-        assert not plan.fallback.summarises
-        assert plan.fallback.fallback is None
-        assert "summarize" not in plan.fallback.steps

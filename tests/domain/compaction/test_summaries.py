@@ -148,18 +148,6 @@ def test_our_tags_in_a_transcript_are_escaped(tag: str) -> None:
     assert safe.startswith("a \u2039")
 
 
-def test_other_markup_is_left_alone() -> None:
-    """Only the tags around the transcript are escaped."""
-    text = "<div> a < b </summaryx> <conversational> -- x ---"
-    assert escape_tags(text) == text
-
-
-def test_rules_and_unsendable_characters_are_replaced() -> None:
-    """A dash line cannot end the excerpt; NUL and surrogates are removed. [summary.untrusted]"""
-    assert escape_tags("a\n---\nb\n  -----  \n") == "a\n- - -\nb\n- - -\n"
-    assert escape_tags("\x00\ud800") == "\ufffd\ufffd"
-
-
 @given(st.lists(st.sampled_from([*HOSTILE, "x", " ", "\n---\n", "<", "/", "summary"])))
 def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
     """Exactly one opening and one closing tag enclose the data, before the instructions."""
@@ -221,17 +209,6 @@ def test_what_is_newer_comes_after_the_earlier_summary() -> None:
     assert "do not repeat it" in body
     assert body.count("</checklist>") == 1
     assert "<checklist>" not in request()
-
-
-def test_the_prompt_includes_directives_and_instructions() -> None:
-    """A prompt replaces the default, directives are bullets, instructions come last."""
-    summary_request = SummaryRequest(
-        "Only numbers.", ("keep prices", "keep dates"), instructions="be brief"
-    )
-    body = request(summary_request=summary_request)
-    assert "Only numbers.\n- keep prices\n- keep dates" in body
-    assert "Condense the conversation" not in body
-    assert body.index("keep dates") < body.index("be brief") < body.index("<summary>")
 
 
 def test_an_earlier_retain_is_carried_on() -> None:
@@ -303,18 +280,6 @@ def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None
 def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     """No tag, empty, cut off, longer than its source or a tool call is not accepted."""
     assert parse_answer(answer, False, 100) == reason
-
-
-def test_retain_comes_beside_the_summary() -> None:
-    """Both are extracted, in either order, and a missing retain is not accepted."""
-    both = "<retain>ref=1</retain>\n<summary>tea</summary>"
-    assert parse_answer(completion(both), True, 100) == SummaryResult("tea", "ref=1")
-    turned = "<summary>tea</summary><retain>ref=1</retain>"
-    assert parse_answer(completion(turned), True, 100) == SummaryResult("tea", "ref=1")
-    nothing = "<retain></retain><summary>tea</summary>"
-    assert parse_answer(completion(nothing), True, 100) == SummaryResult("tea", None)
-    alone = parse_answer(completion("<summary>tea</summary>"), True, 100)
-    assert alone == "retain_tag_missing"
 
 
 @given(st.text(), st.booleans())

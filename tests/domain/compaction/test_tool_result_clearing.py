@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.reduction.tool_result_clearing import (
+from app.compaction.reduction import (
     excluded_seqs,
     min_cleared_tokens,
     plan_clearing,
@@ -21,7 +21,7 @@ from app.compaction.reduction.tool_result_clearing import (
 )
 from app.conversations.plans import CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
-from app.conversations.view import ENDLESS, Span, View, spans_beside
+from app.conversations.view import Span, View, spans_beside
 from app.conversations.views import shown_entries, view_after
 from app.formats.message import Role
 from app.policy.policy import ToolOutputPolicy
@@ -80,14 +80,6 @@ def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, b
     """By default clamp(0.25 x window, 20 000, 60 000), and a batch is half of it."""
     assert tool_output_budget(ToolOutputPolicy(), window) == budget
     assert min_cleared_tokens(ToolOutputPolicy(), window) == budget // 2
-
-
-def test_an_explicit_budget_is_used_as_it_is() -> None:
-    """An explicit budget ignores the window; the batch follows it unless it is set as well."""
-    policy = ToolOutputPolicy(context_budget_tokens=1_000)
-    assert tool_output_budget(policy, 10**6) == 1_000
-    assert min_cleared_tokens(policy, 10**6) == 500
-    assert min_cleared_tokens(ToolOutputPolicy(clear_at_least=7), 10**6) == 7
 
 
 # --- the plan -------------------------------------------------------------------------------
@@ -207,39 +199,3 @@ def test_a_clearing_matches_its_plan(
     assert isinstance(plan_clearing(history, after, budget, min_freed), NoCompaction), (
         "and is at rest"
     )
-
-
-@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_000), st.integers(0, 1_500))
-def test_more_budget_never_clears_more(
-    drawn: tuple[list[Entry], View], budget: int, more: int, min_freed: int
-) -> None:
-    """Of two budgets that both clear, the larger one clears no more."""
-    history, view = drawn
-    small = plan_clearing(history, view, budget, min_freed)
-    large = plan_clearing(history, view, budget + more, min_freed)
-    if isinstance(large, CompactionPlan) and isinstance(small, CompactionPlan):
-        assert large.results_cleared_through <= small.results_cleared_through
-        assert large.freed_tokens <= small.freed_tokens
-    elif isinstance(large, CompactionPlan):
-        assert output(history, cleared(history, view, large)) > budget
-
-
-@given(drawn_views(), st.integers(0, 3_000), st.integers(0, 1_500))
-def test_cached_sums_agree_with_planning(
-    drawn: tuple[list[Entry], View], budget: int, min_freed: int
-) -> None:
-    """A result counts whole until it is cleared, and not at all afterwards."""
-    history, view = drawn
-    after = cleared(history, view, plan_clearing(history, view, budget, min_freed))
-    shown = shown_entries(history, after)
-    results = sum(item.tokens for item in shown if item.role is T)
-    assert output(history, after) <= results
-    assert results - output(history, after) == 80 * len(placeholders(history, after))
-
-
-def test_the_whole_log_is_shown_after_a_clearing() -> None:
-    """Clearing hides nothing."""
-    history = talk(*[300] * 4)
-    view = cleared(history, View(), plan_clearing(history, View(), 500, 0))
-    assert view.spans == (Span(1, ENDLESS),)
-    assert len(shown_entries(history, view)) == len(history)

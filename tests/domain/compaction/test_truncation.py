@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.reduction.truncation import (
+from app.compaction.reduction import (
     ALL_RESULTS_CLEARED,
     EMERGENCY_CUT,
     RESULTS_CLEARED,
@@ -24,8 +24,6 @@ from tests.domain.compaction.generated import (
     A,
     T,
     U,
-    assert_spans_show,
-    assert_whole_groups,
     budgets,
     histories,
     shown_by,
@@ -105,62 +103,6 @@ def test_the_result_fits_or_there_is_none(
     kept = kept_of(history, fitted)
     assert budget.fits(cost(kept, fitted.results_cleared_through))
     assert fitted.results_cleared_through >= results_cleared_through
-
-
-@given(histories(), budgets(), st.integers(0, 40))
-def test_spans_show_an_end_of_the_history_and_the_pins(
-    history: list[Entry], budget: HistoryBudget, results_cleared_through: int
-) -> None:
-    """A suffix cut between call groups is shown, and the pins before it. [log.safe-cuts]"""
-    fitted = truncate(history, results_cleared_through, budget)
-    if fitted is None or fitted.shown is None:
-        return
-    kept, pinned = kept_of(history, fitted), pinned_seqs(history)
-    assert {item.seq for item in kept} >= pinned
-    newest = next((item for item in reversed(history) if item.role is U and not item.joins), None)
-    loose = [item for item in history if item.seq not in pinned]
-    assert newest is None or newest in kept
-    loose = [item for item in loose if item is not newest]
-    rest = [item for item in kept if item.seq not in pinned and item is not newest]
-    assert rest == loose[len(loose) - len(rest) :]
-    assert_whole_groups(history, kept)
-    assert_spans_show(fitted.shown, history, kept)
-
-
-@given(histories(), budgets(), st.integers(0, 4000))
-def test_a_larger_budget_never_keeps_less(
-    history: list[Entry], budget: HistoryBudget, more: int
-) -> None:
-    """With a larger budget no fewer messages stay, unless the newest result fits only then.
-
-    Results are trimmed only to keep more messages.
-    """
-    wide = HistoryBudget(budget.capacity + more, budget.target + more, budget.fixed, budget.summary)
-    narrow_fit, wide_fit = truncate(history, 0, budget), truncate(history, 0, wide)
-    if narrow_fit is None:
-        return
-    assert wide_fit is not None
-    narrow_kept = kept_of(history, narrow_fit)
-    if ALL_RESULTS_CLEARED not in narrow_fit.steps or ALL_RESULTS_CLEARED in wide_fit.steps:
-        assert len(narrow_kept) <= len(kept_of(history, wide_fit))
-    whole = [
-        i.seq for i in narrow_kept if i.role is T and i.seq > narrow_fit.results_cleared_through
-    ]
-    if ALL_RESULTS_CLEARED not in wide_fit.steps:
-        assert all(seq > wide_fit.results_cleared_through for seq in whole)
-
-
-@given(histories(), budgets())
-def test_truncating_again_changes_nothing(history: list[Entry], budget: HistoryBudget) -> None:
-    """A truncated view is left alone by the next build. [strategy.target]"""
-    fitted = truncate(history, 0, budget)
-    if fitted is None:
-        return
-    kept = kept_of(history, fitted)
-    if kept:
-        assert truncate(kept, fitted.results_cleared_through, budget) == Truncation(
-            fitted.results_cleared_through, None, ()
-        )
 
 
 def test_pins_are_neither_trimmed_nor_dropped() -> None:

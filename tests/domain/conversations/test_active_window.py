@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.times import EARLIEST_TIME, time_from
-from app.conversations.messages.batch import batch_times
-from app.conversations.messages.draft import Draft
 from app.conversations.view import (
     ENDLESS,
-    WHOLE,
     Span,
     View,
-    hidden_by,
     minus,
     overlap,
     spans_beside,
@@ -29,7 +25,6 @@ from app.conversations.view import (
 )
 from app.conversations.windows.active_window import (
     STEPS_PER_WINDOW,
-    WHOLE_LOG_WINDOW,
     ActiveWindow,
     Restored,
     has_to_move,
@@ -37,7 +32,6 @@ from app.conversations.windows.active_window import (
     still_restored,
     window_from,
 )
-from app.formats.message import Role
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 60
@@ -133,13 +127,6 @@ def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span,
     assert view_from(json_text.loads(view.as_json())) == view
 
 
-def test_a_window_without_a_limit_is_the_whole_log() -> None:
-    """It has no gaps and no restored ranges [window.cut]."""
-    assert WHOLE_LOG_WINDOW.spans == WHOLE and WHOLE_LOG_WINDOW.parts_as_json() == ""
-    assert hidden_by(WHOLE) is None
-    assert ActiveWindow(7).spans == (Span(7, ENDLESS),)
-
-
 @pytest.mark.parametrize(
     ("cleared", "seconds", "expected"),
     [
@@ -177,30 +164,6 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settled", "seconds", "cleared", "oldest", "expected"),
-    [
-        (60, 60, None, None, False),
-        (60, 60, None, NOW - timedelta(seconds=59), False),
-        (60, 60, None, NOW - timedelta(seconds=60), True),
-        (60, 90, None, NOW, True),
-        (60, None, None, None, True),
-        (None, None, None, NOW - timedelta(days=9), False),
-        (None, None, NOW, NOW, True),
-        (None, None, NOW, NOW + timedelta(microseconds=1), False),
-    ],
-)
-def test_when_a_window_has_to_move(
-    settled: int | None,
-    seconds: int | None,
-    cleared: datetime | None,
-    oldest: datetime | None,
-    expected: bool,
-) -> None:
-    """It moves when its oldest message reaches the marker, or its length changes [window.cut]."""
-    assert has_to_move(settled, seconds, cleared, oldest, NOW) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("2026-01-05T12:00:00Z", NOW),
@@ -220,25 +183,3 @@ def test_when_a_window_has_to_move(
 def test_times_of_messages(text: str, expected: datetime | None) -> None:
     """They are ISO 8601, in UTC without a zone; other texts are refused [window.cut]."""
     assert time_from(text) == expected
-
-
-def draft(role: Role, ago: float | None) -> Draft:
-    """Return a message from this many seconds ago."""
-    stamp = (NOW - timedelta(seconds=ago)).isoformat() if ago is not None else None
-    return Draft(None, role, b"", None, 1, 0, (), False, stamp, joins=role is Role.TOOL)
-
-
-roles = st.sampled_from(list(Role))
-drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_size=1, max_size=9)
-
-
-@given(batch=drafts)
-def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
-    """The times of a batch never decrease, and none is in the future [window.message-time]."""
-    times = batch_times(batch, NOW)
-    assert list(times.newest) == sorted(times.newest)
-    assert max(times.newest) <= NOW
-    for sent_at, newest in zip(times.sent, times.newest, strict=True):
-        assert (sent_at or NOW) <= newest
-    told = [at for at in times.sent if at is not None]
-    assert times.oldest_sent == (min(told) if told else None)

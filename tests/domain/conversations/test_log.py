@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.blobs.restoring import restore_result
 from app.common import json_text
-from app.common.errors import UnpairedToolResult, ValidationError
+from app.common.errors import UnpairedToolResult
 from app.conversations.messages.batch import (
     MAX_OPEN_CALLS,
     NO_CALLS,
@@ -24,7 +24,7 @@ from app.conversations.messages.batch import (
     batch_shape,
 )
 from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import LogRow, parse_stored
+from app.conversations.messages.row import parse_stored
 from app.formats.compactions import is_compaction, without_compactions
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
 from app.formats.registry import openai_chat
@@ -178,17 +178,6 @@ def is_result(block: dict[str, Any]) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 
-@given(raw_logs())
-def test_rows_have_the_same_roles_and_calls_in_every_format(log: RawLog) -> None:
-    """A row for a chat build and one for its own format have the same roles and calls."""
-    for chat, native in zip(rows_of(log, CHAT), rows_of(log, ANTHROPIC), strict=True):
-        assert chat.role is native.role is chat.message().role
-        assert len(chat.message().calls) == len(native.message().calls)
-        assert native.message().tool_call_id in (None, *native.call_ids)
-        stored = clean(parse_stored(chat.text, chat.format))
-        assert replace(chat.message(), tool_call_id=stored.tool_call_id) == stored
-
-
 @example(log=RawLog([(RESPONSES, ONLY_COMPACTION)]))
 @given(log=raw_logs())
 def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
@@ -234,26 +223,6 @@ def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog)
             assert json_text.loads(made_.fragment) == json.loads(json_text.dump_payload(sent))
 
 
-@pytest.mark.parametrize(
-    ("raw", "pointer"),
-    [
-        ("text", "/messages/2"),
-        ({"role": "oracle", "content": "x"}, "/messages/2/role"),
-        ({"role": "user", "content": "x", "id": 5}, "/messages/2/id"),
-        ({"role": "user", "content": "x", "id": ""}, "/messages/2/id"),
-        ({"role": "user", "content": "x", "id": "a\x00"}, "/messages/2/id"),
-        ({"role": "user", "content": "x", "timestamp": []}, "/messages/2/timestamp"),
-        ({"role": "tool", "tool_call_id": "\ud800", "content": ""}, "/messages/2"),
-        ({"role": "tool", "content": ""}, "/messages/2/tool_call_id"),
-    ],
-)
-def test_an_invalid_message_is_refused_with_its_pointer(raw: Any, pointer: str) -> None:
-    """It is a VALIDATION_ERROR with the pointer."""
-    with pytest.raises(ValidationError) as refused:
-        make_drafts(raw, CHAT, third, "/messages/2")
-    assert [problem.pointer for problem in refused.value.problems] == [pointer]
-
-
 def test_results_of_one_message_have_numbered_ids() -> None:
     """The results of one Anthropic message become several messages with numbered ids."""
     block = {"type": "tool_result", "content": "x"}
@@ -280,19 +249,3 @@ def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
     assert again[0].id == "m1"
     (nameless,) = make_drafts({**call, "id": "x" * 300}, RESPONSES, third, "")
     assert nameless.id is None
-
-
-def drafts_in(raw: dict[str, Any], format: FormatName) -> list[Draft]:
-    """Return the drafts of a message, placed in its log."""
-    return [draft for _, draft in drafts_of(RawLog([(format, raw)]))]
-
-
-def test_stored_gemini_responses_keep_their_calls() -> None:
-    """The parts of a Gemini content answer the same calls after they are stored [log.pairing]."""
-    parts = [{"functionResponse": {"name": "f", "response": {"output": said}}} for said in "ab"]
-    made_ = drafts_in({"role": "user", "parts": parts}, GEMINI)
-    assert [entry.call_ids for entry in made_] == [("f",), ("f#2",)]
-    assert made_[1].pointer == "/parts/1/functionResponse"
-    entry = made_[1]
-    row = LogRow("m", 2, T, entry.tokens, 0, entry.call_ids, False, GEMINI, entry.body)
-    assert (row.message().tool_call_id, row.message().text) == ("f#2", "b")

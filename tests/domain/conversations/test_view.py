@@ -6,23 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common import json_text
 from app.conversations.view import (
-    ENDLESS,
     RETAIN_PREFIX,
     SUMMARY_PREFIX,
-    WHOLE,
     Span,
     Summary,
     View,
-    hidden_by,
-    spans_beside,
     spans_through,
     summary_from,
     view_from,
@@ -30,7 +24,6 @@ from app.conversations.view import (
 from tests.domain.conversations.generated import (
     FAR,
     shown_spans,
-    spans,
     summaries,
     views,
 )
@@ -50,52 +43,6 @@ def test_a_view_shows_the_seqs_of_its_spans(shown: tuple[Span, ...], seq: int) -
     assert View(spans=shown).shows(seq) == any(span.holds(seq) for span in shown)
 
 
-@given(shown_spans())
-def test_hidden_messages_are_in_one_range(shown: tuple[Span, ...]) -> None:
-    """The hidden range has every hidden seq; the shown seqs inside it are kept."""
-    view = View(spans=shown)
-    hidden = {seq for seq in range(1, FAR + 20) if not view.shows(seq)}
-    if not hidden:
-        assert view.hidden is None
-        assert view.unhidden_seqs == ()
-        return
-    assert view.hidden == Span(min(hidden), max(hidden) + 1)
-    inside = range(view.hidden.start, view.hidden.end)
-    assert view.unhidden_seqs == tuple(seq for seq in inside if seq not in hidden)
-    assert view.cuts_the_start == (1 in hidden)
-
-
-@given(shown_spans())
-def test_spans_follow_from_the_hidden_range_and_the_kept_seqs(shown: tuple[Span, ...]) -> None:
-    """The range and the kept seqs of a state give the spans of its view."""
-    view = View(spans=shown)
-    assert seqs_in(spans_beside(hidden_by(shown), view.unhidden_seqs)) == seqs_in(shown)
-    if all(a.end < b.start for a, b in pairwise(shown)):
-        assert spans_beside(view.hidden, view.unhidden_seqs) == shown
-
-
-@given(st.none() | spans(), st.lists(st.integers(1, FAR), max_size=12))
-def test_a_hidden_range_hides_all_seqs_that_are_not_kept(
-    hidden: Span | None, kept: list[int]
-) -> None:
-    """Kept seqs may be in any order, and outside the range."""
-    shown = spans_beside(hidden, kept)
-    view = View(spans=shown)
-    for seq in range(1, FAR + 20):
-        assert view.shows(seq) == (hidden is None or not hidden.holds(seq) or seq in kept)
-    assert all(a.end < b.start for a, b in pairwise(shown)), "neighbours are one span"
-    assert shown[-1].end == ENDLESS
-    if view.hidden is not None and hidden is not None:
-        assert hidden.start <= view.hidden.start < view.hidden.end <= hidden.end
-
-
-def test_a_range_kept_whole_hides_nothing() -> None:
-    """If each of its messages is pinned, the whole log is shown."""
-    assert spans_beside(Span(1, 4), (3, 1, 2)) == WHOLE
-    assert spans_beside(Span(2, 4), (2, 3)) == WHOLE
-    assert hidden_by(WHOLE) is None
-
-
 @given(shown_spans(), st.integers(0, FAR + 10))
 def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
     """A span without an end is cut at the newest message."""
@@ -103,31 +50,6 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
     found = spans_through(shown, head_seq)
     assert seqs_in(found) == [seq for seq in range(1, head_seq + 1) if view.shows(seq)]
     assert all(span.start < span.end for span in found)
-
-
-@given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
-def test_results_are_cleared_up_to_a_seq_except_pinned_ones(
-    through: int, uncleared: set[int], seq: int
-) -> None:
-    """A result up to the seq is a placeholder unless it is in `uncleared_results`."""
-    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared)))
-    assert view.clears_result(seq) == (seq <= through and seq not in uncleared)
-
-
-@pytest.mark.parametrize(
-    ("view", "is_whole"),
-    [
-        (View(), True),
-        (View(reasoning_after=9, summary_as_system=True), True),
-        (View(spans=spans_beside(Span(2, 4))), False),
-        (View(note="[left out]"), False),
-        (View(results_cleared_through=1), False),
-        (View(summaries=(Summary(Span(1, 3), "s"),)), False),
-    ],
-)
-def test_a_whole_view_shows_the_log_unchanged(view: View, is_whole: bool) -> None:
-    """A view with a summary, note or placeholder is not whole."""
-    assert view.is_whole is is_whole
 
 
 # --- what stands for the rest ---------------------------------------------------------------
@@ -139,34 +61,6 @@ def test_summaries_span_from_the_first_to_the_last() -> None:
     nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
     assert View(summaries=nodes).summarised == Span(2, 12)
     assert View(summaries=nodes[:1]).summarised == Span(2, 9)
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        (View(), ()),
-        (View(note="[n]"), ("[n]",)),
-        (
-            View(summaries=(Summary(Span(1, 3), "one"), Summary(Span(3, 5), "two"))),
-            (f"{SUMMARY_PREFIX}one]", f"{SUMMARY_PREFIX}two]"),
-        ),
-        (
-            View(retain="verbatim", summaries=(Summary(Span(1, 3), "one"),), note="[n]"),
-            (
-                "[Kept from earlier in the conversation: verbatim]",
-                f"{SUMMARY_PREFIX}one]\n[n]",
-            ),
-        ),
-        (
-            View(retain="verbatim", note="[n]"),
-            ("[Kept from earlier in the conversation: verbatim]\n[n]",),
-        ),
-        (View(summaries=(Summary(Span(1, 3), ""),)), (f"{SUMMARY_PREFIX}]",)),
-    ],
-)
-def test_summary_texts_are_in_order(view: View, expected: tuple[str, ...]) -> None:
-    """The retained text is first, then the summaries by age, the note with the last of them."""
-    assert view.summary_texts() == expected
 
 
 @given(views())

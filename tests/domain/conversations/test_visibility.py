@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.planning import tree_chunks
-from app.compaction.reduction.overflow_recovery import spans_after_halving
-from app.compaction.reduction.tool_result_clearing import plan_clearing
+from app.compaction.reduction import plan_clearing, spans_after_halving
 from app.compaction.strategies import STRATEGIES
-from app.compaction.strategies.tree_summary import next_merge
+from app.compaction.strategies.kinds import next_merge
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.plans import CompactionPlan, HistoryBudget
 from app.conversations.turns import Entry, entry, never_cleared
@@ -56,20 +55,6 @@ def receipt(
         hidden_span=view.hidden or Span(1, view.results_cleared_through + 1),
         view=view,
         made=tuple(made),
-        summary_tokens=0,
-        hidden_tokens=0,
-        hidden_messages=0,
-        before_tokens=0,
-        after_tokens=0,
-        before_msg_count=0,
-        after_msg_count=0,
-        model=None,
-        prompt_hash=None,
-        calls=0,
-        input_tokens=0,
-        output_tokens=0,
-        cost_usd=None,
-        duration_ms=0,
     )
 
 
@@ -89,13 +74,6 @@ def causes(found: dict[int, Visibility]) -> list[str | None]:
 
 
 # --- one by one -----------------------------------------------------------------------------
-
-
-def test_without_a_compaction_all_is_verbatim() -> None:
-    """No message has a cause."""
-    found = visibilities(log(3), View(), ())
-    assert set(found.values()) == {Visibility(State.VERBATIM)}
-    assert all(mark.is_explained for mark in found.values())
 
 
 def test_a_cause_is_unknown_until_its_receipt_is_read() -> None:

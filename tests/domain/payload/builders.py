@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.compaction.reduction.truncation import truncate
+from app.compaction.reduction import truncate
 from app.compaction.strategies import STRATEGIES
 from app.conversations.messages.row import LogRow
 from app.conversations.plans import CompactionPlan, HistoryBudget, SlidingCut

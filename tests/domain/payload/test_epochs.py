@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.conversations.conversation import ConversationState
-from app.conversations.epoch import Epoch
 from app.conversations.epochs import (
     NO_REQUESTED_WINDOW,
+    Epoch,
     EpochStart,
     break_reason,
     epoch_factor,

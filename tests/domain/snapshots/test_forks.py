@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,15 +13,13 @@ from hypothesis import strategies as st
 
 from app.blobs.blobs import Blob
 from app.conversations.conversation import ConversationState
-from app.conversations.view import ENDLESS, WHOLE, Span, View, minus, overlap, spans_beside, union
-from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, Restored
-from app.snapshots.fork_views import (
-    BATCH_BLOBS,
+from app.conversations.view import ENDLESS, Span, View, minus, overlap, spans_beside, union
+from app.conversations.windows.active_window import ActiveWindow, Restored
+from app.snapshots.forks import (
     BATCH_BYTES,
     blob_batches,
     covers_only,
     restores_log,
-    state_at,
     window_at,
 )
 
@@ -99,13 +96,6 @@ def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> No
     assert [seq for seq in range(25) if covers_only(view, seq)] == list(range(first, 25))
 
 
-def test_the_state_at_an_earlier_seq() -> None:
-    """`cleared_seq` is bounded; `resume_at_tokens` is for the whole log only [forks.window]."""
-    state = ConversationState(9, cleared_seq=6, resume_at_tokens=100)
-    assert state_at(state, 9) == state
-    assert state_at(state, 4) == replace(state, head_seq=4, cleared_seq=4, resume_at_tokens=0)
-
-
 def blob(number: int, byte_size: int) -> Blob:
     """Return a blob of this size."""
     return Blob(f"blob_{number}", str(number), byte_size, 0, "", "")
@@ -119,15 +109,3 @@ def test_batches_are_bounded_in_bytes(sizes: list[int]) -> None:
     assert [item for batch in found for item in batch] == blobs
     for batch in found:
         assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES
-
-
-def test_batches_are_bounded_in_number() -> None:
-    """Cost model: no statement copies too many blobs."""
-    found = list(blob_batches(blob(number, 1) for number in range(2 * BATCH_BLOBS + 1)))
-    assert [len(batch) for batch in found] == [BATCH_BLOBS, BATCH_BLOBS, 1]
-
-
-def test_a_window_of_the_whole_log_stays() -> None:
-    """A source without gaps in its window has forks without gaps. [forks.window]"""
-    assert window_at(ConversationState(9), 5, NOW) == WHOLE_LOG_WINDOW
-    assert overlap(window_at(ConversationState(9), 5, NOW).spans, WHOLE) == WHOLE

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,20 +17,23 @@ from app.common.errors import ValidationError
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
-from app.conversations.view import Span, count_in, spans_of
+from app.conversations.view import Span
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (
+    ENTRY_FIELDS,
     SourceMessage,
     copy_id,
     copy_of,
+    entry_of,
+    message_of,
     pending_calls,
     renamed_calls,
-    split_ids,
+    source_of,
     with_calls,
 )
-from app.snapshots.entries import ENTRY_FIELDS, entry_of, message_of, parse_import, source_of
-from app.snapshots.snapshot import truncated, without_middle
+from app.snapshots.service import parse_import
+from app.snapshots.summaries import PAGE_MESSAGES, ends_of
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import SESSION_ID, entries, entry
 
@@ -71,15 +72,6 @@ def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
     assert message_of(json.loads(json.dumps(shown))) == message
 
 
-@given(st.sets(st.integers(1, 40)))
-def test_spans_hold_exactly_their_seqs(seqs: set[int]) -> None:
-    """The seqs of copies become ascending spans that do not touch [snapshots.no-copy]."""
-    spans = spans_of(seqs)
-    assert count_in(spans) == len(seqs)
-    assert {seq for span in spans for seq in range(span.start, span.end)} == seqs
-    assert all(one.end < two.start for one, two in pairwise(spans))
-
-
 # --- importing -------------------------------------------------------------------------------
 
 
@@ -114,29 +106,6 @@ def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> Non
     with pytest.raises(ValidationError) as caught:
         parse_import(entries(*(made[kind] for kind in kinds)))
     assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
-
-
-def test_results_of_an_import_have_no_output_ref() -> None:
-    """The id of a blob is valid in its conversation only; the content is kept."""
-    block = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": "whole",
-        "output_ref": {"id": "blob_1"},
-    }
-    messages = [
-        {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
-        },
-        {"role": "user", "content": [block]},
-    ]
-    _, found = parse_import(entries(*messages, format="anthropic"))
-    assert source_of(found.body).message["content"][0] == {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": "whole",
-    }
 
 
 # --- copies ----------------------------------------------------------------------------------
@@ -200,9 +169,8 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
             fresh |= {call: own.get(call, call) for call in (source.own_calls if not place else ())}
             copy = copy_of(source, copy_id("target", source), SESSION_ID, fresh)
             made = make_drafts(copy, format, len, "")
-            assert [item.id for item in made] == [
-                *split_ids(copy_id("target", source), source.split_count)
-            ]
+            ids = source.ids_in("target", copy_id("target", source))
+            assert tuple(item.id for item in made) == ids
             assert all(item.timestamp is None for item in made)
             assert copy["restored_from"] == {
                 "session_id": SESSION_ID,
@@ -215,19 +183,6 @@ def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
         assert batch_shape(drafts, NO_CALLS) is not None
 
 
-def test_ids_of_copies_follow_from_source_and_target() -> None:
-    """Equal copies have equal ids, and different copies different ones."""
-    source = SourceMessage("conversation", "m1", CHAT, {"role": "user", "content": "x"})
-    ids = {
-        copy_id("target", source),
-        copy_id("target", source),
-        copy_id("other", source),
-        copy_id("target", replace(source, id="m2")),
-        copy_id("target", replace(source, conversation_id="another")),
-    }
-    assert len(ids) == 4
-
-
 def test_a_copied_item_of_the_model_stays_separate() -> None:
     """A copied Responses item is not joined with its neighbours [snapshots.restore-elsewhere]."""
     item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
@@ -236,17 +191,6 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
     assert copy["restored_from"]["timestamp"] == "2026-01-01"
     (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
     assert parsed == PROVIDERS[RESPONSES].parse(item, "")[0]
-
-
-def test_a_result_identified_by_id_keeps_its_call() -> None:
-    """A local shell output may have its call id in `id`, which the copy replaces."""
-    item = {"type": "local_shell_call_output", "id": "call_7", "output": "{}"}
-    copy = copy_of(
-        SourceMessage("c", "m", RESPONSES, item), "copy", SESSION_ID, {"call_7": "call_8"}
-    )
-    (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
-    assert parsed.tool_call_id == "call_8"
-    assert copy["id"] == "copy"
 
 
 def test_gemini_calls_without_ids_stay_without() -> None:
@@ -260,35 +204,14 @@ def test_gemini_calls_without_ids_stay_without() -> None:
 # --- the input of a summary ------------------------------------------------------------------
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 20)), max_size=6),
-    st.integers(1, 30),
-    st.integers(1, 30),
-)
-def test_the_middle_of_a_large_window_is_left_out(
-    sizes: list[tuple[int, int]], first: int, last: int
-) -> None:
+@given(st.lists(st.integers(1, PAGE_MESSAGES), max_size=30))
+def test_the_middle_of_a_large_window_is_left_out(sizes: list[int]) -> None:
     """Of many messages the first and the last stay, of few all. [snapshots.save]"""
-    pieces = [(str(place), Span(start, start + size)) for place, (start, size) in enumerate(sizes)]
-
-    def seqs(items: list[tuple[str, Span]]) -> list[tuple[str, int]]:
-        return [(name, seq) for name, span in items for seq in range(span.start, span.end)]
-
-    every = seqs(pieces)
-    expected = every if len(every) <= first + last else every[:first] + every[-last:]
-    assert seqs(without_middle(pieces, first, last)) == expected
-
-
-def test_long_texts_are_truncated_in_the_middle() -> None:
-    """Long texts of a message are truncated, the rest stays. [snapshots.save]"""
-    said = Message(Role.ASSISTANT, (Text("a" * 500 + "z" * 500), ToolCall("c", "f", "b" * 500)))
-    text, asked = truncated(said, 100).parts
-    assert isinstance(text, Text)
-    assert isinstance(asked, ToolCall)
-    assert text.text == f"{'a' * 50} […] {'z' * 50}"
-    assert len(asked.arguments) < 120
-    short = Message(Role.USER, (Text("short"),))
-    assert truncated(short, 100) == short
+    pages = [(str(place), Span(1, size + 1)) for place, size in enumerate(sizes)]
+    ends = ends_of(pages)
+    assert sum(span.end - 1 for _, span in ends) >= min(sum(sizes), 1000)
+    assert sum(span.end - 1 for _, span in ends) < 1000 + 2 * PAGE_MESSAGES
+    assert ends[:1] == pages[:1] and ends[-1:] == pages[-1:]
 
 
 def test_an_extracted_summary() -> None:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.compaction_results import CompactResult
-from app.conversations.messages.appended_messages import AppendAnswer
-from app.conversations.messages.batch import Append
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute
@@ -100,30 +97,6 @@ async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "leaves", "share"),
-    [
-        ("sandwich", {}, 0.75),
-        ("sandwich", {"sandwich": {"compression_threshold": 0.5}}, 0.5),
-        ("retain_summary", {}, 0.8),
-        ("tree_summary", {"compaction": {"threshold_ratio": 0.6}}, 0.6),
-        ("chain", {}, 0.8),
-    ],
-)
-async def test_each_strategy_has_its_threshold(
-    harness: Harness, strategy: str, leaves: Mapping[str, Any], share: float
-) -> None:
-    """It is due where the append answers the pressure `due`. [compaction.due]"""
-    cid = await harness.conversation(policy(2100, 100, strategy=strategy, **leaves))
-    while True:
-        answer = await harness.append(cid, user("why " * 20), says("so " * 20))
-        assert answer.budget is not None
-        over = answer.budget.used_tokens >= share * 2000
-        assert await is_due(harness, cid) == over == (answer.pressure == "due")
-        if over:
-            return
-
-
-@pytest.mark.parametrize(
     "leaves",
     [
         {"compaction": {"auto": False}},
@@ -151,20 +124,6 @@ async def test_without_automatic_compaction_nothing_is_due(
     await harness.work(cid)
     assert harness.gateway.calls == []
     assert (await harness.stored(cid)).state.compaction_id is None
-
-
-async def test_a_batch_with_an_idempotency_key_makes_it_due_once(harness: Harness) -> None:
-    """The replayed answer makes nothing due again. [log.message-id]"""
-    cid = await harness.conversation(policy(1100, 100))
-    batch = Append([user("why " * 770)], idempotency_key="k")
-    first = await harness.log.append(TENANT, cid, batch)
-    assert await is_due(harness, cid)
-    assert isinstance(first, AppendAnswer) and first.pressure == "due"
-    async with harness.database.session() as session:
-        await session.jobs.clear_due(cid, first.head_seq)
-    await harness.log.append(TENANT, cid, batch)
-    assert not await is_due(harness, cid)
-    assert await kinds(harness, cid) == ["due"]
 
 
 async def test_too_many_messages_make_it_due(harness: Harness) -> None:
@@ -374,29 +333,6 @@ async def test_each_failure_pauses_compactions_for_longer(
     assert (await harness.stored(cid)).state.compaction_id is None
 
 
-async def test_no_model_is_called_during_a_pause(harness: Harness, database_url: str) -> None:
-    """Neither builds nor a worker call the model; the build names the reason."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    await harness.work(cid)
-    await fill(harness, cid, 955)
-    for _ in range(3):
-        build = await harness.build(cid)
-        check(build, exact=True)
-        assert build["degraded"] == ["summariser_unavailable"]
-        await harness.work(cid)
-        await another(harness).work(cid)
-    assert len(harness.gateway.calls) == 1
-    assert (await harness.stored(cid)).state.failures == 1
-    assert 0 < await pause_seconds(database_url, cid) <= 30
-    await fill(harness, cid, 1200)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["degraded"][0] == "summariser_unavailable" and len(build["degraded"]) > 1
-    assert len(harness.gateway.calls) == 1
-
-
 @pytest.mark.parametrize("way", ["background", "forced"])
 async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
     """A successful compaction resets the failures; a forced one may run at any time."""
@@ -416,23 +352,6 @@ async def test_success_ends_the_pause(harness: Harness, database_url: str, way: 
 
 
 # --- inside the build -----------------------------------------------------------------------
-
-
-async def test_inline_mode_compacts_in_the_build_at_the_threshold(harness: Harness) -> None:
-    """Inline mode is never due; the build at the threshold compacts."""
-    own = policy(1100, 100, compaction={"mode": "inline"})
-    cid = await harness.conversation(own)
-    await fill(harness, cid, 730)
-    assert (await harness.build(cid))["compaction"] is None
-    await fill(harness, cid, 755)
-    assert not await is_due(harness, cid)
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["compaction"].compacted
-    assert (await harness.receipt(cid)).trigger == "proactive"
-    assert await kinds(harness, cid) == ["started", "compacted"]
-    await harness.undo(cid)
-    assert (await harness.build(cid))["compaction"] is None, "it rests after the undo"
 
 
 async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
@@ -456,7 +375,7 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
 
 async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
-    return await harness.compaction.start_job(TENANT, cid, CompactRequest(**options))
+    return await harness.compaction.start_job(TENANT, cid, CompactionRequest(**options))
 
 
 async def test_a_job_ends_with_its_result(harness: Harness) -> None:
@@ -495,28 +414,3 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     await another(harness).work(cid, job.job_id)
     assert (await harness.compaction.job(TENANT, job.job_id)).status == "done"
     assert (await harness.receipt(cid)).trigger == "forced"
-
-
-async def test_a_job_waits_for_a_running_compaction(harness: Harness) -> None:
-    """A job stays queued while another worker compacts, and has nothing to do then."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    job = await start(harness, cid)
-    harness.gateway.release.clear()
-    working = asyncio.create_task(harness.work(cid))
-    await harness.gateway.waiting.wait()
-    other = another(harness)
-    assert await other.leases.claim() is None
-    assert (await harness.compaction.job(TENANT, job.job_id)).status == "queued"
-    harness.gateway.release.set()
-    await working
-    claim = await other.leases.claim()
-    assert claim is not None and claim.job_id == job.job_id
-    assert (await harness.compaction.job(TENANT, job.job_id)).status == "running"
-    async with other.leases.renewed(claim):
-        await other.compaction.work(TENANT, cid, job.job_id)
-    assert await other.leases.claim() is None
-    assert len(harness.gateway.calls) == 1 and other.gateway.calls == []
-    done = await harness.compaction.job(TENANT, job.job_id)
-    assert done.status == "done"
-    assert not json.loads(done.result or "")["compacted"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summariser import PAGE_MESSAGES, SummaryTask, summarise_paged
@@ -67,7 +67,7 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
     parent = None
     for number in range(4):
         await harness.talk(cid, 8)
-        made = await harness.compaction.compact(TENANT, cid, CompactRequest())
+        made = await harness.compaction.compact(TENANT, cid, CompactionRequest())
         assert made.compacted
         stored = await receipt(harness, cid)
         assert stored.parent_id == parent
@@ -88,7 +88,7 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
     harness.gateway.replies = ["<summary>" + "🫠" * 40 + "</summary>"]
     cid = await harness.conversation(policy(20_000))
     await harness.append(cid, *(user(f"{n} " + "x " * 5) for n in range(13)))
-    made = await harness.compaction.compact(TENANT, cid, CompactRequest())
+    made = await harness.compaction.compact(TENANT, cid, CompactionRequest())
     assert not made.compacted
     assert made.reason == "the summary would not be shorter"
     assert (await harness.stored(cid)).state.hidden_span is None
@@ -103,7 +103,7 @@ async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) ->
     await harness.talk(cid, 10)
     before = await harness.build(cid)
     harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactRequest()))
+    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactionRequest()))
     await harness.gateway.waiting.wait()
     await harness.append(cid, user("meanwhile"), asks("a"), result("a", "found"))
     build = await harness.build(cid)
@@ -126,7 +126,7 @@ async def test_the_second_of_two_forced_compactions_waits(harness: Harness) -> N
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 10)
     made = await asyncio.gather(
-        *(harness.compaction.compact(TENANT, cid, CompactRequest()) for _ in range(2))
+        *(harness.compaction.compact(TENANT, cid, CompactionRequest()) for _ in range(2))
     )
     assert sorted(one.compacted for one in made) == [False, True]
     assert len(harness.gateway.calls) == 1
@@ -156,7 +156,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
     for part in (log, more):
         for raw_format, raw in part.messages:
             await harness.append(cid, raw, format=raw_format)
-        made = await harness.compaction.compact(TENANT, cid, CompactRequest())
+        made = await harness.compaction.compact(TENANT, cid, CompactionRequest())
         for options in (RequestSettings(), RequestSettings(model="gpt-4.1")):
             build = await harness.build(cid, options)
             check(build, exact=True)
@@ -177,7 +177,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
         assert state.hidden_tokens == sum(entry.tokens for entry in hidden)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
-            again = await harness.compaction.compact(TENANT, cid, CompactRequest())
+            again = await harness.compaction.compact(TENANT, cid, CompactionRequest())
             assert not again.compacted
 
 

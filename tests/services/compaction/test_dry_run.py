@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.compaction.planned_calls import CALL_BYTES
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.compaction_results import DryRunResult
 from app.repositories import Database
 from tests.services.fakes import (
@@ -43,7 +42,7 @@ async def dry_run(
     harness: Harness, cid: str, max_bytes: int = 1 << 20, **options: Any
 ) -> DryRunResult:
     """Return what a compaction would do."""
-    request = CompactRequest(dry_run=True, **options)
+    request = CompactionRequest(dry_run=True, **options)
     shown = await harness.compaction.compact(TENANT, cid, request, max_bytes)
     assert isinstance(shown, DryRunResult)
     return shown
@@ -170,19 +169,3 @@ async def test_the_cost_is_the_most_that_the_calls_can_take(database: Database) 
     most = shown.input_tokens * info.input_price + shown.output_tokens * info.output_price
     assert shown.cost_usd == pytest.approx(most)
     assert sum(call.cost_usd or 0.0 for call in shown.calls) == pytest.approx(most)
-
-
-async def test_prompts_beyond_the_limit_are_counted_and_left_out(
-    database: Database,
-) -> None:
-    """The first prompts that fit are shown; tokens and price are those of all."""
-    harness = with_model(database, PRICED)
-    cid = await harness.conversation(policy(6_000, strategy="tree_summary"))
-    await harness.talk(cid, 100)
-    whole = await dry_run(harness, cid)
-    first = sum(len(message["content"].encode()) for message in whole.calls[0].messages)
-    one = await dry_run(harness, cid, first + CALL_BYTES)
-    assert one.calls == whole.calls[:1] and one.truncated and not whole.truncated
-    for name in ("planned_calls", "input_tokens", "output_tokens", "cost_usd"):
-        assert getattr(one, name) == getattr(whole, name)
-    assert not (await dry_run(harness, cid, 0)).calls

@@ -46,18 +46,6 @@ async def test_two_builds_apply_one_compaction(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.view_version == 1
 
 
-async def test_a_leased_conversation_is_left_alone(harness: Harness) -> None:
-    """While another compaction runs a build neither compacts nor clears."""
-    cid = await harness.conversation(_inline())
-    await fill(harness, cid, 705)
-    async with harness.leases.held(cid) as is_held:
-        assert is_held
-        build = await harness.build(cid)
-    assert build["compaction"] is None
-    assert build["degraded"] == ["compaction_pending"]
-    assert (await harness.stored(cid)).state.view_version == 0
-
-
 async def test_an_event_between_makes_the_build_plan_again(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

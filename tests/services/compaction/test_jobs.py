@@ -137,19 +137,6 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
             await asyncio.Event().wait()
 
 
-async def test_a_short_absence_of_the_database_is_survived(
-    watched: Watched, conversation_id: str
-) -> None:
-    """One renewal may fail if the next one succeeds."""
-    leases = Leases(watched, new_id, seconds=1.5)
-    async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id) as is_mine:
-        assert is_mine
-        for is_away in (True, False, False, False):
-            watched.is_away = is_away
-            watched.was_asked.clear()
-            await watched.was_asked.wait()
-
-
 async def test_a_forced_compaction_waits_for_the_lease(
     watched: Watched, conversation_id: str
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.common.errors import Conflict, NotFound
+from app.common.errors import Conflict
 from app.compaction.receipts import Receipt
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -26,7 +26,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    new_id,
     own_text,
     result,
     says,
@@ -117,45 +116,6 @@ async def test_a_receipt_is_complete(harness: Harness) -> None:
     await harness.compact(cid)
     later = await harness.receipts.get(TENANT, cid, made.compaction_id)
     assert later == Receipt(stored, "superseded")
-
-
-async def test_expanding_returns_the_originals(harness: Harness) -> None:
-    """Every compacted message is reachable, byte for byte, in pages of any size."""
-    cid = await harness.conversation(policy(20_000))
-    odd = {"role": "user", "content": "é\u0000\ud800", "extra": {"kept": [1, 2.5, None]}}
-    await harness.append(cid, *([odd] * 12), user("end"))
-    await harness.talk(cid, 10)
-    log = await harness.bodies(cid)
-    made = await harness.compact(cid)
-    assert made.compaction_id is not None and made.summary_range is not None
-    start, end = made.summary_range
-    whole = await expanded(harness, cid, made.compaction_id, 1000)
-    assert [message.seq for message in whole] == list(range(start, end))
-    assert [message.body for message in whole] == log[start - 1 : end - 1]
-    for limit in (1, 7):
-        assert await expanded(harness, cid, made.compaction_id, limit) == whole
-    await harness.undo(cid)
-    assert await expanded(harness, cid, made.compaction_id, 7) == whole
-
-
-async def test_unknown_receipts_are_not_found(harness: Harness) -> None:
-    """Unknown ids, and those of another conversation or tenant, are 404 [compaction.undo]."""
-    one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
-    await harness.talk(one, 10)
-    made = (await harness.compact(one)).compaction_id
-    assert made is not None
-    wrong = [(TENANT, two, made), (TENANT, one, new_id()), (TENANT, new_id(), made)]
-    for tenant, cid, compaction_id in [*wrong, ("another", one, made)]:
-        with pytest.raises(NotFound):
-            await harness.receipts.get(tenant, cid, compaction_id)
-        with pytest.raises(NotFound):
-            await harness.receipts.expand(tenant, cid, compaction_id, 0, 10)
-        with pytest.raises(NotFound):
-            await harness.receipts.undo(tenant, cid, compaction_id)
-    for tenant, cid in ((TENANT, new_id()), ("another", one)):
-        with pytest.raises(NotFound):
-            await harness.receipts.page(tenant, cid, 10, None)
-    assert (await harness.receipts.get(TENANT, one, made)).status == "active"
 
 
 # --- undo -----------------------------------------------------------------------------------
@@ -249,22 +209,6 @@ async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
     assert kinds.count("undone") == 2
 
 
-async def test_of_two_undos_at_once_one_wins(harness: Harness) -> None:
-    """The same compaction is undone once, and the view moves back by one only."""
-    cid = await harness.conversation(policy(20_000))
-    for _ in range(2):
-        await harness.talk(cid, 8)
-        await harness.compact(cid)
-    active = (await harness.receipt(cid)).compaction_id
-    first = (await harness.receipt(cid)).parent_id
-    answers = await asyncio.gather(
-        *(harness.receipts.undo(TENANT, cid, active) for _ in range(3)), return_exceptions=True
-    )
-    assert sum(isinstance(answer, Receipt) for answer in answers) == 1
-    assert sum(isinstance(answer, Conflict) for answer in answers) == 2
-    assert (await harness.stored(cid)).state.compaction_id == first
-
-
 async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
     """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
@@ -307,19 +251,6 @@ async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:
     assert (await harness.stored(cid)).state.is_due
     await harness.work(cid)
     assert (await harness.stored(cid)).state.compaction_id is not None
-
-
-async def test_an_undo_does_not_hold_back_a_full_window(harness: Harness) -> None:
-    """At `compact_trigger` a build compacts all the same; a caller can at any time."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    assert (await harness.build(cid))["compaction"].compacted
-    await harness.undo(cid)
-    again = await harness.build(cid)
-    check(again, exact=True)
-    assert again["compaction"].compacted
-    await harness.undo(cid)
-    assert (await harness.compact(cid)).compacted
 
 
 async def test_undoing_a_clearing_shows_results_pinned_since(harness: Harness) -> None:
@@ -404,40 +335,6 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
     check(build, exact=True)
     assert "answer 3 because" in build.contents
     assert (await harness.receipt(cid)).view.unhidden_seqs == (8,)
-
-
-async def test_a_build_during_an_undo_shows_one_or_the_other(harness: Harness) -> None:
-    """Builds beside an undo show the view before or after it, never a mixture [compaction.undo]."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    whole = await harness.build(cid)
-    made = await harness.compact(cid)
-    reduced = await harness.build(cid)
-    assert made.compaction_id is not None
-
-    async def undo() -> None:
-        await harness.receipts.undo(TENANT, cid, made.compaction_id or "")
-
-    harness.database.after_read = undo
-    between = await harness.build(cid)
-    assert between.text in (whole.text, reduced.text)
-    cold = await harness.build(cid, None, harness.cold())
-    assert cold.text == whole.text
-    assert (await harness.build(cid)).text == whole.text
-
-
-async def test_two_processes_see_one_undo(harness: Harness) -> None:
-    """A process with a cached payload notices an undo by another."""
-    cid = await harness.conversation(policy(20_000), SECTIONS)
-    await harness.talk(cid, 10)
-    other = harness.cold()
-    whole = await harness.build(cid, None, other)
-    await harness.compact(cid)
-    reduced = await harness.build(cid)
-    assert (await harness.build(cid, None, other)).text == reduced.text
-    await harness.undo(cid)
-    assert (await harness.build(cid)).text == whole.text
-    assert (await harness.build(cid, None, other)).text == whole.text
 
 
 async def test_a_failure_while_applying_stores_nothing(harness: Harness) -> None:

@@ -6,26 +6,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.common.errors import ServiceUnavailable
 from app.conversations.view import SUMMARY_PREFIX, Span
-from app.formats.message import Role
-from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.conftest import execute
-from tests.domain.histories import raw_logs
 from tests.services.fakes import (
-    ANTHROPIC,
     CHAT,
-    MODEL,
     SUMMARISER,
     TENANT,
     Build,
@@ -131,39 +122,6 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     assert stored.hidden_span == Span(1, len(log) - 2)
     assert len(harness.gateway.calls) == 1
     assert await harness.bodies(cid) == log
-
-
-async def test_without_a_retain_request_there_is_none(harness: Harness) -> None:
-    """A retain section is made on request only; an earlier one goes into the summary."""
-    harness.gateway.replies = [BOTH, "<summary>what was said</summary>"]
-    own = policy(20_000, strategy="retain_summary", compaction=RETAINS)
-    cid = await harness.conversation(own)
-    await harness.talk(cid, 4)
-    await harness.compact(cid)
-    await harness.set_policy(cid, {"compaction": {"retain_directives": []}})
-    await harness.talk(cid, 4)
-    assert (await harness.compact(cid)).compacted
-    assert (await harness.receipt(cid)).view.retain is None
-    assert "the goal is tea" in prompts(harness)[1]
-    for build in await both(harness, cid):
-        assert texts(build)[0].startswith(f"{SUMMARY_PREFIX}what was said\n")
-
-
-@pytest.mark.parametrize("turns", [0, 1, 3])
-async def test_the_last_turns_stay_verbatim(harness: Harness, turns: int) -> None:
-    """`retain_last_turns` whole turns follow; with 0 the last call group and user message."""
-    own = policy(20_000, strategy="retain_summary", compaction={"retain_last_turns": turns})
-    cid = await harness.conversation(own)
-    await harness.talk(cid, 3)
-    await work(harness, cid, 3)
-    await harness.talk(cid, 2)
-    made = await harness.compact(cid)
-    assert made.compacted
-    chat, _ = await both(harness, cid)
-    rest = chat.messages[1:]
-    assert len(rest) == {0: 2, 1: 2, 3: 12}[turns]
-    assert made.after_msg_count == len(chat.messages)
-    assert made.after_tokens == chat["tokens_used"]
 
 
 # --- tree_summary ---------------------------------------------------------------------------
@@ -384,26 +342,6 @@ async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted
     assert (await harness.stored(cid)).state.compaction_id is not None
 
 
-@pytest.mark.parametrize("strategy", ["tree_summary", "chain"])
-async def test_a_target_is_met_and_no_more(harness: Harness, strategy: str) -> None:
-    """`target_tokens` is the target; without it, within the target, little stays."""
-    cid = await harness.conversation(policy(4100, strategy=strategy))
-    await harness.talk(cid, 30)
-    target = (await harness.build(cid))["tokens_used"] - 100
-    preview = await harness.compact(cid, target_tokens=target, dry_run=True)
-    deep = await harness.compact(cid, dry_run=True)
-    assert deep.after_msg_count < preview.after_msg_count
-    made = await harness.compact(cid, target_tokens=target)
-    assert made.compacted
-    assert made.after_tokens <= preview.after_tokens <= target
-    # What is reserved for the summary: as much as has to be hidden, and the tool `recall`.
-    unused = 300 - preview.summary_tokens
-    assert target - preview.after_tokens < 60 + unused, "one more turn would not have fitted"
-    again = await harness.compact(cid, target_tokens=target)
-    assert not again.compacted
-    await both(harness, cid)
-
-
 # --- the state ------------------------------------------------------------------------------
 
 
@@ -447,221 +385,3 @@ async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy:
         assert build["summary_used"]
     chat = await harness.build(cid)
     assert (made.after_tokens, made.after_msg_count) == (chat["tokens_used"], len(chat.messages))
-
-
-# --- any log, anything that may happen to it ------------------------------------------------
-
-
-GATEWAYS = st.sampled_from([None, "<summary>what was said</summary>", "<summary>s</summary>", DOWN])
-OPERATIONS = st.one_of(
-    raw_logs(4),
-    raw_logs(4),
-    st.sampled_from(["build", "claude", "small", "build", "unpin"]),
-    st.sampled_from(["work", "undo", "undo", "overflow"]),
-    st.just(("compact", None)),
-    st.tuples(st.just("pin"), st.integers(0, 3), st.booleans()),
-    st.tuples(st.just("compact"), st.none() | st.sampled_from(COMPACTING)),
-    st.tuples(st.just("strategy"), st.sampled_from([*COMPACTING, "sliding_window"])),
-)
-
-
-class Story:
-    """A conversation with random operations and the invariants that hold throughout."""
-
-    def __init__(self, harness: Harness, cid: str) -> None:
-        self.harness = harness
-        self.cid = cid
-        self.log: list[str] = []
-        self.marks: dict[str, int] = {}
-        self.pinned: dict[str, int] = {}
-
-    async def happen(self, operation: Any) -> None:
-        """Run one operation, and check what it must not change."""
-        match operation:
-            case "build" | "claude" | "small":
-                await self.build(operation)
-            case "work":
-                await self.harness.work(self.cid)
-            case "undo":
-                await self.undo()
-            case "unpin" if self.pinned:
-                await self.unpin()
-            case ("pin", place, turn) if len(self.pinned) < 6:
-                await self.pin(place, turn)
-            case ("compact", strategy):
-                await self.compact(strategy)
-            case ("strategy", name):
-                await self.harness.set_policy(self.cid, {"strategy": name})
-            case "overflow":
-                await self.overflow()
-            case _ if hasattr(operation, "messages"):
-                await self.append(operation)
-
-    async def append(self, log: Any) -> None:
-        """Append a log, and a turn with a unique mark."""
-        for format, raw in log.messages:
-            await self.harness.append(self.cid, raw, format=format)
-        number = len(self.marks)
-        said = [
-            user(f"mark-{number}/u"),
-            asks(f"m{number}"),
-            result(f"m{number}", f"mark-{number}/r " + "data " * 45),
-            says(f"mark-{number}/a"),
-        ]
-        state = (await self.harness.append(self.cid, *said)).head_seq
-        for name, back in (("u", 3), ("r", 1), ("a", 0)):
-            self.marks[f"mark-{number}/{name}"] = state - back
-        bodies = await self.harness.bodies(self.cid)
-        assert bodies[: len(self.log)] == self.log
-        self.log = bodies
-
-    async def pin(self, place: int, turn: bool) -> None:
-        """Pin one of the marked messages."""
-        names = [name for name in self.marks if name not in self.pinned]
-        if names:
-            name = names[place % len(names)]
-            try:
-                seqs = await self.harness.pin(self.cid, self.marks[name], turn=turn)
-            except ValidationError:  # too large a part of the window
-                return
-            self.pinned |= {mark: seq for mark, seq in self.marks.items() if seq in seqs}
-
-    async def unpin(self) -> None:
-        """Unpin one message, and with it what its call group or turn pinned."""
-        seqs = await self.harness.unpin(self.cid, self.pinned.popitem()[1], turn=True)
-        self.pinned = {mark: seq for mark, seq in self.pinned.items() if seq not in seqs}
-
-    async def undo(self) -> None:
-        """Undo what is active, if there is something."""
-        if (await self.harness.stored(self.cid)).state.compaction_id is not None:
-            assert (await self.harness.undo(self.cid)).undone_at is not None
-
-    async def compact(self, strategy: str | None) -> None:
-        """Compact by force; what a model that fails leaves is unchanged."""
-        state = (await self.harness.stored(self.cid)).state
-        try:
-            made = await self.harness.compact(self.cid, strategy=strategy)
-        except ServiceUnavailable:
-            after = (await self.harness.stored(self.cid)).state
-            assert after.compaction_id in {state.compaction_id, None}
-            return
-        if made.compacted:
-            assert made.after_tokens < made.before_tokens
-
-    async def overflow(self) -> None:
-        """Cut as after an overflow error of a provider."""
-        if not self.log:
-            return
-        try:
-            made, built = await self.harness.context.overflow(TENANT, self.cid, ASKS[CHAT])
-        except ContextOverflow:
-            return
-        assert made.after_tokens < made.before_tokens
-        self.check(Build(built))
-
-    async def build(self, kind: str) -> None:
-        """Build and check; only what cannot fit may be an overflow."""
-        if not self.log:
-            return
-        options = {
-            "build": ASKS[CHAT],
-            "claude": ASKS[ANTHROPIC],
-            "small": RequestSettings(CHAT, MODEL, max_context_tokens=1500),
-        }[kind]
-        try:
-            build = await self.harness.build(self.cid, options)
-        except ContextOverflow as overflow:
-            budget = overflow.facts["budget"]
-            async with self.harness.database.session() as session:
-                entries = await session.log.entries(self.cid, 1, 10**9)
-            newest = next(item for item in reversed(entries) if item.role is Role.USER)
-            minimum = sum(item.tokens for item in entries if item.pinned or item is newest)
-            assert minimum > 0.65 * budget.effective_window - 100
-            return
-        self.check(build)
-        cold = await self.harness.build(self.cid, options, self.harness.cold())
-        assert cold.text == build.text
-
-    def check(self, build: Build) -> None:
-        """Check a payload: valid, within the window, and every pin verbatim."""
-        check(build, exact=build["format"] == CHAT)
-        shown = json.dumps(build.messages)
-        for mark in self.pinned:
-            assert mark in shown, mark
-
-    async def end(self) -> None:
-        """Check that the log is unchanged and every receipt can be expanded."""
-        assert await self.harness.bodies(self.cid) == self.log
-        for found in await self.harness.receipts.page(TENANT, self.cid, 1000, None):
-            span, seq, bodies = found.compaction.hidden_span, 0, []
-            while True:
-                _, page = await self.harness.receipts.expand(
-                    TENANT, self.cid, found.compaction.compaction_id, seq, 7
-                )
-                if not page:
-                    break
-                seq = page[-1].seq
-                bodies += [message.body for message in page]
-            assert bodies == self.log[span.start - 1 : span.end - 1]
-            for summary in found.compaction.view.summaries:
-                assert span.start <= summary.span.start < summary.span.end
-                # What was pinned at its end since then is shown as well.
-                assert all(map(found.compaction.view.shows, range(span.end, summary.span.end)))
-
-
-@given(
-    operations=st.lists(OPERATIONS, min_size=8, max_size=20),
-    strategy=st.sampled_from(COMPACTING),
-    reply=GATEWAYS,
-    window=st.sampled_from([2000, 4000, 8000]),
-    leaves=st.fixed_dictionaries(
-        {
-            "sandwich": st.fixed_dictionaries(
-                {"preserve_top": st.integers(0, 3), "preserve_bottom": st.integers(1, 4)}
-            ),
-            "tree_summary": st.fixed_dictionaries({"chunk_size": st.integers(2, 6)}),
-            "sliding_window": st.just({"keep_last_n": 5}),
-            "preserve_user_messages": st.booleans(),
-            "compaction": st.fixed_dictionaries(
-                {
-                    "mode": st.sampled_from(["background", "inline"]),
-                    "max_messages": st.none() | st.integers(5, 20),
-                    "retain_directives": st.sampled_from([[], ["Keep names."]]),
-                    "target": st.sampled_from([0.3, 0.5, 0.8]),
-                }
-            ),
-        }
-    ),
-)
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-async def test_payloads_stay_valid_after_any_operations(
-    harness: Harness,
-    operations: list[Any],
-    strategy: str,
-    reply: Any,
-    window: int,
-    leaves: Mapping[str, Any],
-) -> None:
-    """Appends, builds, compactions of all kinds, undos and pins in any order and strategy.
-
-    Every payload is valid and fits, a pin is always shown, the log never changes, and every receipt
-    expands to exactly the originals.
-
-    [budget.within-window, strategy.pure, strategy.sliding-window, strategy.tree,
-     strategy.retain-summary, strategy.chain, compaction.state, strategy.target, pins.verbatim,
-     budget.fitting-order, compaction.expand, log.append-only, payload.valid]
-    """
-    gateway = ScriptedGateway(*([reply] if reply is not None else []))
-    harness = Harness(harness.database, gateway, model=SUMMARISER if reply is not None else None)
-    budget = {"context_window": window, "max_output_tokens": 100}
-    cid = await harness.conversation({"strategy": strategy, "budget": budget, **leaves})
-    story = Story(harness, cid)
-    for operation in operations:
-        await story.happen(operation)
-    await story.build("build")
-    await story.build("claude")
-    await story.end()

@@ -24,10 +24,10 @@ from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import MASK
 from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summaries.transcript_limits import SourceText, cut_middle
+from app.compaction.summaries.transcript_limits import SourceText
 from app.compaction.summaries.transcript_text import transcript_groups
 from app.compaction.summariser import Summariser
-from app.formats.message import Image, Message, Reasoning, Role, Text, ToolCall
+from app.formats.message import Message, Role, Text, ToolCall
 from app.models.limits import ModelInfo
 from app.models.model_calls import Completion, ModelCall
 
@@ -113,12 +113,6 @@ def model(name: str, window: int | None, max_input: int | None = None) -> ModelI
         cache_write_price=None,
         sources={},
     )
-
-
-def stated(count: int) -> list[Message]:
-    """Return user messages that each state a constraint beside much that is none."""
-    texts = (f"Item {i} must stay. " + "Look around there as well. " * 20 for i in range(count))
-    return [Message(Role.USER, (Text(text),)) for text in texts]
 
 
 def numbered(count: int, size: int = 400) -> list[Message]:
@@ -207,15 +201,6 @@ def test_a_model_outside_the_allowed_list_is_refused() -> None:
     assert by_policy.value.problems[0].pointer == "/policy/compaction/model"
 
 
-def test_the_conversations_model_counts_only_when_allowed() -> None:
-    """Outside the list it is skipped; without any model the built-in one is used."""
-    settings = SummariserSettings(None, ("gpt",), (), 5.0)
-    subject = summariser(ScriptedGateway(""), settings=settings)
-    assert subject.choose_model(None, None, "gpt") == "gpt"
-    assert subject.choose_model(None, None, "other") is None
-    assert subject.choose_model(None, None, None) is None
-
-
 async def test_without_a_model_the_summary_is_extracted() -> None:
     """No call is made, the receipt names `extractive`, and the size is within the limit."""
     gateway = ScriptedGateway("")
@@ -254,13 +239,6 @@ async def test_a_summary_comes_from_one_call() -> None:
     assert "<earlier_summary>\nbefore" in gateway.texts[0]
     assert "\u2039" not in gateway.texts[0]
     assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
-
-
-async def test_retain_is_returned_when_requested() -> None:
-    """Retain and summary come apart. [summary.retain]"""
-    gateway = ScriptedGateway("<retain>ref=7</retain><summary>short</summary>")
-    made = await run(gateway, summary_request=SummaryRequest(retain_prompt="keep refs"))
-    assert (made.text, made.retain) == ("short", "ref=7")
 
 
 async def test_secrets_are_masked_before_they_leave() -> None:
@@ -310,26 +288,7 @@ async def test_instructions_are_not_masked() -> None:
     assert f"the key {MASK}" in gateway.texts[0]
 
 
-async def test_images_and_reasoning_are_described() -> None:
-    """Neither an image's data nor private reasoning reaches the summariser's model."""
-    gateway = ScriptedGateway(GOOD)
-    parts = (Image("image/png", data="QUJDRA=="), Reasoning("hidden thought"), Text("look"))
-    await run(gateway, messages=[*numbered(2), Message(Role.ASSISTANT, parts)])
-    assert "QUJDRA" not in gateway.texts[0]
-    assert "hidden thought" not in gateway.texts[0]
-    assert "[image, image/png, 6 bytes, not shown]" in gateway.texts[0]
-
-
 # --- what stays beside the summary ----------------------------------------------------------
-
-
-async def test_kept_messages_are_not_extracted() -> None:
-    """The built-in summariser leaves out what is shown beside it. [pins.verbatim]"""
-    made = await run(
-        ScriptedGateway(""), messages=stated(3), by=None, verbatim_indices=frozenset({1})
-    )
-    assert "Item 0 must stay." in made.text
-    assert "Item 1 must stay." not in made.text
 
 
 async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
@@ -469,17 +428,6 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
     assert all(len("".join(m["content"] for m in c.messages)) // 4 < 1_700 for c in gateway.calls)
 
 
-async def test_a_message_larger_than_a_chunk_is_cut_in_the_middle() -> None:
-    """Its ends are kept, and a note says how much is missing."""
-    huge = Message(Role.USER, (Text("BEGIN " + "x" * 100_000 + " END"),))
-    gateway = ScriptedGateway(GOOD)
-    await run(gateway, model("main", 2_000), messages=[huge])
-    (text,) = gateway.texts
-    assert "BEGIN" in text
-    assert "END" in text
-    assert "characters left out …]" in text
-
-
 # --- failure --------------------------------------------------------------------------------
 
 
@@ -577,10 +525,3 @@ def test_chunks_fit_and_use_every_text_once(
         assert "\n\n".join(chunk.text for chunk in chunks) == "\n\n".join(texts)
     if all(sum(tokenizer.count(item.text) + 2 for item in group) <= budget for group in groups):
         assert starts == sorted(set(starts), reverse=True)
-
-
-@given(st.text(min_size=1), st.integers(1, 30), SIZES)
-def test_a_cut_text_fits(text: str, times: int, budget: int) -> None:
-    """A cut message is within its limit."""
-    count = QuarterTokenizer().count
-    assert count(cut_middle(text * times * 40, budget, count)) <= budget

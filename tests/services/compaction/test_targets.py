@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from app.common import json_text
 from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.turns import Entry, call_groups
-from app.demo import Trace
 from app.formats.message import Role
 from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
-from tests.recorded import named_traces, trace_files, traces_dir
 from tests.services.fakes import (
     SUMMARISER,
     Harness,
@@ -251,51 +249,6 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
         made = await compacted_as_shown(harness, cid, **options)
         if made.compacted:
             assert made.after_tokens < made.before_tokens
-
-
-MIN_RECORDED_MESSAGES = 40
-
-
-def recorded() -> list[Any]:
-    """Return one long conversation of each file of recorded ones."""
-    files = [named_traces(path) for path in trace_files(traces_dir())]
-    long = [
-        [trace for trace in traces if len(trace.messages) >= MIN_RECORDED_MESSAGES]
-        for traces in files
-    ]
-    shortest = (min(some, key=lambda trace: len(trace.messages)) for some in long if some)
-    return [pytest.param(trace, id=trace.name) for trace in shortest]
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("trace", recorded())
-async def test_recorded_conversations_are_compacted_to_the_target(
-    harness: Harness, trace: Trace, strategy: str
-) -> None:
-    """Recorded conversations end at most at the target, as the dry run predicts."""
-    cid = await harness.conversation({"strategy": strategy}, trace.sections, trace.tools)
-    for start in range(0, len(trace.messages), 500):
-        await harness.append(cid, *trace.messages[start : start + 500])
-    await assert_compacts_near(harness, cid, strategy)
-
-
-async def assert_compacts_near(harness: Harness, cid: str, strategy: str) -> CompactResult:
-    """Give a conversation a window that it fills, and compact it there."""
-    log = await entries_of(harness, cid)
-    history = sum(item.tokens for item in log)
-    fixed = (await harness.compact(cid, dry_run=True)).before_tokens - history
-    used, target = history + fixed, fixed + int(0.6 * history)
-    budget = {"context_window": used + 1000, "max_output_tokens": 1000}
-    own = {"budget": budget, "compaction": {"target": target / used}}
-    await harness.set_policy(cid, own)
-    made = await compacted_as_shown(harness, cid)
-    minimum = fixed + must_stay(strategy, log, 5, 5, 1)
-    # Ends that are kept grow to call groups; a summary comes beside them.
-    largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
-    assert_near(made, target, log, minimum, made.summary_tokens + 2 * largest)
-    again = await harness.compact(cid)
-    assert not again.compacted
-    return made
 
 
 @pytest.mark.parametrize("strategy", COMPACTING)

@@ -57,20 +57,6 @@ async def agents_conversation(harness: Harness, seconds: int | None = DAY) -> st
     return await harness.conversation(agent_id=await harness.agent(seconds))
 
 
-async def test_rolling_window_excludes_old_messages(harness: Harness) -> None:
-    """Messages older than the window are not shown, younger ones are [window.older-stays]."""
-    cid = await agents_conversation(harness)
-    await harness.append(cid, user("old"), says("yes"))
-    harness.clock.pass_seconds(DAY - 1)
-    await harness.append(cid, user("new"))
-    assert await shown(harness, cid) == ["old", "yes", "new"]
-    harness.clock.pass_seconds(1)
-    build = await harness.build(cid)
-    assert [item["content"] for item in build.messages] == ["new"]
-    assert build["cache_break_reason"] == "window_moved"
-    assert build.count() == build["tokens_used"]
-
-
 async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> None:
     """No result is without its call, in any format [window.whole-groups]."""
     cid = await agents_conversation(harness, 3600)
@@ -82,19 +68,6 @@ async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> No
         texts = await shown(harness, cid, format)
         assert any("done" in text for text in texts)
         assert not any("two" in text for text in texts)
-
-
-async def test_clear_excludes_messages_before_clear_time(harness: Harness) -> None:
-    """A clear separates messages exactly, also at equal times [window.cut]."""
-    agent = await harness.agent()
-    cid, other = [await harness.conversation(agent_id=agent) for _ in range(2)]
-    for each in (cid, other):
-        await harness.append(each, user("before"))
-    assert await harness.agents.clear(TENANT, agent) == (harness.clock.utc(), 2)
-    for each in (cid, other):
-        await harness.append(each, user("after"))
-        assert await shown(harness, each) == ["after"]
-        assert len(await harness.bodies(each)) == 2, "the log is whole"
 
 
 async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:

@@ -15,29 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common import json_text
-from app.common.errors import Conflict, UnpairedToolResult, ValidationError
-from app.conversations.messages.appended_messages import AppendAnswer
+from app.common.errors import Conflict, UnpairedToolResult
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
-from app.repositories import Database
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     CHAT,
     TENANT,
     Harness,
-    WatchedDatabase,
     asks,
     result,
     says,
     user,
 )
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
@@ -50,17 +42,6 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
     } | page
     _, found = await harness.log.page(TENANT, cid, **wanted)
     return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
-
-
-async def test_seqs_have_no_gaps_and_turns_count_up(harness: Harness) -> None:
-    """The first seq is 1; a turn starts with each user message. [log.safe-cuts, log.seq]"""
-    cid = await harness.conversation()
-    first = await harness.append(cid, user("a"), asks("c"), result("c"))
-    second = await harness.append(cid, user("b"), says("x"))
-    placed = [*first.messages, *second.messages]
-    assert [message.seq for message in placed] == [1, 2, 3, 4, 5]
-    assert [message.turn for message in placed] == [1, 1, 1, 2, 2]
-    assert (first.head_seq, second.head_seq) == (3, 5)
 
 
 @given(log=raw_logs(8), cuts=st.lists(st.integers(1, 4), max_size=8))
@@ -143,36 +124,6 @@ async def test_gemini_responses_without_ids_may_be_contents_of_their_own(
     assert (await harness.stored(cid)).state.head_seq == head
 
 
-async def test_a_refused_batch_stores_nothing(harness: Harness) -> None:
-    """An orphan or a second result anywhere in a batch refuses the whole batch.
-
-    [log.idempotency-key]
-    """
-    cid = await harness.conversation()
-    await harness.append(cid, user("hi"), asks("a", "b"))
-    refused = [
-        [result("zzz")],
-        [result("a"), result("a")],
-        [result("a"), user("x"), result("a")],
-        [user("x"), result("zzz")],
-        [result("a"), says("ok"), result("nope")],
-    ]
-    for batch in refused:
-        with pytest.raises(UnpairedToolResult):
-            await harness.append(cid, *batch)
-    assert (await harness.stored(cid)).state.head_seq == 2
-    assert (await harness.stored(cid)).state.open_calls == ("a", "b")
-    await harness.append(cid, result("b"))
-    assert (await harness.stored(cid)).state.open_calls == ("a",)
-    with pytest.raises(UnpairedToolResult):
-        await harness.append(cid, result("b"))
-    await harness.append(cid, user("never mind"), says("well"))
-    await harness.append(cid, result("a"))
-    assert (await harness.stored(cid)).state.open_calls == ()
-    with pytest.raises(UnpairedToolResult):
-        await harness.append(cid, result("a"))
-
-
 async def test_system_messages_that_begin_a_log_are_a_section(harness: Harness) -> None:
     """The answer says so; sent again they store nothing, later ones are messages.
 
@@ -242,80 +193,6 @@ async def test_a_refused_batch_stores_no_section(harness: Harness) -> None:
     assert isinstance(first, AppendAnswer)
     assert again == json.loads(json_text.dumps(first))
     assert first.system_section == "system"
-
-
-async def test_another_seq_than_expected_is_a_conflict(harness: Harness) -> None:
-    """The error has the newest seq [log.expected-seq]."""
-    cid = await harness.conversation()
-    await harness.log.append(TENANT, cid, Append([user("a")], expected_seq=0))
-    with pytest.raises(Conflict) as moved:
-        await harness.log.append(TENANT, cid, Append([user("b")], expected_seq=0))
-    assert moved.value.facts["head_seq"] == 1
-    await harness.log.append(TENANT, cid, Append([user("b")], expected_seq=1))
-
-
-async def test_an_idempotency_key_replays_the_first_answer(harness: Harness) -> None:
-    """The same key and body return the same answer and store nothing; another body conflicts."""
-    cid, other = await harness.conversation(), await harness.conversation()
-    request = Append([user("a"), says("b")], idempotency_key="k")
-    first = await harness.log.append(TENANT, cid, request)
-    again = await harness.log.append(TENANT, cid, request)
-    assert isinstance(first, AppendAnswer)
-    assert isinstance(again, dict)
-    assert again["head_seq"] == first.head_seq == 2
-    assert [m["id"] for m in again["messages"]] == [m.id for m in first.messages]
-    with pytest.raises(Conflict):
-        await harness.log.append(TENANT, cid, Append([user("c")], idempotency_key="k"))
-    await harness.log.append(TENANT, other, request)
-    assert len(await bodies(harness, cid)) == len(await bodies(harness, other)) == 2
-
-
-async def test_concurrent_equal_requests_are_stored_once(harness: Harness) -> None:
-    """Of concurrent equal requests with one key one is stored, the others return its answer."""
-    cid = await harness.conversation()
-    request = Append([user("a")], idempotency_key="k")
-    answers = await asyncio.gather(*(harness.log.append(TENANT, cid, request) for _ in range(4)))
-    assert sum(isinstance(answer, AppendAnswer) for answer in answers) == 1
-    assert len(await bodies(harness, cid)) == 1
-
-
-async def test_a_message_id_is_unique_in_its_conversation(harness: Harness) -> None:
-    """The same id and content is a no-op with the stored message; other content is 409."""
-    cid, other = await harness.conversation(), await harness.conversation()
-    first = await harness.append(cid, user("a") | {"id": "m1"})
-    again = await harness.append(cid, user("a") | {"id": "m1"})
-    assert again.messages == first.messages
-    with pytest.raises(Conflict):
-        await harness.append(cid, user("b") | {"id": "m1"})
-    mixed = await harness.append(cid, user("a") | {"id": "m1"}, says("new") | {"id": "m2"})
-    assert [(m.id, m.seq) for m in mixed.messages] == [("m1", 1), ("m2", 2)]
-    with pytest.raises(ValidationError):
-        await harness.append(cid, user("x") | {"id": "m9"}, user("y") | {"id": "m9"})
-    await harness.append(other, user("b") | {"id": "m1"})
-    assert (await harness.stored(cid)).state.head_seq == 2
-
-
-async def test_concurrent_writers_lose_nothing(harness: Harness) -> None:
-    """Seqs have no gap or repetition, and the messages of a batch are consecutive."""
-    cid = await harness.conversation()
-
-    async def write(name: str) -> list[int]:
-        seqs: list[int] = []
-        for number in range(8):
-            answer = await harness.append(cid, user(f"{name}{number}"), says(f"{name}{number}!"))
-            seqs += [message.seq for message in answer.messages]
-        return seqs
-
-    all_seqs = await asyncio.gather(*(write(name) for name in "abcd"))
-    assert sorted(seq for seqs in all_seqs for seq in seqs) == list(range(1, 65))
-    texts = [body["content"] for body in await bodies(harness, cid)]
-    assert all(texts[i] + "!" == texts[i + 1] for i in range(0, 64, 2))
-    for name in "abcd":
-        own = [text for text in texts if text.startswith(name) and not text.endswith("!")]
-        assert own == [f"{name}{number}" for number in range(8)]
-    async with harness.database.session() as session:
-        entries = await session.log.entries(cid, 1, 1000)
-        assert await session.log.total_at(cid, 64) == sum(entry.tokens for entry in entries)
 
 
 async def test_of_two_concurrent_results_one_is_stored(harness: Harness) -> None:

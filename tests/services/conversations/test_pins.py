@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from app.common.errors import NotFound, ValidationError
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (
@@ -26,7 +24,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    new_id,
     result,
     says,
     user,
@@ -156,29 +153,6 @@ async def test_the_summariser_is_given_pinned_messages_as_kept(harness: Harness)
     assert "the harbour, please" in read and "kept" in read.lower()
 
 
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_the_next_compaction_may_hide_an_unpinned_message(
-    harness: Harness, strategy: str
-) -> None:
-    """Until then it is shown unchanged, and the prefix stays."""
-    cid = await harness.conversation(policy(20_000, strategy=strategy), tools=TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    await harness.pin(cid, seqs["calls"], turn=True)
-    await harness.compact(cid)
-    before = await both(harness, cid)
-    assert await harness.unpin(cid, seqs["calls"], turn=True) == sorted(seqs.values())
-    after = await both(harness, cid)
-    assert [build.text for build in after] == [build.text for build in before]
-    assert {build["epoch"] for build in after} == {build["epoch"] for build in before}
-    await harness.talk(cid, 8)
-    assert (await harness.compact(cid)).compacted
-    for build in await both(harness, cid):
-        assert "ferries at nine" not in build.contents and "nine and ten" not in build.contents
-    assert await harness.unpin(cid, seqs["calls"]) != []
-    kinds = [kind for kind, _ in await harness.events_of(cid)]
-    assert (kinds.count("pinned"), kinds.count("unpinned")) == (1, 1)
-
-
 # --- results that come later ----------------------------------------------------------------
 
 
@@ -252,62 +226,3 @@ async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
 
 
 # --- the limit ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", [*COMPACTING, "sliding_window", "full_history"])
-async def test_pins_take_at_most_half_of_the_history(harness: Harness, strategy: str) -> None:
-    """More are a 422, and nothing is stored [pins.limit]."""
-    cid = await harness.conversation(policy(1100, 100, strategy=strategy), SECTIONS)
-    await harness.append(cid, *(user(f"{n} " + "word " * 100) for n in range(8)))
-    fixed = (await harness.resolver.of(await harness.stored(cid))).usage(0, 0).fixed
-    pinned = []
-    with pytest.raises(ValidationError) as refused:
-        for seq in range(1, 9):
-            await harness.pin(cid, seq)
-            pinned.append(seq)
-    facts = refused.value.facts
-    assert facts["limit"] == (1000 - fixed) // 2
-    assert facts["pinned_tokens"] > facts["limit"]
-    assert pinned == [1, 2, 3, 4]
-    async with harness.database.session() as session:
-        assert [entry.seq for entry in await session.contexts.pinned(cid)] == pinned
-    kinds = [kind for kind, _ in await harness.events_of(cid)]
-    assert kinds.count("pinned") == 4
-    with pytest.raises(ValidationError):
-        await harness.pin(cid, 5, turn=True)
-    await harness.unpin(cid, 2)
-    assert await harness.pin(cid, 5) == [5]
-
-
-async def test_pins_of_unknown_messages(harness: Harness) -> None:
-    """Unknown messages, conversations and tenants are 404 [pins.verbatim, errors.problem-json]."""
-    one, two = [await harness.conversation(policy(20_000)) for _ in range(2)]
-    sent = await harness.append(one, user("hi"))
-    (message,) = sent.messages
-    pins = harness.pins
-    wrong = [
-        (TENANT, one, new_id()),
-        (TENANT, two, message.id),
-        (TENANT, new_id(), message.id),
-        ("another", one, message.id),
-    ]
-    for tenant, cid, message_id in wrong:
-        for pinned in (False, True):
-            with pytest.raises(NotFound):
-                await pins.pin(tenant, cid, message_id, whole_turn=False, pinned=pinned)
-    assert await harness.events_of(one) == []
-
-
-async def test_concurrent_pins(harness: Harness) -> None:
-    """All are stored, the limit holds, and the sums are right [pins.limit]."""
-    cid = await harness.conversation(policy(20_000, sandwich={"preserve_top": 0}))
-    await harness.talk(cid, 20)
-    await harness.compact(cid)
-    await asyncio.gather(*(harness.pin(cid, seq) for seq in range(1, 20, 3)))
-    chat, _ = await both(harness, cid)
-    reading = await harness.context.budget(TENANT, cid)
-    assert reading is not None
-    assert reading.budget.used_tokens == chat["tokens_used"]
-    state = (await harness.stored(cid)).state
-    assert set(range(1, 20, 3)) <= set(state.kept_seqs)
-    assert state.hidden_messages == state.head_seq - (len(chat.messages) - 1)

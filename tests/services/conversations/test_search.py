@@ -13,11 +13,12 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.conversations.messages.row import StoredMessage
-from app.conversations.search import recall_service as recall
+from app.conversations.search import recall
 from app.conversations.search import service as search
-from app.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
+from app.conversations.search.ranking import MAX_RANKED
+from app.conversations.search.recall import MAX_RECALLED, Recalled
 from app.conversations.search.service import SearchService
 from app.repositories import Database
 from app.worker import Worker
@@ -228,7 +229,7 @@ async def test_a_failing_index_does_not_fail_the_work(
         assert not done
         await harness.compaction.work(tenant_id, conversation_id, job_id)
 
-    await harness.compaction.start_job(TENANT, with_sentence, CompactRequest())
+    await harness.compaction.start_job(TENANT, with_sentence, CompactionRequest())
     claim = await harness.leases.claim()
     assert claim is not None
     database = Database(harness.database.store)

@@ -21,7 +21,6 @@ from app.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.conversations.messages.batch import Append
 from app.conversations.settings import SettingsList
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName, Role
@@ -334,25 +333,6 @@ async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harne
     check(forced, exact=True)
 
 
-@pytest.mark.parametrize(
-    "leaves", [{"compaction": {"enabled": False}}, {"strategy": "full_history"}]
-)
-async def test_a_build_that_may_not_compact_overflows(
-    harness: Harness, leaves: dict[str, Any]
-) -> None:
-    """Disabled compaction and full history answer 422 with the budget, never too much."""
-    cid = await harness.conversation(policy(1100, 100, **leaves))
-    await fill(harness, cid, 985)
-    build = await harness.build(cid)
-    assert build["pressure"] == "blocked"
-    assert build["compaction"] is None or not build["compaction"].compacted
-    check(build, exact=True)
-    await fill(harness, cid, 1010)
-    with pytest.raises(ContextOverflow) as overflow:
-        await harness.build(cid)
-    assert overflow.value.facts["budget"].used_tokens > 1000
-
-
 async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> None:
     """Where user text may not be shortened, what cannot fit is refused. [budget.overflow]"""
     cid = await harness.conversation(policy(400, 100, messages={"offload_oversized": False}))
@@ -435,19 +415,6 @@ async def test_concurrent_builds_of_one_stream_agree(harness: Harness) -> None:
     assert {build["epoch"] for build in builds} == {1}
 
 
-async def test_builds_compact_once_between_them(harness: Harness) -> None:
-    """Concurrent builds at the trigger make one summary; the others do not wait for it."""
-    harness = Harness(harness.database, ScriptedGateway(), model=SUMMARISER)
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 955)
-    builds = await asyncio.gather(*(harness.build(cid) for _ in range(3)))
-    assert len(harness.gateway.calls) == 1
-    for build in builds:
-        check(build, exact=True)
-        assert build["summary_used"] or build["degraded"] == ["compaction_pending"]
-    assert (await harness.build(cid))["summary_used"]
-
-
 async def test_two_processes_compact_at_once(harness: Harness) -> None:
     """Two processes that would compact: one does, neither build waits.
 
@@ -465,30 +432,6 @@ async def test_two_processes_compact_at_once(harness: Harness) -> None:
     assert len(one.gateway.calls) + len(two.gateway.calls) == 1
     assert (await one.build(cid)).text == (await two.build(cid)).text
     assert (await one.stored(cid)).state.view_version == 1
-
-
-async def test_appends_and_builds_at_once(harness: Harness) -> None:
-    """While several write and several build, every payload is valid, in order and extended."""
-    cid = await harness.conversation(policy(50_000))
-    await harness.append(cid, user("start"))
-
-    async def write(name: str) -> None:
-        for number in range(6):
-            await harness.append(cid, user(f"{name}{number}"), says(f"to {name}{number}"))
-
-    async def read(format: FormatName) -> list[Build]:
-        return [await harness.build(cid, ASKS[format]) for _ in range(6)]
-
-    *_, chat, anthropic = await asyncio.gather(write("a"), write("b"), read(CHAT), read(ANTHROPIC))
-    for builds in (chat, anthropic):
-        for build in builds:
-            check(build, exact=build["format"] == CHAT)
-        for earlier, later in pairwise(builds):
-            assert is_extension(later, earlier)
-    last = await harness.build(cid)
-    cold = await harness.build(cid, None, harness.cold())
-    assert cold.text == last.text
-    assert len(last.messages) == 25
 
 
 async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Harness) -> None:
@@ -521,23 +464,6 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
     assert again.text == build.text
 
 
-async def test_a_cached_payload_dropped_during_a_read_is_read_again(harness: Harness) -> None:
-    """A build whose cached payload is dropped during its read still shows all messages."""
-    cid = await harness.conversation(policy(50_000))
-    await harness.append(cid, user("one"))
-    await harness.build(cid)
-    await harness.append(cid, says("two"))
-
-    async def other_settings() -> None:
-        other = RequestSettings(sections='[{"name":"x","content":"y"}]')
-        await harness.build(cid, other)
-
-    harness.database.after_read = other_settings
-    build = await harness.build(cid)
-    assert [item["content"] for item in build.messages] == ["one", "two"]
-    check(build, exact=True)
-
-
 async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
     """After a deletion the same id shows no earlier message, from no cache."""
     cid = await harness.conversation(policy(50_000), SECTIONS)
@@ -568,12 +494,3 @@ async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Ha
     harness.database.after_read = delete
     with pytest.raises(NotFound):
         await harness.build(cid)
-
-
-async def test_idempotent_appends_are_built_once(harness: Harness) -> None:
-    """A replayed append adds nothing to a payload. [log.message-id]"""
-    cid = await harness.conversation(policy(9000))
-    request = Append([user("hi")], idempotency_key="k")
-    await harness.log.append(TENANT, cid, request)
-    await harness.log.append(TENANT, cid, request)
-    assert len((await harness.build(cid)).messages) == 1

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.errors import ValidationError
 from app.conversations.sent_media import SentMedia, cut_for
-from app.models.media_limits import MediaLimits, media_limits
+from app.models.media_limits import MediaLimits
 from app.models.overflow_errors import VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -28,7 +27,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    user,
 )
 from tests.services.payload.builders import check, policy
 
@@ -125,15 +123,6 @@ async def test_refused_media_are_left_out(harness: Harness, error: Any, left: in
     assert (again.payload, again["epoch"]) == (build.payload, build["epoch"])
 
 
-async def test_no_media_cannot_be_left_out(harness: Harness) -> None:
-    """The error of the call says so."""
-    cid = await harness.conversation(policy(190_000))
-    await harness.append(cid, user("hello"))
-    verdict = judge_error(REFUSED[0][0])
-    with pytest.raises(ValidationError):
-        await harness.context.overflow(TENANT, cid, ASKS[ANTHROPIC], verdict)
-
-
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50), st.booleans()), max_size=60),
     text=st.integers(0, 100),
@@ -161,17 +150,6 @@ def test_a_cut_leaves_what_fits_with_room(sizes: list[tuple[int, int, bool]], te
     left = of_message[cut.count :] + [media for media in sent if media.seq > cut.seq]
     assert fits(left, 0.75)
     assert not fits(sent[len(sent) - len(left) - 1 :], 0.75)
-
-
-def test_limits_are_those_of_the_family() -> None:
-    """Whatever the format; unknown families have none."""
-    assert media_limits(CLAUDE, ANTHROPIC, 200_000) == MediaLimits(32_000_000, 100, 20, 2000)
-    large = media_limits("anthropic/claude-opus-5", CHAT, 1_000_000)
-    assert large is not None and large.media == 600
-    hosted = media_limits("bedrock/anthropic.claude-sonnet-4-5", CHAT, 200_000)
-    assert hosted is not None and hosted.bytes == 20_000_000
-    assert media_limits("gemini-2.5-pro", CHAT, 1_000_000) == MediaLimits(20_000_000, 3000)
-    assert media_limits("my-own-model", CHAT, None) is None
 
 
 async def test_bytes_of_a_request_are_bounded(harness: Harness) -> None:

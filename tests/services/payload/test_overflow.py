@@ -128,25 +128,6 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
     assert (await harness.build(cid)).text == whole.text
 
 
-async def test_a_single_turn_is_cut_inside(harness: Harness) -> None:
-    """Between call groups, never between a call and its result; the question stays."""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    await harness.append(cid, user("question 0 please"))
-    for number in range(8):
-        names = [f"a{number}", f"b{number}"]
-        await harness.append(cid, asks(*names), *(result(n, f"got {n}. " * 20) for n in names))
-    seen = []
-    for _ in range(4):
-        for ask in ASKS.values():
-            check(await harness.build(cid, ask), exact=ask.format is CHAT)
-        _, build = await overflow(harness, cid)
-        assert questions(build) == [0]
-        shown = [n for n in range(8) if f"got a{n}." in build.contents]
-        assert [n for n in range(8) if f"got b{n}." in build.contents] == shown
-        seen.append(shown)
-    assert seen == [[4, 5, 6, 7], [6, 7], [7], []]
-
-
 async def test_the_last_resort_keeps_media(harness: Harness) -> None:
     """Of the newest user message nothing is cut, its images included [budget.user-text-kept]."""
     cid = await harness.conversation(policy(20_000), tools=TOOLS)
@@ -232,18 +213,6 @@ async def test_overflow_cuts_until_it_fits_where_nothing_else_reduces(
     assert await harness.bodies(cid) == log
 
 
-async def test_an_overflow_changes_nothing(harness: Harness) -> None:
-    """When not even the newest user message fits, 422 and nothing is stored [budget.overflow]."""
-    cid = await harness.conversation(policy(400, 100, strategy="full_history"))
-    await harness.talk(cid, 2)
-    await harness.append(cid, user("word " * 600))
-    state = (await harness.stored(cid)).state
-    with pytest.raises(ContextOverflow):
-        await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    assert (await harness.stored(cid)).state == state
-    assert await harness.receipts.page(TENANT, cid, 10, None) == []
-
-
 async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
     """A payload that is still over `compact_trigger` is answered without a summary.
 
@@ -289,20 +258,6 @@ async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
 
 
 # --- lanes, formats, neighbours -------------------------------------------------------------
-
-
-async def test_two_at_once(harness: Harness) -> None:
-    """Calls at the same time cut one after another, each from what the other left."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 16)
-    answers = await asyncio.gather(
-        *(harness.context.overflow(TENANT, cid, ASKS[CHAT]) for _ in range(3))
-    )
-    for _, built in answers:
-        check(Build(built), exact=True)
-    assert questions(await harness.build(cid)) == [14, 15]
-    receipts = await harness.receipts.page(TENANT, cid, 10, None)
-    assert [found.status for found in receipts] == ["active", "superseded", "superseded"]
 
 
 async def test_during_a_compaction(harness: Harness) -> None:

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
-from app.context.usage.service import Report
-from app.conversations.compaction_receipt import Trigger
+from app.context.usage.schemas import UsageRequest
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -237,45 +236,6 @@ async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
         assert undone["degraded"] == [carried]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_undo_shows_the_older_messages(harness: Harness, family: Family) -> None:
-    """[compaction.undo] The item is not sent any more: what it stands for is there again."""
-    cid = await compacted(harness, family)
-    await built(harness, cid, family.format, family.model)
-    receipt = await harness.undo(cid)
-    assert receipt.trigger == Trigger.PROVIDER
-    build = await built(harness, cid, family.format, family.model)
-    assert "4711" in build.contents
-    assert "Going on." in build.contents
-    assert '"compaction"' not in build.contents
-    assert build["cache_break_reason"] == "undone"
-    assert not build["betas"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_the_receipt_names_the_provider(harness: Harness, family: Family) -> None:
-    """[compaction.receipt] [compaction.expand] State, events and receipts know the compaction."""
-    cid = await compacted(harness, family)
-    receipt = await harness.receipt(cid)
-    assert (receipt.trigger, receipt.strategy, receipt.model) == (
-        "provider",
-        "provider",
-        family.model,
-    )
-    assert receipt.before_tokens > receipt.after_tokens
-    assert receipt.before_msg_count > receipt.after_msg_count
-    kinds = [(kind, data.get("trigger")) for kind, data in await harness.events_of(cid)]
-    assert ("compacted", "provider") in kinds
-    state = await harness.receipts.state("default", cid)
-    assert state is not None and state.strategy == "provider"
-    assert ("parser" in state.summary) == (family.format is ANTHROPIC)
-    _, page = await harness.receipts.expand("default", cid, receipt.compaction_id, 0, 100)
-    assert [message.seq for message in page] == [*range(1, receipt.hidden_span.end)]
-    build = await built(harness, cid, family.format, family.model)
-    counted = (await harness.stored(cid)).state
-    assert build["budget"].summary == counted.summary_tokens
-
-
 async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:
     """[openai-responses.compaction-items] Without the item nothing refers to what it was."""
     cid = await harness.conversation(ROOM)
@@ -305,8 +265,8 @@ async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -
     build = await built(harness, cid, RESPONSES, GPT)
     assert build["tokens_used"] > 70_000
     for sent, expected in ((0, build["tokens_used"]), (3000, 3010)):
-        report = Report(
-            {"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
+        report = UsageRequest(
+            usage={"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
             build_id=build["build_id"],
         )
         answer = await usage.report("default", cid, report)

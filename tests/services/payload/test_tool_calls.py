@@ -16,7 +16,7 @@ import pytest
 
 from app.blobs.blobs import ToolOutputRef
 from app.common.errors import ContextError, Gone, NotFound, ValidationError
-from app.compaction.runs import CompactRequest
+from app.compaction.schemas import CompactionRequest
 from app.context.tool_calls import ToolCallResult, ToolCallService
 from app.conversations.compaction_results import CompactResult
 from app.conversations.search.recall import Neighbour, Recalled, RecallPage
@@ -46,9 +46,11 @@ class Readers:
             raise self.found
         return self.found
 
-    async def compact(self, tenant_id: str, conversation_id: str, request: CompactRequest) -> Any:
+    async def compact(
+        self, tenant_id: str, conversation_id: str, request: CompactionRequest
+    ) -> Any:
         """Give the result of a compaction, or raise."""
-        assert request == CompactRequest()
+        assert request == CompactionRequest()
         return await self.read(tenant_id, conversation_id)
 
     async def check(self, tenant_id: str, conversation_id: str) -> None:

@@ -38,8 +38,8 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots import forks_repository as statements
+from app.snapshots.forks import Fork, ForkService, NewFork
 from app.snapshots.forks_repository import COPIED, ForkRepository
-from app.snapshots.forks_service import Fork, ForkService, NewFork
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (
@@ -426,17 +426,6 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     assert await harness.bodies(nested) == (await harness.bodies(cid))[:4]
 
 
-async def test_a_message_id_of_the_source_is_used_in_the_fork(harness: Harness) -> None:
-    """Message ids are unique for a conversation, and a fork has those it copied."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("a") | {"id": "m1"})
-    copy = await fork(harness, cid)
-    again = await harness.append(copy, user("a") | {"id": "m1"})
-    assert (again.head_seq, again.messages[0].seq) == (1, 1)
-    with pytest.raises(Conflict):
-        await harness.append(copy, user("b") | {"id": "m1"})
-
-
 @pytest.fixture(params=["rows", "memory", "folder"])
 def blob_store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
@@ -580,7 +569,7 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     await assert_alike(harness, cid, copy)
 
 
-@pytest.mark.parametrize("sentence", ["copy_messages", "set_head"])
+@pytest.mark.parametrize("sentence", ["copy", "lock_source"])
 async def test_a_failed_fork_leaves_no_rows(
     harness: Harness,
     connection: asyncpg.Connection,
@@ -592,7 +581,7 @@ async def test_a_failed_fork_leaves_no_rows(
     own = new_id()
     asked: dict[str, Any] = {"public_id": own, "idempotency_key": "k", "request": {}}
 
-    async def fail(*_: Any) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
@@ -610,16 +599,16 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy_pins_and_compactions = ForkRepository.copy_pins_and_compactions
+    copy = ForkRepository.copy
     done: list[Any] = []
 
-    async def first(self: ForkRepository, *arguments: Any) -> None:
+    async def first(self: ForkRepository, *arguments: Any, **bounds: Any) -> int:
         if not done:
             done.append(None)
             await work
-        await copy_pins_and_compactions(self, *arguments)
+        return await copy(self, *arguments, **bounds)
 
-    monkeypatch.setattr(ForkRepository, "copy_pins_and_compactions", first)
+    monkeypatch.setattr(ForkRepository, "copy", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 
@@ -668,36 +657,22 @@ async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harnes
         await make(harness, cid, **asked)
 
 
-async def test_equal_concurrent_requests_create_one_fork(harness: Harness) -> None:
+@pytest.mark.parametrize("public_id", [None, "own"])
+async def test_equal_concurrent_requests_create_one_fork(
+    harness: Harness, public_id: str | None
+) -> None:
     """One fork is created and returned to all. [log.atomic-batch]"""
     cid = await harness.conversation()
     await harness.talk(cid, 2)
     made = await asyncio.gather(
-        *(make(harness, cid, idempotency_key="k", request={}) for _ in range(4))
+        *(
+            make(harness, cid, public_id=public_id, idempotency_key="k", request={})
+            for _ in range(4)
+        )
     )
     assert len(set(made)) == 1
-
-
-async def test_a_repeated_request_returns_the_fork_that_overtook_it(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The id is taken by the fork of the same request, which is no conflict [log.atomic-batch]."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 2)
-    asked: dict[str, Any] = {"public_id": "own", "idempotency_key": "k", "request": {}}
-
-    second = forks_of(harness)
-    make_plan, made = second._make_plan, []
-
-    async def overtaken(*arguments: Any) -> Any:
-        """Let another request create the fork, after this one has found none."""
-        made.append(await make(harness, cid, **asked))
-        return await make_plan(*arguments)
-
-    monkeypatch.setattr(second, "_make_plan", overtaken)
-    assert await second.fork(TENANT, cid, NewFork(**asked)) == made[0]
     with pytest.raises(Conflict, match="is taken"):
-        await make(harness, cid, **{**asked, "idempotency_key": "other"})
+        await make(harness, cid, public_id=made[0].public_id, idempotency_key="other")
 
 
 async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
@@ -726,11 +701,8 @@ async def of_another_tenant(harness: Harness) -> str:
 @pytest.mark.one_server  # it reads the plans of one server
 @pytest.mark.parametrize(
     "statement",
-    [
-        *(statements.COPY_MESSAGES, statements.REFS, statements.CHAIN),
-        *(statements.COPY_COMPACTIONS, *statements.COPY_MARKS.values()),
-    ],
-    ids=["messages", "refs", "chain", "compactions", *statements.COPY_MARKS],
+    [statements.REFS, *statements.COPIES.values()],
+    ids=["refs", *statements.COPIES],
 )
 async def test_copies_use_the_primary_keys(database_url: str, statement: Statement) -> None:
     """Cost model: a plan made for an empty table is kept, and must not walk a long one."""

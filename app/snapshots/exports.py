@@ -1,0 +1,126 @@
+"""Exports of conversations, read and written a page at a time [exports.stream].
+
+1. The log is exported up to the head at which the export began. Its rows never change, so appends
+   neither wait nor disturb.
+2. No session is open between pages. An export that cannot be completed has no last line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.blobs.blobs import Blob
+from app.common.errors import NotFound, ServiceUnavailable
+from app.common.pages import UNBOUNDED, Bound
+from app.conversations.messages.stored_results import StoredResults
+from app.database.sql import read
+from app.repositories import Database
+from app.snapshots.export_format import (
+    FIELDS,
+    RECORD_TABLES,
+    ExportWriter,
+    RecordKind,
+    blob_pieces,
+)
+
+_BATCH_BYTES = 2**20
+
+
+@dataclass(eq=False, repr=False)
+class ExportService:
+    """Exports conversations."""
+
+    _database: Database
+    _outputs: StoredResults
+    _now: Callable[[], datetime]
+
+    async def export(
+        self, tenant_id: str, conversation_id: str, bound: Bound = UNBOUNDED
+    ) -> AsyncGenerator[bytes]:
+        """Yield the lines of an export, several at a time.
+
+        Raises NotFound before the first line. ServiceUnavailable or Gone after it mean that the
+        conversation was deleted, or an output collected, meanwhile.
+        """
+        async with self._database.session() as session:
+            row = await session.exports.settings(tenant_id, conversation_id)
+        if row is None:
+            raise NotFound.conversation(conversation_id)
+        writer = ExportWriter()
+        created_at = row["conversation_created_at"].isoformat()
+        public_id = row["own_id"] or conversation_id
+        yield writer.first(public_id, created_at, self._now().isoformat())
+        async with aclosing(self._records(conversation_id, row, bound)) as pages:
+            async for records in pages:
+                lines = (line for kind, fields in records for line in writer.record(kind, fields))
+                while batch := await asyncio.to_thread(_next_lines, lines):
+                    yield batch
+        yield writer.last()
+
+    async def _records(
+        self, conversation_id: str, state: Mapping[str, Any], bound: Bound
+    ) -> AsyncGenerator[Iterator[tuple[str, Mapping[str, Any]]]]:
+        """Yield the kinds and the fields of records, a page or a part of a blob at a time."""
+        for kind in (RecordKind.SETTINGS, RecordKind.STATE):
+            yield iter([(kind, {name: state[name] for name in FIELDS[kind]})])
+        newer = {state["compaction_id"]} - {None}
+        for kind in RECORD_TABLES:
+            last: Mapping[str, Any] | None = None
+            count, has_more = 0, True
+            while has_more:
+                async with self._database.session() as session:
+                    page = await session.exports.page(
+                        kind, conversation_id, state["head_seq"], last, bound
+                    )
+                last, has_more = (page[-1] if page else None), page.has_more and bool(page)
+                count += len(page)
+                if kind is RecordKind.BLOB:
+                    for each in page:
+                        row = {**each, "is_collected": each["collected_at"] is not None}
+                        yield iter([(kind, {name: row[name] for name in FIELDS[kind]})])
+                        async for pieces in self._bytes_of(conversation_id, row):
+                            yield pieces
+                else:
+                    yield ((kind, row) for row in page if not _follows(kind, row, newer))
+                page.clear()
+            if kind is RecordKind.MESSAGE and count != state["head_seq"]:
+                raise ServiceUnavailable("The conversation was deleted while it was exported")
+
+    async def _bytes_of(
+        self, conversation_id: str, row: Mapping[str, Any]
+    ) -> AsyncGenerator[Iterator[tuple[str, Mapping[str, Any]]]]:
+        """Yield the bytes of a blob as records, none if it was collected."""
+        if row["is_collected"]:
+            return
+        blob = read(Blob, row, id=row["blob_id"], created_at=None)
+        async with aclosing(self._outputs.batches(conversation_id, blob)) as batches:
+            async for chunks in batches:
+                yield (("blob_piece", piece) for chunk in chunks for piece in blob_pieces(chunk))
+
+
+def _next_lines(lines: Iterator[bytes]) -> bytes:
+    batch, size = [], 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= _BATCH_BYTES:
+            break
+    return b"".join(batch)
+
+
+def _follows(kind: RecordKind, record: Mapping[str, Any], newer: set[str]) -> bool:
+    """Return whether a record is a receipt made since the state was read, and note that it is.
+
+    Then it follows the receipt that was active, or one that does.
+    """
+    if kind is not RecordKind.COMPACTION or record["undone_at"] is not None:
+        return False
+    if record["parent_id"] not in newer:
+        return False
+    newer.add(record["compaction_id"])
+    return True

@@ -1,0 +1,337 @@
+"""Forks: conversations created as a copy of another one up to a seq [forks.open-calls].
+
+1. A fork has the log up to and including that seq. Calls that are open there are closed.
+2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
+   because of a clear or a rolling window, the whole log is restored into the fork's window. A fork
+   at the head has the window of its source, even an empty one.
+3. A fork shows the newest compaction of its source that covers no later message, and leaves one of
+   the fork shown. It has the earlier ones too, so that the compaction can be undone.
+4. The database copies the rows in one transaction. Afterwards neither conversation needs the other
+   [forks.independent]. The source is not locked: its rows up to a seq never change.
+5. Blobs in an object store are copied before the transaction, with no session open. The collection
+   of orphans deletes copies that no row refers to [tool-output.orphans].
+6. If a blob was collected meanwhile, the agent was cleared or replaced, a message was redacted, or
+   the key was taken by another tenant, the fork is planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from app.blobs.blobs import Blob
+from app.common import json_text
+from app.common.concurrency import for_each
+from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.conversations.compaction_receipt import Compaction
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.keys import free_key, own_id_of
+from app.conversations.ports import BlobStore
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.view import Span, View, overlap, spans_through
+from app.conversations.views import kept_seqs
+from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
+from app.conversations.windows.service import ActiveWindows
+from app.repositories import Database, Repositories
+from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
+
+BATCH_MESSAGES = 20_000
+"""Messages that one statement copies, well within its timeout."""
+BATCH_BYTES = 64 * 2**20
+"""The maximum of bytes of blobs that one statement copies, unless one blob alone has more."""
+BATCH_BLOBS = 500
+COPIES_AT_ONCE = 8
+"""Objects of one fork that are copied concurrently."""
+_RECEIPTS_PER_PAGE = 50
+_MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewFork:
+    """A fork to create, at the source's head by default.
+
+    `request` is the body of the request, which a repeated idempotency key must match.
+    """
+
+    at_seq: int | None = None
+    public_id: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    idempotency_key: str | None = None
+    request: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A created fork, and its source."""
+
+    conversation_id: str
+    public_id: str
+    source_id: str
+    at_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The source, the blobs and the compaction that a fork copies."""
+
+    fork: Fork
+    source: Conversation
+    receipt: Compaction | None
+    blobs: Sequence[Blob]
+
+
+class _SourceChanged(Exception):
+    """The source has changed since it was read, or the key was taken (rule 6)."""
+
+
+@dataclass(eq=False, repr=False)
+class ForkService:
+    """Creates forks."""
+
+    _database: Database
+    _resolver: SettingsResolver
+    _active: ActiveWindows
+    _store: BlobStore
+    _new_id: Callable[[], str]
+
+    async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
+        """Create a fork; a repeated idempotency key returns the first one.
+
+        Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
+        """
+        copy = NewCopy(new.public_id, new.idempotency_key, ["fork", conversation_id, new.request])
+        public_id = new.public_id or self._new_id()
+        taken: Conflict | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            async with self._database.session() as session:
+                made = await find_copy(session, tenant_id, copy)
+                if made is not None:
+                    return await _made(session, tenant_id, conversation_id, made)
+            if taken is not None:
+                raise taken
+            try:
+                plan = await self._make_plan(tenant_id, conversation_id, public_id, new.at_seq)
+                return await self._copy(tenant_id, plan, new, copy)
+            except _SourceChanged:
+                continue
+            except Conflict as error:
+                # The id may be taken by the fork of an earlier request with this idempotency key.
+                taken = error
+        raise taken or Conflict(
+            f"Conversation {conversation_id} changes too fast to be forked",
+            {"conversation_id": conversation_id},
+        )
+
+    async def _make_plan(
+        self, tenant_id: str, conversation_id: str, public_id: str, at_seq: int | None
+    ) -> _Plan:
+        """Read the source, and copy its blobs in the object store (rule 5)."""
+        async with self._database.session() as session:
+            source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        source = await self._active.updated(tenant_id, source)
+        head_seq = source.state.head_seq
+        if at_seq is not None and at_seq > head_seq:
+            raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
+        at_seq = head_seq if at_seq is None else at_seq
+        async with self._database.session() as session:
+            key = await free_key(session, tenant_id, public_id)
+            receipt = await self._receipt_to_copy(session, source, at_seq)
+            refs = await session.forks.refs(conversation_id, at_seq)
+            blobs = await session.blobs.find_all(conversation_id, refs)
+
+        async def copied(blob: Blob) -> Blob:
+            """Return a blob with the object key of the fork's copy."""
+            if blob.object_key is None or blob.collected_at is not None:
+                return blob
+            try:
+                copy = await self._store.copy(tenant_id, key, blob.content_id, blob.object_key)
+            except ServiceUnavailable:
+                async with self._database.session() as session:
+                    if await session.blobs.holds_content(conversation_id, blob.content_id):
+                        raise
+                raise _SourceChanged from None
+            return replace(blob, object_key=copy)
+
+        copies = await for_each(blobs, copied, COPIES_AT_ONCE)
+        return _Plan(Fork(key, public_id, conversation_id, at_seq), source, receipt, copies)
+
+    async def _receipt_to_copy(
+        self, session: Repositories, source: Conversation, at_seq: int
+    ) -> Compaction | None:
+        """Return the newest compaction that covers no message after a seq (rule 3).
+
+        It is one of those that led to the source's view. If the fork restores the whole log, it
+        may be any that was not undone.
+        """
+        is_any = restores_log(source.state, at_seq)
+        strategy = self._resolver.policy_of(source).strategy
+        wanted, before = source.state.compaction_id, None
+        while (is_any or wanted is not None) and (
+            page := await session.contexts.compactions(
+                source.conversation_id, _RECEIPTS_PER_PAGE, before
+            )
+        ):
+            for receipt in page:
+                is_valid = receipt.undone_at is None and receipt.is_shown_with(strategy)
+                if is_valid if is_any else receipt.compaction_id == wanted:
+                    if covers_only(receipt.view, at_seq):
+                        return receipt
+                    wanted = receipt.parent_id
+            before = page[-1].compaction_id
+        return None
+
+    async def _copy(self, tenant_id: str, plan: _Plan, new: NewFork, copy: NewCopy) -> Fork:
+        fork, source = plan.fork, plan.source
+        metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
+        own_id = own_id_of(fork.conversation_id, fork.public_id)
+        async with self._database.transaction() as session:
+            made = await claim(session, tenant_id, copy, fork.public_id, str(fork.at_seq))
+            if made is not None:
+                return await _made(session, tenant_id, fork.source_id, made)
+            if not await session.forks.add(
+                tenant_id, fork.source_id, fork.conversation_id, metadata, own_id
+            ):
+                raise _SourceChanged  # another tenant has created one with this UUID
+            await _copy_rows(session, plan)
+            await self._show(session, tenant_id, plan)
+            await _check_agent(session, tenant_id, source)
+            version = await session.forks.lock_source(fork.source_id)
+            if version not in (None, source.state.redacted_version):
+                raise _SourceChanged  # a copied message was redacted meanwhile
+        return fork
+
+    async def _show(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
+        """Set the state of the fork: the sums of its log, its window and its view."""
+        key, at_seq, state = plan.fork.conversation_id, plan.fork.at_seq, plan.source.state
+        await set_head(session, key, head_at(plan.source, at_seq))
+        forked = await self._resolver.find_conversation(session, tenant_id, key)
+        if forked.agent_id != plan.source.agent_id:
+            raise _SourceChanged
+        window = window_at(state, at_seq, self._active.now())
+        oldest_at, mentions = state.oldest_at, state.mentions
+        if (at_seq, window) != (state.head_seq, state.window):
+            before = oldest_at - TICK if oldest_at is not None else None
+            appended = await session.windows.oldest_at(key, window.since, before)
+            times = (appended, *(item.at for item in window.restored))
+            oldest_at = min(filter(None, times), default=None)
+            spans = spans_through(window.spans, at_seq)
+            mentions = tuple(sorted(await session.windows.mentions_in(key, spans)))
+        kept: set[int] = set()
+        if plan.receipt is not None:
+            # Those that the source keeps, if the compaction is active there, and all pins.
+            is_active = state.compaction_id == plan.receipt.compaction_id
+            kept.update(state.kept_seqs if is_active else kept_seqs(plan.receipt.view))
+            kept.update(item.seq for item in await session.contexts.pinned(key))
+        through = tuple(sorted(seq for seq in kept if seq <= at_seq))
+        shown = Shown(window, oldest_at, mentions, plan.receipt, through)
+        await show(session, self._resolver, tenant_id, key, shown)
+
+
+async def _made(session: Repositories, tenant_id: str, source_id: str, made: str) -> Fork:
+    """Return the fork of an earlier request."""
+    key, public_id, (at_seq,) = await made_before(session, tenant_id, made, 1)
+    return Fork(key, public_id, source_id, at_seq)
+
+
+async def _copy_rows(session: Repositories, plan: _Plan) -> None:
+    fork, forks = plan.fork, session.forks
+    ids = (fork.source_id, fork.conversation_id)
+    for batch in blob_batches(plan.blobs):
+        if not await forks.copy_blobs(*ids, batch):
+            raise _SourceChanged
+    for table in ("pins", "redactions", "blob_uses"):
+        await forks.copy(table, *ids, through_seq=fork.at_seq)
+    if plan.receipt is not None:
+        compaction_id = plan.receipt.compaction_id
+        await forks.copy("compactions", *ids, compaction_id=compaction_id, through_seq=fork.at_seq)
+    copied = 0
+    for after in range(0, fork.at_seq, BATCH_MESSAGES):
+        through = min(after + BATCH_MESSAGES, fork.at_seq)
+        copied += await forks.copy("messages", *ids, after_seq=after, through_seq=through)
+    if copied < fork.at_seq:
+        raise NotFound.conversation(fork.source_id)
+
+
+async def _check_agent(session: Repositories, tenant_id: str, source: Conversation) -> None:
+    """Lock the source's agent, which orders this transaction and its deletion or clear.
+
+    This is the last step, so that other requests do not wait for the copy of a long log.
+    """
+    if source.agent_id is None:
+        return
+    agent = await session.agents.find(tenant_id, source.agent_id, lock=True)
+    if agent is None:
+        raise NotFound.conversation(source.conversation_id)
+    cleared_at = source.state.cleared_at
+    if agent.cleared_at is not None and (cleared_at is None or cleared_at < agent.cleared_at):
+        raise _SourceChanged
+
+
+def restores_log(state: ConversationState, at_seq: int) -> bool:
+    """Return whether a fork at a seq restores the whole log into its window (rule 2)."""
+    return 0 < at_seq < state.head_seq and not spans_through(state.window.spans, at_seq)
+
+
+def head_at(source: Conversation, at_seq: int) -> dict[str, Any]:
+    """Return the head of a fork at a seq; when compaction is tried again holds for all of a log."""
+    state = source.state
+    return {
+        "counter": source.counter,
+        "head_seq": at_seq,
+        "open_calls": [],
+        "open_seqs": [],
+        "group_seq": 1,
+        "provider_calls": [],
+        "is_answering": False,
+        "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
+        "promoted": list(state.promoted),
+        "promoted_turn": state.promoted_turn,
+        "window_seconds": state.window_seconds,
+        "cleared_at": state.cleared_at,
+        "cleared_seq": min(state.cleared_seq, at_seq),
+    }
+
+
+def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
+    """Return the active window of a fork that is created now (rule 2)."""
+    log = (Span(1, at_seq + 1),)
+    window = ActiveWindow(
+        min(state.window.since, at_seq + 1),
+        tuple(span for gap in state.window.gaps for span in overlap((gap,), log)),
+        tuple(
+            Restored(span, item.at)
+            for item in state.window.restored
+            for span in overlap((item.span,), log)
+        ),
+    )
+    if not restores_log(state, at_seq):
+        return window
+    # Restored after the clear, which would remove the log from the window otherwise.
+    return window.with_restored(log, time_after_clear(now, state.cleared_at))
+
+
+def covers_only(view: View, at_seq: int) -> bool:
+    """Return whether a view covers no message after a seq, and shows one up to it (rule 3)."""
+    hidden = view.hidden
+    if view.provider_item is not None and view.provider_item.seq > at_seq:
+        return False
+    shows = any(span.start <= at_seq for span in view.spans)
+    return view.results_cleared_through <= at_seq and (
+        hidden is None or (hidden.end <= at_seq + 1 and shows)
+    )
+
+
+def blob_batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Yield blobs in batches, one for each statement that copies them."""
+    batch: list[Blob] = []
+    size = 0
+    for blob in blobs:
+        if batch and (len(batch) == BATCH_BLOBS or size + blob.byte_size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(blob)
+        size += blob.byte_size
+    if batch:
+        yield batch

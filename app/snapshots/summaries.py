@@ -1,0 +1,214 @@
+"""Summaries of snapshots: a few sentences on the content of their windows.
+
+1. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then.
+2. The summary of the active compaction replaces the messages that it covers.
+3. The first and the last messages of the windows are read, about `FIRST_MESSAGES` and
+   `LAST_MESSAGES` in whole pages, and at most `MAX_TEXT_CHARS` of each text, so that a summary
+   takes a few calls of any window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.common.pages import BATCH_BYTES, batches
+from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
+from app.compaction.summaries.usage_recording import record_usage
+from app.compaction.summariser import Summariser
+from app.conversations.conversation import Conversation
+from app.conversations.messages.row import LogRow
+from app.conversations.view import Span, count_in, minus, overlap, spans_of, union
+from app.formats.message import File, Message, Part, Role, Text, ToolCall
+from app.repositories import Database
+from app.snapshots.snapshot import SnapshotPart
+
+FAILED_SUMMARY = "(summary generation failed)"
+"""The summary of a snapshot whose summary could not be generated."""
+SUMMARY_PROMPT = """\
+Say in 2 to 4 sentences what happened above: what was accomplished, which decisions were made, \
+and what is unfinished. Where a line in brackets says that another conversation begins, speak of \
+all of them. Plain sentences without headings or lists, in the language of the conversation."""
+"""The instruction to the model; the summariser adds the tags of every summary."""
+SUMMARY_TOKENS = 400
+"""The output limit, enough for four sentences in any language."""
+MIN_SUMMARY_CHARS = 2_000
+"""A summary of this length is accepted for windows of any length."""
+FIRST_MESSAGES = 200
+LAST_MESSAGES = 800
+PAGE_MESSAGES = 200
+MAX_TEXT_CHARS = 800
+"""Characters of each text of a message that the model reads."""
+
+_log = logging.getLogger("app.snapshots")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWindow:
+    """The active window of a conversation to save."""
+
+    conversation: Conversation
+    part: SnapshotPart
+
+
+class SnapshotSummaries:
+    """Summarises windows, by a model or by extracting sentences."""
+
+    def __init__(self, database: Database, summariser: Summariser) -> None:
+        self._database = database
+        self._summariser = summariser
+
+    async def of(
+        self,
+        tenant_id: str,
+        windows: Sequence[SnapshotWindow],
+        policy_model: str | None,
+        model: str | None,
+    ) -> str:
+        """Return a summary of all the windows, or `FAILED_SUMMARY` (rule 1).
+
+        The model is chosen like the model of a compaction.
+        """
+        try:
+            chosen = self._summariser.choose_model(None, policy_model, model)
+            if chosen is not None:
+                return await self._generated(tenant_id, windows, chosen)
+            pages = _pages(
+                (it.part.conversation_id, span) for it in windows for span in it.part.spans
+            )
+            opening, closing = await self._read(*pages[0]), await self._read(*pages[-1])
+            messages = sum(window.part.message_count for window in windows)
+            return extract_snapshot_summary(messages, len(windows), opening, closing)
+        except (ServiceUnavailable, ValidationError) as error:
+            reason = error.facts.get("reason", error.code)
+            _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
+            return FAILED_SUMMARY
+
+    async def _generated(
+        self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
+    ) -> str:
+        run = self._summariser.start_run(tenant_id)
+        request = SummaryRequest(prompt=SUMMARY_PROMPT)
+        summary: str | None = None
+        batch: list[Message] = []
+        try:
+            async for messages in self._messages(windows):
+                if batch:
+                    made = await self._summariser.summarise(
+                        *(batch, summary, request, model, SUMMARY_TOKENS, run),
+                        is_end=False,
+                        min_chars=MIN_SUMMARY_CHARS,
+                    )
+                    summary = made.text
+                batch = messages
+            made = await self._summariser.summarise(
+                *(batch, summary, request, model, SUMMARY_TOKENS, run),
+                is_end=True,
+                min_chars=MIN_SUMMARY_CHARS,
+            )
+            return made.text
+        finally:
+            agent_id = windows[0].conversation.agent_id
+            await record_usage(self._database, run, agent_id=agent_id)
+
+    async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
+        """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""
+        notes: dict[str, list[Message]] = {}
+        spans: list[tuple[str, Span]] = []
+        for number, window in enumerate(windows, start=1):
+            summary, visible = await self._visible(window)
+            texts = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
+            texts += [f"Earlier in this conversation: {summary}"] * (summary is not None)
+            notes[window.part.conversation_id] = list(map(_note, texts))
+            spans += [(window.part.conversation_id, span) for span in visible]
+        pages = _pages(spans)
+        ends = ends_of(pages)
+        left_out = count_in(span for _, span in pages) - count_in(span for _, span in ends)
+        page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
+        for conversation_id, span in ends:
+            page += notes.pop(conversation_id, [])
+            page += await self._read(conversation_id, span)
+            if len(page) >= PAGE_MESSAGES:
+                yield page
+                page = []
+        # Conversations without visible messages: their notes matter if they have a summary.
+        labels = len(windows) > 1
+        page += [note for texts in notes.values() if len(texts) > labels for note in texts]
+        if page:
+            yield page
+
+    async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
+        """Return the active compaction's summary, and the spans of the window beside it."""
+        state, part = window.conversation.state, window.part
+        if state.compaction_id is None or state.hidden_span is None:
+            return None, part.spans
+        async with self._database.session() as session:
+            receipt = await session.contexts.find_compaction(
+                part.conversation_id, state.compaction_id
+            )
+        if receipt is None or receipt.summary is None:
+            return None, part.spans
+        kept_spans = overlap(spans_of(state.kept_seqs), part.spans)
+        return receipt.summary, union((*minus(part.spans, (state.hidden_span,)), *kept_spans))
+
+    async def _read(self, conversation_id: str, span: Span) -> list[Message]:
+        """Return the truncated messages of a span, read in batches."""
+        async with self._database.session() as session:
+            sizes = await session.log.sizes(conversation_id, span.start, span.end)
+        messages: list[Message] = []
+        for start, end in batches(sizes, BATCH_BYTES):
+            async with self._database.session() as session:
+                part = Span(start, end)
+                rows = await session.contexts.rows(conversation_id, [part], as_chat=False)
+            messages += await asyncio.to_thread(_truncated, rows)
+        return messages
+
+
+def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    return [
+        (conversation_id, Span(start, min(start + PAGE_MESSAGES, span.end)))
+        for conversation_id, span in spans
+        for start in range(span.start, span.end, PAGE_MESSAGES)
+    ]
+
+
+def ends_of(pages: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
+    """Return the pages with the first and the last messages of all (rule 3)."""
+    before, after = 0, count_in(span for _, span in pages)
+    ends = []
+    for conversation_id, span in pages:
+        after -= span.end - span.start
+        if before < FIRST_MESSAGES or after < LAST_MESSAGES:
+            ends.append((conversation_id, span))
+        before += span.end - span.start
+    return ends
+
+
+def _note(text: str) -> Message:
+    return Message(Role.USER, (Text(f"[{text}]"),))
+
+
+def _truncated(rows: Sequence[LogRow]) -> list[Message]:
+    messages = (row.message() for row in rows)
+    return [replace(each, parts=tuple(map(truncated, each.parts))) for each in messages]
+
+
+def truncated(part: Part) -> Part:
+    """Return a part whose text has no more than `MAX_TEXT_CHARS`, without its middle."""
+    match part:
+        case Text():
+            return Text(_without_middle(part.text))
+        case File(text=str(text)):
+            return replace(part, text=_without_middle(text))
+        case ToolCall():
+            return replace(part, arguments=_without_middle(part.arguments))
+    return part
+
+
+def _without_middle(text: str) -> str:
+    half = MAX_TEXT_CHARS // 2
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[:half]} […] {text[-half:]}"
