@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 
-import asyncpg
 import httpx
 import pytest
 
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user
-from tests.conftest import Server, execute, lock_waiters, started
+from tests.conftest import Server, execute, started
 from tests.logged import Lines, lines
 
 __all__ = ["lines"]
@@ -107,27 +105,6 @@ async def test_terminated_connections_heal(client: httpx.AsyncClient, database_u
             assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
         assert (await client.get("/readyz")).status_code == 200
     assert (await client.get(path)).json()["head_seq"] == 5
-
-
-async def test_a_statement_cancelled_while_it_waits(
-    client: httpx.AsyncClient, database_url: str
-) -> None:
-    """An append whose connection dies is a 503 with nothing stored, and can be repeated."""
-    path = await new_conversation(client)
-    holder = await asyncpg.connect(database_url)
-    lock = holder.transaction()
-    await lock.start()
-    await holder.execute("UPDATE heads SET due_at = due_at")  # Citus locks no rows of all shards
-    waiting = asyncio.create_task(
-        client.post(f"{path}/messages", json={"messages": [user("hi", id="once")]})
-    )
-    while not await lock_waiters(database_url, end=True):
-        await asyncio.sleep(0)
-    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
-    await lock.rollback()
-    await holder.close()
-    again = await append(client, path, user("hi", id="once"))
-    assert again["head_seq"] == 1
 
 
 @pytest.mark.one_server  # it renames the database

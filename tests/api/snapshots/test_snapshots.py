@@ -239,8 +239,6 @@ async def test_save_refuses_unknown_fields(client: httpx.AsyncClient) -> None:
         ({"description": "x" * 10_001}, "/description"),
     ):
         assert_problem(await client.post(at, json=body), 422, "VALIDATION_ERROR", pointer)
-    broken = await client.post(at, content=b"{", headers={"content-type": "application/json"})
-    assert_problem(broken, 400, "VALIDATION_ERROR")
     odd = await save(client, path, description="a\0b")
     assert odd["description"] == "a\ufffdb"
 

@@ -135,27 +135,6 @@ def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Messa
 
 
 @QUICK
-@given(raw_logs())
-def test_calls_and_results_are_renamed_together(log: RawLog) -> None:
-    """With every id in use, each call group still pairs, with the same content."""
-    for group in groups(log):
-        sources = [SourceMessage("conversation", "m", format, raw) for format, raw in group]
-        calls = sources[0].own_calls
-        fresh = renamed_calls(calls, frozenset(calls), "origin")
-        renamed = [(format, with_calls(raw, format, fresh)) for format, raw in group]
-        for before, after in zip(_parsed(group), _parsed(renamed), strict=True):
-            assert [item.id for item in after.calls] == [
-                fresh.get(item.id, item.id) for item in before.calls
-            ]
-            assert after.tool_call_id == fresh.get(before.tool_call_id or "", before.tool_call_id)
-            assert after.text == before.text
-        undone = {new: old for old, new in fresh.items()}
-        assert [with_calls(raw, format, undone) for format, raw in renamed] == [
-            raw for _, raw in group
-        ]
-
-
-@QUICK
 @given(raw_logs(), st.frozensets(call_ids))
 def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
     """Copies parse and pair like their sources, name them, and have no timestamp."""
