@@ -67,7 +67,7 @@ async def use(
         await harness.append(cid, call, result(f"c{number}", text))
 
 
-async def reader(harness: Harness, own: Any, *numbers: int, sections: Any = None) -> str:
+async def reader(harness: Harness, own: Any, *numbers: int, sections: Any = ()) -> str:
     """Return a conversation with this policy whose agent has read these."""
     cid = await harness.conversation(own, sections, TOOLS)
     await harness.append(cid, user("read it all"))
