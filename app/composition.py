@@ -34,7 +34,7 @@ from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.conversations.agents.service import AgentService
+from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService
@@ -44,7 +44,6 @@ from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService
-from app.conversations.search.tenant_service import TenantSearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
@@ -232,7 +231,6 @@ class Services:
         most = settings.events_max_streams
         slots = Slots("streams", "event streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
-        self.tenant_search = TenantSearchService(database, search)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
         self.exports = ExportService(database, outputs, utc_now)
         self.imports = ImportService(

@@ -29,7 +29,7 @@ TEXT = "text/plain; charset=utf-8"
 """The media type of an output that was a string."""
 
 
-@answer({"id": "blob_9f86d081884c7d659a2feaa0", "byte_size": 48_231, "line_count": 912})
+@answer()
 @dataclass(frozen=True, slots=True)
 class ToolOutputRef:
     """Reference to a tool result: the id of its blob, or of its message if it has no blob."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from app.blobs.blobs import ToolOutputRef
 from app.http.fields import RequestSchema, ResponseSchema, examples
@@ -13,23 +12,8 @@ REF = "blob_9f86d081884c7d659a2feaa0"
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
-_BLOB: dict[str, Any] = {
-    "id": REF,
-    "byte_size": 48_231,
-    "line_count": 912,
-    "sha256": _SHA256,
-    "media_type": "text/plain; charset=utf-8",
-    "tool_name": "shell_exec",
-    "tool_call_id": "call_1",
-    "attached": True,
-    "created_at": "2026-01-05T09:30:00.123456+00:00",
-}
-
-
 class Blob(ResponseSchema):
     """A stored output. Equal bytes are stored once in a conversation."""
-
-    model_config = examples(_BLOB)
 
     id: str
     """Id of its blob, or of its message if it has no blob."""
@@ -55,8 +39,6 @@ class Blob(ResponseSchema):
 class UploadedBlob(Blob):
     """An uploaded blob and its preview."""
 
-    model_config = examples({**_BLOB, "attached": False, "view": "PASS test_one\n"})
-
     view: str
     """The preview that a message without content shows."""
 
@@ -76,15 +58,6 @@ class CollectRequest(RequestSchema):
 
 class CollectedBlobs(ResponseSchema):
     """The blobs that were collected, or would be in a dry run."""
-
-    model_config = examples(
-        {
-            "dry_run": True,
-            "collected": [{"id": REF, "byte_size": 48_231, "line_count": 912}],
-            "byte_size": 48_231,
-            "uploads": 0,
-        }
-    )
 
     dry_run: bool
     """Whether this was a dry run, which collects nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,9 +11,8 @@ from cachetools import LRUCache
 
 from app.common import json_text
 from app.common.ids import MessageId
-from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.epochs import Epoch
 from app.conversations.messages.batch import Calls
 from app.conversations.messages.row import LogRow, StoredMessage
@@ -40,10 +40,6 @@ _IS_CACHED = """(c.updated_at = CAST(:cached_at AS timestamptz)
     AND m.updated_at IS NOT DISTINCT FROM CAST(:cached_model_at AS timestamptz))"""
 
 
-def _unless_cached(column: str, name: str) -> str:
-    return f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {column} END AS {name}"
-
-
 CALIBRATION_COLUMNS = """
     cal.factor AS calibrated_factor, cal.margin AS calibrated_margin,
     cal.reports AS calibrated_reports,
@@ -58,36 +54,28 @@ _SMALL_COLUMNS = (
     "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
     "c.expires_at",
 )
-CONVERSATION_COLUMNS = ", ".join(
-    (
-        *_SMALL_COLUMNS,
-        f"coalesce({_IS_CACHED}, false) AS is_cached",
-        _unless_cached("c.metadata", "metadata"),
-        _unless_cached("c.policy", "policy"),
-        _unless_cached("c.sections", "sections"),
-        _unless_cached("c.tools", "tools"),
-        _unless_cached("a.model", "agent_model"),
-        _unless_cached("a.policy", "agent_policy"),
-        _unless_cached("a.sections", "agent_sections"),
-        _unless_cached("a.tools", "agent_tools"),
-        _unless_cached("m.entry", "model_entry"),
-    )
+_SETTINGS = {
+    **{name: f"c.{name}" for name in ("metadata", "policy", "sections", "tools")},
+    **{f"agent_{name}": f"a.{name}" for name in ("model", "policy", "sections", "tools")},
+    "model_entry": "m.entry",
+}
+_UNLISTED = {
+    **dict.fromkeys(("policy", "agent_policy"), "'{}'"),
+    **dict.fromkeys(("sections", "tools", "agent_sections", "agent_tools"), "'[]'"),
+}
+
+
+def _columns(settings: Mapping[str, str]) -> str:
+    return ", ".join((*_SMALL_COLUMNS, *(f"{term} AS {name}" for name, term in settings.items())))
+
+
+CONVERSATION_COLUMNS = _columns(
+    {"is_cached": f"coalesce({_IS_CACHED}, false)"}
+    | {name: f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {of} END" for name, of in _SETTINGS.items()}
 )
-_WITHOUT_LISTS = (
-    *_SMALL_COLUMNS,
-    "c.metadata, '[]' AS sections, '[]' AS tools",
-    "a.model AS agent_model, '[]' AS agent_sections, '[]' AS agent_tools, m.entry AS model_entry",
-)
-LISTED_COLUMNS = ", ".join((*_WITHOUT_LISTS, "'{}' AS policy, '{}' AS agent_policy"))
+LISTED_COLUMNS = _columns(_SETTINGS | _UNLISTED)
 """The columns of conversations for a list, without settings except for the model."""
-SETTINGS_COLUMNS = ", ".join(
-    (
-        *_SMALL_COLUMNS,
-        "c.metadata, c.policy, c.sections, c.tools",
-        "a.model AS agent_model, a.policy AS agent_policy, a.sections AS agent_sections",
-        "a.tools AS agent_tools, m.entry AS model_entry",
-    )
-)
+SETTINGS_COLUMNS = _columns(_SETTINGS)
 """The columns of conversations with all of their settings."""
 STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
@@ -299,20 +287,9 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     """Return an epoch from columns with a prefix, None without one."""
     if row[f"{prefix}epoch"] is None:
         return None
-    return Epoch(
-        epoch=row[f"{prefix}epoch"],
-        epoch_id=str(row[f"{prefix}epoch_id"]),
-        payload_stream=row[f"{prefix}lane"],
-        format=row[f"{prefix}format"],
-        window=row[f"{prefix}window"],
-        reason=row[f"{prefix}reason"],
-        start_seq=row[f"{prefix}start_seq"],
-        view_version=row[f"{prefix}view_version"],
-        start_json=row[f"{prefix}frame"] or known_start or "",
-        sections_hash=row[f"{prefix}sections_hash"],
-        tools_hash=row[f"{prefix}tools_hash"],
-        policy_hash=row[f"{prefix}policy_hash"],
-    )
+    columns = {"payload_stream": "lane", "start_json": "frame"}
+    values = {name: row[f"{prefix}{columns.get(name, name)}"] for name in Epoch.__slots__}
+    return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 
 def summaries_from(made: str) -> tuple[Summary, ...]:

@@ -1,7 +1,7 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
 `PROVIDERS` in the registry finds one by the name of its format. To add a provider, add a subclass
-there: of a provider whose format it speaks, or of a class here, in `blocks` or in `openai`.
+there: of a provider whose format it speaks, or of a class here or in `shared`.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
    carry it, and `render`, whose result differs by format, writes it.
@@ -299,11 +299,11 @@ class Provider(ABC):
         mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}
         return {**block, **mark}
 
-    @abstractmethod
     def with_instruction(
         self, body: Mapping[str, Any], instruction: str, max_tokens: int
     ) -> dict[str, Any]:
         """Return a request with an instruction of the user, for an answer of up to `max_tokens`."""
+        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
 
     def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
         """Return what a payload needs for the provider's own compaction.

@@ -17,6 +17,14 @@ from app.formats.message import FormatName
 MAX_DEPTH: Final = 100
 OBJECT: Final = (dict, Mapping)
 """The types of JSON objects. A check of an abstract type alone takes ten times as long."""
+_TYPES: Final = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    Mapping: "an object",
+}
+_SCALARS: Final = (str, int, float, type(None))
 CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 """Fields that mark a cache breakpoint."""
 
@@ -125,13 +133,18 @@ def without_nulls(raw: Mapping[str, Any], required: Sequence[str] = ()) -> dict[
 
 def json_at(value: object, pointer: str) -> Any:
     """Return any JSON value; raises for more than `MAX_DEPTH` levels, NaN and infinity."""
-    level: list[object] = [value]
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         if not level:
             return value
         if any(isinstance(item, float) and not math.isfinite(item) for item in level):
             raise ValidationError.at(pointer, "numbers must be finite")
-        level = _children(level)
+        held = (item for item in level if not isinstance(item, _SCALARS))
+        level = [
+            child
+            for item in held
+            for child in (item.values() if isinstance(item, OBJECT) else item)
+        ]
     raise ValidationError.at(pointer, f"is nested deeper than {MAX_DEPTH} levels")
 
 
@@ -149,33 +162,11 @@ def text_in(value: object, key: str) -> str:
 
 def json_type(value: object) -> str:
     """Return the JSON type of a value, for error details."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case Mapping():
-            return "an object"
-        case _:
-            return "a list"
+    if value is None:
+        return "null"
+    return next((name for kind, name in _TYPES.items() if isinstance(value, kind)), "a list")
 
 
 def compact(value: Any) -> str:
     """Write JSON without spaces and without ASCII escapes, keys in their order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _children(level: list[object]) -> list[object]:
-    children: list[object] = []
-    for item in level:
-        if item is None or isinstance(item, str | int | float):
-            continue
-        if isinstance(item, OBJECT):
-            children.extend(item.values())
-        elif isinstance(item, list | tuple):
-            children.extend(item)
-    return children

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from app.formats.json_fields import object_in, text_in
@@ -22,17 +22,8 @@ MAX_SOURCES: Final = 5
 """The maximum search results in a label."""
 
 _DETAIL_FIELDS: Final = (
-    "query",
-    "queries",
-    "url",
-    "command",
-    "code",
-    "path",
-    "pattern",
-    "prompt",
-    "revised_prompt",
-    "title",
-    "input",
+    *("query", "queries", "url", "command", "code", "path", "pattern", "prompt"),
+    *("revised_prompt", "title", "input"),
 )
 """Fields with the purpose of a call, the most useful first."""
 _OMITTED_FIELDS: Final = (
@@ -58,16 +49,13 @@ def labelled_result(message: Message) -> tuple[Part, ...]:
 
 def image_label(image: Image) -> str:
     """Return the label of an image."""
-    if image.data is None and image.url is not None and image.url[:5].lower() != "data:":
-        return f"[image: {image.url}]"
-    return f"[image: {image.media_type}]" if image.media_type else "[image]"
+    url = _web(image.url) if image.data is None else ""
+    return _label("image", url or image.media_type or "")
 
 
 def file_label(file: File) -> str:
     """Return the label of a document."""
-    url = file.url if file.url and file.url[:5].lower() != "data:" else None
-    label = file.name or url or file.file_id or file.media_type
-    return f"[file: {label}]" if label else "[file]"
+    return _label("file", file.name or _web(file.url) or file.file_id or file.media_type or "")
 
 
 def document_text(file: File) -> Text | None:
@@ -103,32 +91,43 @@ def kind_of(block: Mapping[str, Any]) -> str:
 def block_label(block: Mapping[str, Any]) -> str:
     """Return the label of a provider's block."""
     kind = kind_of(block)
-    if kind == "message":
-        return "\n".join(block_label(item) for item in _content_blocks(block))
+    camel = next((key for key, snake in _GEMINI_PARTS.items() if snake == kind), kind)
+    held = block.get(camel, block.get(kind))
     match kind:
+        case "message":
+            return "\n".join(block_label(item) for item in _content_blocks(block))
         case "refusal":
             return _label("refusal", text_in(block, "refusal"))
         case "audio" | "input_audio" | "output_audio":
-            return _audio_label(block)
+            audio = object_in(block, "audio") or object_in(block, "input_audio") or block
+            return _label("audio", text_in(audio, "transcript") or text_in(audio, "format"))
         case "server_tool_use" | "mcp_tool_use":
-            name = text_in(block, "name") or kind
-            return _call_label(name, block.get("input"))
+            return _call_label(text_in(block, "name") or kind, block.get("input"))
         case "tool_reference":
             return _label("tool", text_in(block, "tool_name"))
         case "executable_code" | "tool_call":
-            return _call_label(kind, _gemini(block, kind))
+            return _call_label(kind, held)
         case "code_execution_result" | "tool_response":
-            return _result_label(kind, _gemini(block, kind))
+            return _result_label(kind, held)
         case "inline_data" | "file_data":
-            return _media_label(_gemini(block, kind))
+            media_type = text_in(held, "mimeType") or text_in(held, "mime_type")
+            of_media = media_type.partition("/")[0]
+            return _label(
+                of_media if of_media in ("image", "audio", "video") else "file", media_type
+            )
         case "image" | "input_image":
             return _label("image", _file_id(block))
         case "video_url" | "input_video":
-            return _label("video", _url_in(block.get("video_url")))
+            video = block.get("video_url")
+            url = video if isinstance(video, str) else text_in(video, "url")
+            return _label("video", _short(_web(url), MAX_DETAIL))
         case "document" | "search_result" | "compaction" | "container_upload":
-            return _document_label(kind, block)
-    if kind.endswith("_result") or kind.endswith("_output"):
-        return _result_label(kind.removesuffix("_result").removesuffix("_output"), block)
+            title = text_in(block, "title") or text_in(block, "source") or _file_id(block)
+            label = _label(kind, _short(title, MAX_DETAIL))
+            source = object_in(block, "source").get("content")
+            return "\n".join([label, *_texts(block.get("content")), *_texts(source)])
+    if kind.endswith(("_result", "_output")):
+        return _result_label(kind.removesuffix("_output"), block)
     if kind.endswith("_call"):
         arguments = block.get("action") or block.get("arguments") or block
         return _call_label(kind.removesuffix("_call"), arguments)
@@ -148,75 +147,41 @@ def _label(kind: str, detail: str) -> str:
 
 
 def _call_label(name: str, arguments: Any) -> str:
-    detail = _detail(arguments)
+    """Return a call with the argument that has its purpose, else with all arguments as JSON."""
+    fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    texts = (_joined(fields.get(key)) for key in _DETAIL_FIELDS)
+    detail = next((text for text in texts if text.strip()), "")
+    detail = arguments if isinstance(arguments, str) else detail
+    rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
+    if not detail and rest:
+        detail = json.dumps(rest, ensure_ascii=False)
+    detail = _short(detail, MAX_DETAIL)
     return f'[{_short(name, 64)} call: "{detail}"]' if detail else f"[{_short(name, 64)} call]"
 
 
+def _joined(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(item for item in value if isinstance(item, str))
+    return value if isinstance(value, str) else ""
+
+
 def _result_label(name: str, block: Any) -> str:
-    name = name.removesuffix("_tool").removesuffix("_result")
-    return _label(f"{name} result", _short("; ".join(_result_texts(block)), 3 * MAX_DETAIL))
-
-
-def _document_label(kind: str, block: Mapping[str, Any]) -> str:
-    """Return the label of a document or a search result, followed by its text."""
-    title = text_in(block, "title") or text_in(block, "source") or _file_id(block)
-    label = _label(kind, _short(title, MAX_DETAIL))
-    source = object_in(block, "source")
-    return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
-
-
-def _audio_label(block: Mapping[str, Any]) -> str:
-    key = next((key for key in ("audio", "input_audio") if key in block), None)
-    audio = block if key is None else object_in(block, key)
-    return _label("audio", text_in(audio, "transcript") or text_in(audio, "format"))
-
-
-def _media_label(media: Any) -> str:
-    media_type = text_in(media, "mimeType") or text_in(media, "mime_type")
-    kind = media_type.partition("/")[0]
-    return _label(kind if kind in ("image", "audio", "video") else "file", media_type)
-
-
-def _gemini(block: Mapping[str, Any], snake: str) -> Any:
-    camel = next(key for key, value in _GEMINI_PARTS.items() if value == snake)
-    return block.get(camel, block.get(snake))
-
-
-def _detail(arguments: Any) -> str:
-    """Return the argument of a call that has its purpose, else all arguments as JSON."""
-    if isinstance(arguments, str):
-        return _short(arguments, MAX_DETAIL)
-    fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
-    for key in _DETAIL_FIELDS:
-        value = fields.get(key)
-        if isinstance(value, list):
-            value = ", ".join(item for item in value if isinstance(item, str))
-        if isinstance(value, str) and value.strip():
-            return _short(value, MAX_DETAIL)
-    rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
-    return _short(json.dumps(rest, ensure_ascii=False), MAX_DETAIL) if rest else ""
-
-
-def _result_texts(block: Any) -> Iterator[str]:
-    """Yield the sources in the result of a provider's own tool, else its text or its error."""
+    """Return the sources in the result of a provider's own tool, else its text or its error."""
     content = block.get("content", block) if isinstance(block, Mapping) else block
-    items = content if isinstance(content, list) else [content]
-    for item in items[:MAX_SOURCES]:
+    found: list[str] = []
+    for item in (content if isinstance(content, list) else [content])[:MAX_SOURCES]:
         source = " ".join(filter(None, (text_in(item, "title"), text_in(item, "url"))))
         texts = (text_in(item, key) for key in _RESULT_FIELDS)
         text = source or next(filter(None, texts), item if isinstance(item, str) else "")
-        if text:
-            yield _short(text, MAX_DETAIL)
+        found += [_short(text, MAX_DETAIL)] if text else []
+    name = name.removesuffix("_result").removesuffix("_tool").removesuffix("_result")
+    return _label(f"{name} result", _short("; ".join(found), 3 * MAX_DETAIL))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from filter(str.strip, (value,))
-        return
-    for item in value if isinstance(value, list) else ():
-        text = text_in(item, "text")
-        if text.strip():
-            yield text
+def _texts(value: Any) -> list[str]:
+    items = [{"text": value}] if isinstance(value, str) else value
+    texts = (text_in(item, "text") for item in (items if isinstance(items, list) else ()))
+    return [text for text in texts if text.strip()]
 
 
 def _file_id(block: Mapping[str, Any]) -> str:
@@ -224,9 +189,8 @@ def _file_id(block: Mapping[str, Any]) -> str:
     return _short(file_id, MAX_DETAIL)
 
 
-def _url_in(value: Any) -> str:
-    url = value if isinstance(value, str) else text_in(value, "url")
-    return "" if url[:5].lower() == "data:" else _short(url, MAX_DETAIL)
+def _web(url: str | None) -> str:
+    return "" if url is None or url[:5].lower() == "data:" else url
 
 
 def _short(text: str, max_chars: int) -> str:

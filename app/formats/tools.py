@@ -30,18 +30,9 @@ HOSTED_TYPE_PATTERN: Final = (
 )
 """The types of hosted tools."""
 GEMINI_KEYS: Final = (
-    "google_search",
-    "google_search_retrieval",
-    "google_maps",
-    "code_execution",
-    "url_context",
-    "file_search",
-    "computer_use",
-    "enterprise_web_search",
-    "retrieval",
-    "parallel_ai_search",
-    "exa_ai_search",
-    "mcp_servers",
+    *("google_search", "google_search_retrieval", "google_maps", "code_execution", "url_context"),
+    *("file_search", "computer_use", "enterprise_web_search", "retrieval", "parallel_ai_search"),
+    *("exa_ai_search", "mcp_servers"),
 )
 """The keys of Gemini's hosted tools, which it also takes in camel case."""
 
@@ -95,11 +86,8 @@ class ToolDefinition:
 
 _GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
 _SCHEMA_KEYS = (
-    "parameters",
-    "input_schema",
-    "inputSchema",
-    "parametersJsonSchema",
-    "parameters_json_schema",
+    *("parameters", "input_schema", "inputSchema"),
+    *("parametersJsonSchema", "parameters_json_schema"),
 )
 _VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
 
@@ -109,25 +97,35 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
 
     Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
     """
-    fields = body = json_fields.Fields(raw, pointer)
-    format = hosted_format(raw)
-    if format is not None:
-        return _hosted_tool(fields, format)
-    if fields.get("type") not in (None, "function", "custom") or "custom" in fields.raw:
-        detail = "must be function, or the type of a hosted tool of a provider"
-        raise fields.error("type", detail)
-    if "function" in fields.raw:
-        body = fields.object("function")
-    name = body.text("name")
-    if not tool_calls.is_name(name):
-        raise body.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    fields = json_fields.Fields(raw, pointer)
+    category = fields.raw.get("category", "builtin")
+    if category not in get_args(ToolCategory):
+        raise fields.error("category", f"must be one of {', '.join(get_args(ToolCategory))}")
+    if (format := hosted_format(raw)) is not None:
+        if "name" in raw:
+            _name(fields)
+        for key in ("function_declarations", "functionDeclarations"):
+            if key in raw:
+                raise fields.error(key, "a hosted tool has no functions: give each as its own tool")
+        return ToolDefinition(
+            hosted_name(raw, format), "", {}, category, hosted=fields.raw, format=format
+        )
+    if fields.get("type") not in (None, "function", "custom") or "custom" in raw:
+        raise fields.error("type", "must be function, or the type of a hosted tool of a provider")
+    body = fields.object("function") if "function" in raw else fields
     return ToolDefinition(
-        name=name,
+        name=_name(body),
         description=body.optional_text("description") or "",
         parameters=_parameters(body),
-        category=_category(fields),
+        category=category,
         strict=body.optional_boolean("strict"),
     )
+
+
+def _name(fields: json_fields.Fields) -> str:
+    if not tool_calls.is_name(name := fields.text("name")):
+        raise fields.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    return name
 
 
 def tool_from(record: Mapping[str, Any]) -> ToolDefinition:
@@ -146,24 +144,6 @@ def tools_of(
     return taken, tuple(hosted_kind(raw) for raw in others if raw is not None)
 
 
-def _hosted_tool(fields: json_fields.Fields, format: FormatName) -> ToolDefinition:
-    if "name" in fields.raw and not tool_calls.is_name(fields.text("name")):
-        raise fields.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
-    for key in ("function_declarations", "functionDeclarations"):
-        if key in fields.raw:
-            raise fields.error(key, "a hosted tool has no functions: give each as its own tool")
-    name = hosted_name(fields.raw, format)
-    category = _category(fields)
-    return ToolDefinition(name, "", {}, category, hosted=fields.raw, format=format)
-
-
-def _category(fields: json_fields.Fields) -> ToolCategory:
-    for category in get_args(ToolCategory):
-        if fields.raw.get("category", "builtin") == category:
-            return category  # type: ignore[no-any-return]  # get_args forgets the literals
-    raise fields.error("category", f"must be one of {', '.join(get_args(ToolCategory))}")
-
-
 def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
     key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
     if key is None:
@@ -172,8 +152,7 @@ def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
     if schema.get("type") == "OBJECT":
         schema = _lower_types(schema)
     if schema.get("type", "object") != "object":
-        detail = 'the parameters of a tool must have type "object"'
-        raise body.error(f"{key}/type", detail)
+        raise body.error(f"{key}/type", 'the parameters of a tool must have type "object"')
     if "type" in schema and "properties" in schema:
         return schema
     return {"type": "object", "properties": {}} | dict(schema)
@@ -181,21 +160,17 @@ def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
 
 def _lower_types(value: Any) -> Any:
     """Write schema types in lower case: Gemini's capitals are accepted by no other provider."""
-    match value:
-        case Mapping():
-            return {key: _lower_type(key, item) for key, item in value.items()}
-        case list():
-            return [_lower_types(item) for item in value]
-        case _:
-            return value
-
-
-def _lower_type(key: str, item: Any) -> Any:
-    if key in _VALUES_NOT_SCHEMAS and not isinstance(item, Mapping):
-        return item
-    if key == "type" and item in _GEMINI_TYPES:
-        return item.lower()
-    return _lower_types(item)
+    if isinstance(value, list):
+        return [_lower_types(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    lowered = dict(value)
+    for key, item in value.items():
+        if key == "type" and item in _GEMINI_TYPES:
+            lowered[key] = item.lower()
+        elif key not in _VALUES_NOT_SCHEMAS or isinstance(item, Mapping):
+            lowered[key] = _lower_types(item)
+    return lowered
 
 
 def wire_fields(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from typing_extensions import TypeAliasType
 
@@ -52,28 +51,9 @@ NUMERIC_FIELDS = (
 
 
 Sources = TypeAliasType("Sources", Mapping[str, str])
-_MODEL: dict[str, Any] = {
-    "model": "gpt-4o",
-    "context_window": 128000,
-    "max_input_tokens": None,
-    "max_output_tokens": 16384,
-    "tokenizer": "o200k_base",
-    "exact": True,
-    "start_factor": 1.0,
-    "assumed_from": None,
-    "cache_minimum_tokens": 1024,
-    "input_price": 2.5e-06,
-    "output_price": 1e-05,
-    "cache_read_price": 1.25e-06,
-    "cache_write_price": None,
-    "tool_search": False,
-    "cache_breakpoint": False,
-    "mid_conversation_system": True,
-    "sources": {"context_window": "litellm 1.83.0: max_input_tokens, taken as the whole window"},
-}
 
 
-@answer(_MODEL)
+@answer()
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model's limits in tokens, prices in USD per token, and features; null where unknown."""

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from app.formats.base64_media import is_base64, sniffed_type, split_data_url
-from app.formats.inline_media import media_type_of
+from app.formats.media_parts import media_type_of
 from app.formats.message import File, Image
 
 CountText = Callable[[str], int]

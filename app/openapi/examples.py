@@ -112,4 +112,6 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
     if kind == "array":
         items = schema.get("prefixItems") or [schema["items"]]
         return [example_of(item, schemas, name) for item in items]
+    if "minimum" in schema and schema["minimum"] > 1:
+        return int(schema["minimum"])
     return _BY_FORMAT.get(schema.get("format", "")) or _BY_TYPE[kind]

@@ -36,8 +36,9 @@ from typing import Any, ClassVar
 from app.conversations.messages.row import LogRow
 from app.conversations.view import ProviderItem
 from app.formats import compactions
+from app.formats.base import Provider
 from app.formats.message import Reasoning, Role
-from app.formats.openai_responses.items import CONFIGURATION, is_configuration
+from app.formats.openai_responses.parsing import CONFIGURATION, is_configuration
 from app.models.tokens import count_reasoning
 from app.payload.call_groups import CallGroups
 from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
@@ -48,6 +49,8 @@ WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 _CONFIGURATION = f'"{CONFIGURATION}"'.encode()
+BREAKPOINT_INTERVAL = 15
+"""Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
@@ -56,6 +59,7 @@ MAX_BREAKPOINTS = 4
 class Assembler(CallGroups):
     """Renders rows into the items of one payload, and counts their `tokens`."""
 
+    provider_type: ClassVar[type[Provider]]
     takes_system_notes: ClassVar[bool] = False
     """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0

@@ -19,7 +19,7 @@ from app.conversations.view import ShortenedMessage, View
 from app.formats import PROVIDERS, compactions
 from app.formats.base import Provider
 from app.formats.message import EMPTY_MESSAGE, Message, Part, Role, Text, ToolCall
-from app.formats.openai_chat.reasoning_fields import convert_reasoning, is_replayed
+from app.formats.reasoning_fields import convert_reasoning, is_replayed
 from app.models.tokens import CountText, count_sealed, count_visible, counts_as_stored, signed_parts
 from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts

@@ -80,10 +80,6 @@ class ToolList(RequestSchema):
 class ShownSections(ResponseSchema):
     """All sections of an agent or a conversation."""
 
-    model_config = examples(
-        {"sections": [{**_EXAMPLE, "cacheable": True, "order": 0}], "version": 2}
-    )
-
     sections: list[PromptSection]
     """The sections, in the order of the request."""
     version: int
@@ -92,8 +88,6 @@ class ShownSections(ResponseSchema):
 
 class ShownTools(ResponseSchema):
     """All tools of an agent or a conversation."""
-
-    model_config = examples({"tools": [TOOL_EXAMPLE], "version": 2})
 
     tools: list[AnyTool]
     """The tools, as in the request."""

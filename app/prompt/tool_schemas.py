@@ -12,7 +12,6 @@ from app.formats.message import FormatName
 from app.formats.tool_calls import TOOL_NAME_PATTERN
 from app.formats.tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
-from app.prompt.agent_tools import definitions_in
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
 MAX_TOOLS = 1_000
@@ -123,18 +122,6 @@ _CALL: dict[str, Any] = {
     },
 }
 
-_FOUND: dict[str, Any] = {
-    "format": "openai_chat",
-    "tools": [TOOL_EXAMPLE],
-    "names": ["get_weather"],
-    "total": 527,
-    "promoted": ["get_weather"],
-}
-
-_DEFINITIONS: dict[str, Any] = {
-    "format": "openai_chat",
-    "tools": definitions_in(FormatName.OPENAI_CHAT)[:1],
-}
 
 NativeFormat = Annotated[FormatName, Field(strict=False, description="The provider's format.")]
 ToolCallObject = TypeAliasType(
@@ -158,8 +145,6 @@ ToolCallObject = TypeAliasType(
 class ToolDefinitions(ResponseSchema):
     """The service's own tools in a provider's format."""
 
-    model_config = examples(_DEFINITIONS)
-
     format: FormatName
     """The format of the definitions."""
     tools: list[AnyTool]
@@ -180,18 +165,6 @@ class ToolCallRequest(RequestSchema):
 
 class ToolCallAnswer(ResponseSchema):
     """The message that answers the call. The caller appends it."""
-
-    model_config = examples(
-        {
-            "format": "openai_chat",
-            "message": {
-                "role": "tool",
-                "tool_call_id": "call_7",
-                "content": "  2001\tok\n  2002\tdone\n[End of output.]",
-            },
-            "is_error": False,
-        }
-    )
 
     format: FormatName
     """The format of the message."""
@@ -220,8 +193,6 @@ class ToolSearchRequest(RequestSchema):
 
 class ToolSearchAnswer(ResponseSchema):
     """The matching tools."""
-
-    model_config = examples(_FOUND)
 
     format: FormatName
     """The format of the definitions."""

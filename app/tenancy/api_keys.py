@@ -32,7 +32,7 @@ _DUMMY_HASH = "0" * 64
 _MAX_ADDRESS_CHARS = 64
 
 
-@answer({"tenant_id": "acme", "key_id": "3f9a0c11d2e4", "read_only": False})
+@answer()
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The tenant of a key, and what the key may do."""

@@ -59,19 +59,7 @@ class MatchedLine:
     """Lines after it, as many as requested."""
 
 
-@answer(
-    {
-        "matches": [
-            {
-                "line": 102,
-                "text": "FAIL test_two",
-                "before": ["PASS test_one"],
-                "after": [],
-            }
-        ],
-        "truncated": False,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class GrepResult:
     """The first matching lines, in order."""

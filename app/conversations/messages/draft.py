@@ -27,7 +27,7 @@ from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.sendable import is_sendable
 from app.common.times import time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import PROVIDERS, block_types, compactions
+from app.formats import PROVIDERS, compactions, registry
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -35,14 +35,13 @@ from app.formats.message import (
     Image,
     Message,
     Opaque,
-    Part,
     Reasoning,
     Role,
     Text,
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.items import CONFIGURATION
+from app.formats.openai_responses.parsing import CONFIGURATION
 from app.formats.provider_calls import waiting_calls
 from app.formats.registry import openai_chat
 from app.formats.tool_calls import sendable_id
@@ -78,15 +77,15 @@ class Draft:
     item of a provider in it.
     """
 
-    id: str | None
     role: Role
     body: bytes
-    fragment: bytes | None
     tokens: int
-    reasoning_tokens: int
-    call_ids: tuple[str, ...]
-    has_media: bool
-    timestamp: str | None
+    id: str | None = None
+    fragment: bytes | None = None
+    reasoning_tokens: int = 0
+    call_ids: tuple[str, ...] = ()
+    has_media: bool = False
+    timestamp: str | None = None
     joins: bool = False
     provider_calls: tuple[str, ...] = ()
     resolves: tuple[str, ...] = ()
@@ -102,11 +101,6 @@ class Draft:
     def starts_turn(self) -> bool:
         """Whether a turn begins with the message."""
         return self.role is Role.USER and not self.joins
-
-    @property
-    def is_only_compaction(self) -> bool:
-        """Whether the message is a compaction item and nothing else."""
-        return self.compaction is not None and not self.tokens
 
     @property
     def is_configuration(self) -> bool:
@@ -163,39 +157,26 @@ def make_drafts(
     drafts. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge for too
     much text.
     """
-    text = plain_text(raw, format)
-    if text is not None:
-        return [plain_draft(raw, text, count, pointer)]
-    return drafts_of_any(raw, format, count, pointer, rules)
+    plain = plain_draft(raw, format, count, pointer)
+    return [plain] if plain is not None else drafts_of_any(raw, format, count, pointer, rules)
 
 
-def plain_text(raw: Any, format: FormatName) -> str | None:
-    """Return the text of a message that has only a role and a short text and is sent as it is.
+def plain_draft(raw: Any, format: FormatName, count: CountText, pointer: str) -> Draft | None:
+    """Return the draft of a message that has only a role and a short text and is sent as it is.
 
-    Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
+    Most messages are such; for these it returns what `drafts_of_any` does, sooner.
     """
     if type(raw) is not dict or len(raw) != 2 or format is not LOG_FORMAT:
         return None
     role, text = raw.get("role"), raw.get("content")
     if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
         return None
-    if not 0 < len(text) <= MAX_PLAIN_CHARS:
+    if not 0 < len(text) <= MAX_PLAIN_CHARS or text.isspace() or not is_sendable(text):
         return None
-    return text if not text.isspace() and is_sendable(text) else None
-
-
-def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: str) -> Draft:
-    """Return the draft of a message with this `plain_text`."""
     return Draft(
-        id=None,
-        role=_PLAIN_ROLES[raw["role"]],
+        role=_PLAIN_ROLES[role],
         body=json_text.dump_stored(raw),
-        fragment=None,
         tokens=MESSAGE_OVERHEAD + count(text),
-        reasoning_tokens=0,
-        call_ids=(),
-        has_media=False,
-        timestamp=None,
         raw_message=raw,
         pointer=pointer,
     )
@@ -215,9 +196,9 @@ def drafts_of_any(
     try:
         messages = codec.parse(raw, pointer)
     except ValidationError as error:
-        raise block_types.with_format_hint(error, raw, format) from error
+        raise registry.with_format_hint(error, raw, format) from error
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
-        block_types.require_own(raw, format, pointer)
+        registry.require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     _check_ids(messages, pointer)
     for message in messages:
@@ -258,39 +239,31 @@ def derive(
     sent = openai_chat.adapt(visible or cleaned)
     fragment = None
     is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
-    has_long_media = not is_item and _media_chars(sent) > _MAX_MEDIA_CHARS
+    media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
+    has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
+    # A chat build needs more than the item: its media or its labels.
+    needs_body = any(isinstance(part, Text) and part.stands_for for part in sent.parts) or bool(
+        openai_chat.apart(sent)
+    )
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
     provider_calls, resolves = waiting_calls(message)
+    tokens = 0
+    if visible is not None:
+        tokens = count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
     return Draft(
-        id=None,
         role=message.role,
         body=json_text.dump_stored(stored_raw),
         fragment=fragment,
-        tokens=_count(sent, count) if visible is not None else 0,
+        tokens=tokens,
         reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
         call_ids=_call_ids(message),
-        has_media=visible is None or has_long_media or _needs_body(sent),
-        timestamp=None,
+        has_media=visible is None or has_long_media or needs_body,
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),
         compaction=compactions.last_compaction(cleaned),
     )
-
-
-def _count(sent: Message, count: CountText) -> int:
-    return count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
-
-
-def _needs_body(sent: Message) -> bool:
-    """Whether a chat build needs more than the item: its media or its labels."""
-    labelled = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
-    return labelled or bool(openai_chat.apart(sent))
-
-
-def _media_chars(sent: Message) -> int:
-    return sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
 
 
 def _id_and_timestamp(
@@ -299,16 +272,19 @@ def _id_and_timestamp(
     """Return a message's id and timestamp."""
     provider = PROVIDERS[format]
     fields = provider.own_fields(raw)
-    is_unusable = provider.makes_ids and not is_message_id(fields.get("id"))
-    message_id = None if is_unusable else _text_field(fields, "id", pointer)
-    return message_id, _timestamp(fields, pointer)
-
-
-def _timestamp(raw: Mapping[str, Any], pointer: str) -> str | None:
-    text = _text_field(raw, "timestamp", pointer)
-    if text is not None and time_from(text) is None:
+    for name in ("id", "timestamp"):
+        value = fields.get(name)
+        if value is None or is_message_id(value):
+            continue
+        if name == "id" and provider.makes_ids:  # one that cannot be stored is not used
+            fields = {**fields, "id": None}
+        else:
+            detail = "must be a string of 1 to 256 characters"
+            raise ValidationError.at(f"{pointer}/{name}", detail)
+    timestamp = fields.get("timestamp")
+    if timestamp is not None and time_from(timestamp) is None:
         raise ValidationError.at(f"{pointer}/timestamp", "must be a time in ISO 8601")
-    return text
+    return fields.get("id"), timestamp
 
 
 def _call_ids(message: Message) -> tuple[str, ...]:
@@ -335,18 +311,15 @@ def is_message_id(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
 
 
-def _text_field(raw: Mapping[str, Any], name: str, pointer: str) -> str | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not is_message_id(value):
-        raise ValidationError.at(f"{pointer}/{name}", "must be a string of 1 to 256 characters")
-    return value
-
-
 def require_short_text(message: Message, pointer: str) -> None:
     """Raise PayloadTooLarge for a message with more text than `MAX_TEXT_BYTES`."""
-    texts = [_text_of(part) for part in message.parts]
+    texts = []
+    for part in message.parts:
+        match part:
+            case Text(text=str(text)) | Reasoning(text=str(text)) | File(text=str(text)):
+                texts.append(text)
+            case ToolCall(arguments=text):
+                texts.append(text)
     if sum(map(len, texts)) * _MAX_CHAR_BYTES <= MAX_TEXT_BYTES:
         return
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
@@ -358,14 +331,3 @@ def require_short_text(message: Message, pointer: str) -> None:
             {"limit": MAX_TEXT_BYTES, "found": size},
             (Problem(pointer, f"has {size:,} bytes of text"),),
         )
-
-
-def _text_of(part: Part) -> str:
-    match part:
-        case Text() | Reasoning():
-            return part.text
-        case File():
-            return part.text or ""
-        case ToolCall():
-            return part.arguments
-    return ""

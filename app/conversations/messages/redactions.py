@@ -163,16 +163,7 @@ FIND = Statement(f"""
 """)
 
 
-@answer(
-    {
-        "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-        "seq": 1,
-        "redacted_at": "2026-01-05T09:30:00.123456+00:00",
-        "reason": "The user withdrew consent",
-        "key_id": None,
-        "conversations": 2,
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class Redacted:
     """The record of a redaction."""

@@ -12,7 +12,6 @@ from typing_extensions import TypeAliasType
 from app.blobs.blobs import ToolOutputRef
 from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
-from app.conversations.budget_schemas import READING
 from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
 from app.http.fields import (
@@ -105,24 +104,7 @@ class AppendedMessage:
     """Reference to read a tool result by; null for other messages."""
 
 
-@answer(
-    {
-        "messages": [
-            {
-                "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-                "seq": 1,
-                "turn": 1,
-                "role": "user",
-                "token_count": 12,
-                "output_ref": None,
-            }
-        ],
-        "head_seq": 1,
-        **READING,
-        "warnings": [],
-        "system_section": "system",
-    }
-)
+@answer()
 @dataclass(frozen=True, slots=True)
 class AppendAnswer:
     """The stored batch, and the use of the context window."""
@@ -218,8 +200,6 @@ class MessagePage(Page[ShownMessage]):
 
 class Pinned(ResponseSchema):
     """The messages that were pinned or unpinned."""
-
-    model_config = examples({"seqs": [12, 13, 14]})
 
     seqs: list[int]
     """Seqs of the message with its call group, or of its turn; ascending."""

@@ -21,24 +21,20 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.messages.repository import named_calls
+from app.conversations.messages.repository import (
+    MESSAGE_TIME,
+    STORED_COLUMNS,
+    bounded_messages,
+    named_calls,
+    seq_search,
+)
 from app.conversations.messages.row import StoredMessage
 from app.conversations.rows import stored_message_from
-from app.conversations.search.query import Query
-from app.conversations.search.recall import Postings
-from app.conversations.search.statements import (
-    ADD,
-    BY_SEQS,
-    CLEAR_REDACTED,
-    FIND,
-    MATCHING_WORDS,
-    POSTINGS,
-    SEQS_BETWEEN,
-    TIME_OF,
-    UNINDEXED,
-)
+from app.conversations.search.query import Query, Word
+from app.conversations.search.ranking import Postings
 from app.conversations.search.texts import SearchedMessage
-from app.conversations.search.words import Term
+from app.database.connections import Statement
+from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import limits, page_of
 from app.database.repository import Repository
 
@@ -48,8 +44,187 @@ _LARGEST_GROUP = 32
 _KEY = "%"  # the placeholder of a block's key in a query for all blocks
 
 
+def _searched(rows: str) -> Statement:
+    """Return a statement for the first of these messages, up to `:max_bytes` of their bodies.
+
+    Each has the calls of the message that it answers, which hold the tool of a result. PostgreSQL
+    reads the length of a body without the body.
+    """
+    return Statement(f"""
+        WITH sized AS (
+            SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+            FROM ({rows}) AS found
+        ), selected AS (
+            SELECT * FROM sized WHERE before < CAST(:max_bytes AS bigint)
+        )
+        SELECT {STORED_COLUMNS}, call_ids, coalesce(late_at, at, created_at) AS said_at,
+            calling.ids AS calling_ids, calling.names AS calling_names
+        FROM selected
+        LEFT JOIN LATERAL (
+            SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
+            WHERE c.conversation_id = :conversation_id AND c.seq < selected.seq
+                AND c.role <> 'tool' AND selected.role = 'tool'
+            ORDER BY c.seq DESC LIMIT 1
+        ) calling ON true
+        ORDER BY seq
+    """)
+
+
+UNINDEXED = _searched("""
+    SELECT * FROM messages
+    WHERE conversation_id = :conversation_id
+        AND seq > coalesce((
+            SELECT w.seq FROM message_words w
+            WHERE w.conversation_id = :conversation_id
+            ORDER BY w.seq DESC LIMIT 1), 0)
+        AND seq <= :through_seq
+    ORDER BY seq LIMIT :limit
+""")
+BY_SEQS = _searched("""
+    SELECT * FROM messages
+    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
+        AND octet_length(body) <= CAST(:max_body_bytes AS bigint)
+""")
+ADD = Statement(
+    """
+    WITH alive AS (
+        SELECT conversation_id FROM heads
+        WHERE conversation_id = :conversation_id FOR KEY SHARE
+    )
+    INSERT INTO message_words (conversation_id, seq, words)
+    SELECT alive.conversation_id, item.seq, array_to_tsvector(string_to_array(item.words, ' '))
+    FROM alive, unnest(:seqs, CAST(:words AS text[])) AS item (seq, words)
+    ORDER BY item.seq
+    ON CONFLICT (conversation_id, seq) DO NOTHING
+    """,
+    is_long=True,
+)
+# Run after ADD in its transaction, which orders it and a redaction since the messages were read.
+CLEAR_REDACTED = Statement("""
+    UPDATE message_words w SET words = ''
+    FROM redactions r
+    WHERE r.conversation_id = :conversation_id AND r.seq = ANY (:seqs)
+        AND w.conversation_id = :conversation_id AND w.seq = r.seq
+""")
+
+
+def _hits(
+    queries: str,
+    order: str = "DESC",
+    conversation_id: str = ":conversation_id",
+    after_seq: str = ":after_seq",
+    before_seq: str = ":before_seq",
+) -> str:
+    """Return a query for the seqs that match, by groups of blocks in the given order.
+
+    `size` is that of the words as stored, which is read without the words. A group is searched only
+    if those before had too few messages. OFFSET 0 makes PostgreSQL use the index of words; a scan
+    of the log would take too long.
+    """
+    return f"""
+        SELECT hit.*
+        FROM unnest({queries}) WITH ORDINALITY AS blocks (query, position)
+        CROSS JOIN LATERAL (
+            SELECT w.seq, pg_column_size(w.words) AS size FROM (
+                SELECT conversation_id, seq, words FROM message_words
+                WHERE words @@ CAST(blocks.query AS tsquery)
+                OFFSET 0
+            ) AS w
+            WHERE w.conversation_id = {conversation_id}
+                AND w.seq > {after_seq} AND w.seq < {before_seq}
+            ORDER BY w.seq {order} LIMIT :limit
+        ) AS hit
+        LIMIT :limit
+    """
+
+
+def _find(order: str) -> Statement:
+    rows = f"""
+        SELECT {STORED_COLUMNS} FROM messages
+        WHERE conversation_id = :conversation_id AND seq = ANY (ARRAY(
+            SELECT found.seq FROM ({_hits("CAST(:queries AS text[])", order)}) AS found
+        ))
+        ORDER BY seq {order}
+    """
+    return Statement(bounded_messages(rows, f"seq {order}"))
+
+
+FIND = {order.lower(): _find(order) for order in ("ASC", "DESC")}
+# The conversations are searched in the given order until there are enough messages.
+_NEWEST_HITS = _hits(
+    "string_to_array(asked.queries, chr(10))",
+    *("DESC", "asked.in_conversation", "0", "asked.before_seq"),
+)
+_NEWEST = f"""
+    SELECT m.*, found.in_conversation AS conversation_id, found.number
+    FROM (
+        SELECT asked.in_conversation, hit.seq, row_number() OVER () AS number
+        FROM unnest(
+            :conversation_ids, CAST(:queries AS text[]), CAST(:before_seqs AS bigint[])
+        ) AS asked (in_conversation, queries, before_seq)
+        CROSS JOIN LATERAL ({_NEWEST_HITS}) hit
+        LIMIT :limit
+    ) found
+    CROSS JOIN LATERAL (
+        SELECT {STORED_COLUMNS} FROM messages
+        WHERE conversation_id = found.in_conversation AND seq >= found.seq
+        ORDER BY seq LIMIT 1
+    ) m
+"""
+NEWEST = Statement(bounded_messages(_NEWEST, "number", "conversation_id", "number"))
+POSTINGS = Statement(f"""
+    SELECT found.seqs, found.sizes
+    FROM unnest(CAST(:groups AS text[])) WITH ORDINALITY AS groups (queries, number)
+    CROSS JOIN LATERAL (
+        SELECT array_agg(sized.seq) AS seqs, array_agg(sized.size) AS sizes
+        FROM ({_hits("string_to_array(groups.queries, chr(10))")}) AS sized
+    ) AS found
+    ORDER BY groups.number
+""")
+# Many words are compressed out of line: they are decompressed once, not for every word asked for.
+MATCHING_WORDS = Statement("""
+    SELECT w.seq, ARRAY(
+        SELECT word.number - 1
+        FROM unnest(CAST(:words AS text[])) WITH ORDINALITY AS word (query, number)
+        WHERE w.words @@ CAST(replace(word.query, '%', w.key) AS tsquery)
+    ) AS numbers
+    FROM (
+        SELECT candidate.seq, candidate.key, stored.words
+        FROM unnest(:seqs, CAST(:keys AS text[])) AS candidate (seq, key)
+        CROSS JOIN LATERAL (
+            SELECT strip(words) AS words FROM message_words
+            WHERE conversation_id = :conversation_id AND seq = candidate.seq
+            OFFSET 0
+        ) AS stored
+    ) AS w
+""")
+
+
+def _first_from(time: str) -> str:
+    is_before = f"{MESSAGE_TIME} < CAST(:{time} AS timestamptz)"
+    return seq_search(":conversation_id", "CAST(1 AS bigint)", ":head_seq + 1", is_before)
+
+
+SEQS_BETWEEN = Statement(f"""
+    SELECT ({_first_from("start")}) AS first_seq, ({_first_from("end")}) AS end_seq
+""")
+# The tenant is compared as an expression, which leaves PostgreSQL the primary key alone.
+PROGRESS = Statement(f"""
+    SELECT c.conversation_id, h.head_seq, coalesce((
+        SELECT w.seq FROM message_words w
+        WHERE w.conversation_id = c.conversation_id
+        ORDER BY w.seq DESC LIMIT 1
+    ), 0) AS indexed_seq
+    FROM conversations c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    WHERE c.conversation_id = ANY (:conversation_ids)
+        AND h.conversation_id = ANY (:conversation_ids)
+        AND greatest(c.tenant_id) = :tenant_id AND {NOT_EXPIRED}
+""")
+
+
 class SearchRepository(Repository):
-    """Indexes the words of one conversation's messages, and searches them."""
+    """Indexes the words of messages, and searches them."""
 
     async def unindexed(
         self, conversation_id: str, through_seq: int, limit: int, max_bytes: int
@@ -65,7 +240,7 @@ class SearchRepository(Repository):
             limit=limit,
             max_bytes=max_bytes,
         )
-        return [searched_from(row) for row in rows]
+        return [_searched_from(row) for row in rows]
 
     async def add(self, conversation_id: str, words: Mapping[int, Sequence[str]]) -> None:
         """Index messages that are not indexed yet by their lexemes.
@@ -81,13 +256,20 @@ class SearchRepository(Repository):
         await self._session.run(ADD, conversation_id=conversation_id, seqs=seqs, words=joined)
         await self._session.run(CLEAR_REDACTED, conversation_id=conversation_id, seqs=seqs)
 
+    async def progress(
+        self, tenant_id: str, conversation_ids: Sequence[str]
+    ) -> dict[str, tuple[int, int]]:
+        """Return the head and up to which seq these conversations of the tenant are indexed."""
+        rows = await self._session.all(
+            PROGRESS, tenant_id=tenant_id, conversation_ids=list(conversation_ids)
+        )
+        return {str(row["conversation_id"]): (row["head_seq"], row["indexed_seq"]) for row in rows}
+
     async def find(
         self,
         conversation_id: str,
         query: Query,
-        *,
-        after_seq: int,
-        before_seq: int,
+        seqs: tuple[int, int],
         order: str,
         limit: int,
         bound: Bound = UNBOUNDED,
@@ -96,49 +278,68 @@ class SearchRepository(Repository):
         rows = await self._session.all(
             FIND[order],
             conversation_id=conversation_id,
-            queries=block_queries(conversation_id, query, after_seq, before_seq, order),
-            after_seq=after_seq,
-            before_seq=before_seq,
+            queries=_block_queries(conversation_id, _tsquery(query), seqs, order),
+            after_seq=seqs[0],
+            before_seq=seqs[1],
             **limits(limit, bound),
         )
         return page_of(rows, stored_message_from)
 
+    async def newest(
+        self, query: Query, before: Mapping[str, int], limit: int, bound: Bound = UNBOUNDED
+    ) -> Page[tuple[str, StoredMessage]]:
+        """Return up to `limit` messages of several conversations by their words alone.
+
+        The conversations are searched in the given order, each from its newest message before its
+        seq.
+        """
+        rows = await self._session.all(
+            NEWEST,
+            conversation_ids=[UUID(conversation_id) for conversation_id in before],
+            queries=[
+                "\n".join(_block_queries(conversation_id, _tsquery(query), (0, seq), "desc"))
+                for conversation_id, seq in before.items()
+            ],
+            before_seqs=list(before.values()),
+            **limits(limit, bound),
+        )
+        return page_of(rows, lambda row: (str(row["conversation_id"]), stored_message_from(row)))
+
     async def postings(
         self,
         conversation_id: str,
-        groups: Sequence[Sequence[Sequence[Term]]],
-        *,
-        after_seq: int,
-        before_seq: int,
+        groups: Sequence[Sequence[Word]],
+        seqs: tuple[int, int],
         limit: int,
     ) -> list[Postings]:
         """Return for each group of words the newest `limit` messages that have all of them.
 
-        A message has a word if it has any of its terms. Both seqs are exclusive.
+        Both seqs are exclusive.
         """
-        keys = _grouped_keys(conversation_id, after_seq, before_seq, "desc")
         rows = await self._session.all(
             POSTINGS,
             conversation_id=conversation_id,
-            groups=["\n".join(_by_group(keys, _all_words(group))) for group in groups],
-            after_seq=after_seq,
-            before_seq=before_seq,
+            groups=[
+                "\n".join(_block_queries(conversation_id, _all_words(group), seqs, "desc"))
+                for group in groups
+            ],
+            after_seq=seqs[0],
+            before_seq=seqs[1],
             limit=limit,
         )
-        return [_postings_from(row, limit) for row in rows]
+        found = [dict(zip(row["seqs"] or (), row["sizes"] or (), strict=True)) for row in rows]
+        return [Postings(sizes, min(sizes) if len(sizes) == limit else 0) for sizes in found]
 
     async def matching_words(
-        self, conversation_id: str, seqs: Sequence[int], words: Sequence[Sequence[Term]]
+        self, conversation_id: str, seqs: Sequence[int], words: Sequence[Word]
     ) -> dict[int, list[int]]:
         """Return the numbers of the words, from 0 on, that each of these messages has."""
-        if not words:
-            return {}
         rows = await self._session.all(
             MATCHING_WORDS,
             conversation_id=conversation_id,
             seqs=list(seqs),
             keys=[_key(conversation_id, seq // BLOCK) for seq in seqs],
-            words=[_any_of(terms) for terms in words],
+            words=[_all_words([word]) for word in words],
         )
         return {row["seq"]: list(row["numbers"]) for row in rows}
 
@@ -156,12 +357,7 @@ class SearchRepository(Repository):
             max_bytes=max_bytes,
             max_body_bytes=max_body_bytes,
         )
-        return [searched_from(row) for row in rows]
-
-    async def time_of(self, conversation_id: str, seq: int) -> datetime | None:
-        """Return the time of the newest message up to a seq."""
-        row = await self._session.first(TIME_OF, conversation_id=conversation_id, seq=seq)
-        return row["said_at"] if row is not None else None
+        return [_searched_from(row) for row in rows]
 
     async def seqs_between(
         self, conversation_id: str, head_seq: int, start: datetime, end: datetime
@@ -172,14 +368,6 @@ class SearchRepository(Repository):
         )
         assert row is not None
         return row["first_seq"], row["end_seq"]
-
-
-def block_queries(
-    conversation_id: str, query: Query, after_seq: int, before_seq: int, order: str
-) -> list[str]:
-    """Return a query for each group of blocks between two seqs, in this order."""
-    groups = _grouped_keys(conversation_id, after_seq, before_seq, order)
-    return _by_group(groups, _tsquery(query))
 
 
 def _key(conversation_id: str, block: int) -> str:
@@ -193,58 +381,38 @@ def _key(conversation_id: str, block: int) -> str:
 
 def _tsquery(query: Query) -> str:
     """Return the tsquery of a query, with a placeholder for the block."""
-    without = [f"!({_all_of(group)})" for group in query.excluded]
-    return " & ".join([_all_of(query.words), *without])
+    without = [f"!({_all_words([(term,) for term in group])})" for group in query.excluded]
+    return " & ".join([_all_words(query.words), *without])
 
 
-def _all_of(terms: Sequence[Term]) -> str:
-    return " & ".join(map(_lexeme, terms))
-
-
-def _any_of(terms: Sequence[Term]) -> str:
-    return " | ".join(map(_lexeme, terms))
-
-
-def _all_words(words: Sequence[Sequence[Term]]) -> str:
-    return " & ".join(f"({_any_of(terms)})" for terms in words)
-
-
-def _lexeme(term: Term) -> str:
+def _all_words(words: Sequence[Word]) -> str:
     # A lexeme has only letters, digits, marks and underscores, so it needs no escaping.
-    return f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}"
+    either = (
+        [f"'{_KEY}{term.lexeme}'{':*' if term.is_prefix else ''}" for term in word]
+        for word in words
+    )
+    return " & ".join(f"({' | '.join(terms)})" for terms in either)
 
 
-def _grouped_keys(
-    conversation_id: str, after_seq: int, before_seq: int, order: str
-) -> list[list[str]]:
-    """Return the keys of the blocks between two seqs, in groups and in the order of rule 2."""
-    blocks = range((after_seq + 1) // BLOCK, (before_seq - 1) // BLOCK + 1)
-    keys = [
-        _key(conversation_id, block) for block in (blocks if order == "asc" else reversed(blocks))
-    ]
-    groups: list[list[str]] = []
+def _block_queries(
+    conversation_id: str, query: str, seqs: tuple[int, int], order: str
+) -> list[str]:
+    """Return a query for each group of blocks between two seqs, in the order of rule 2."""
+    blocks = range((seqs[0] + 1) // BLOCK, (seqs[1] - 1) // BLOCK + 1)
+    keys = [_key(conversation_id, block) for block in (blocks if order == "asc" else blocks[::-1])]
+    queries: list[str] = []
     start = 0
     while start < len(keys):
         size = min(max(start, 1), _LARGEST_GROUP)
-        groups.append(keys[start : start + size])
+        group = keys[start : start + size]
+        queries.append(" | ".join([f"({query.replace(_KEY, key)})" for key in group]))
         start += size
-    return groups
+    return queries
 
 
-def _by_group(groups: Sequence[Sequence[str]], query: str) -> list[str]:
-    """Return a query for each group of blocks."""
-    return [" | ".join([f"({query.replace(_KEY, key)})" for key in keys]) for keys in groups]
-
-
-def searched_from(row: Any) -> SearchedMessage:
-    """Return a message from a row of a statement of `searched`."""
+def _searched_from(row: Any) -> SearchedMessage:
     tool_name = None
     if row["call_ids"] is not None:
         calls = named_calls(row["calling_ids"], row["calling_names"])
         tool_name = calls.get(json_text.loads(row["call_ids"])[0])
     return SearchedMessage(stored_message_from(row), tool_name, row["said_at"])
-
-
-def _postings_from(row: Any, limit: int) -> Postings:
-    seqs = tuple(row["seqs"] or ())
-    return Postings(seqs, tuple(row["sizes"] or ()), min(seqs) if len(seqs) == limit else 0)

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from app.conversations.search.schemas import SearchHit, SearchPage
-from app.conversations.search.several import MAX_HITS, SearchPlace
+from app.conversations.search.service import MAX_HITS, SearchPlace
+from app.formats.message import Role
 from app.http import cursors
 from app.http.dependencies import Cursor, page_bound, services, tenant_of
-from app.http.fields import AgentId
+from app.http.fields import AgentId, ResponseSchema
+from app.http.pages import Page
 from app.http.routing import WireRoute, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])
+
+
+class SearchHit(ResponseSchema):
+    """A message that a search found."""
+
+    conversation_id: str
+    """UUID of its conversation."""
+    seq: int
+    """Its position in the log."""
+    id: str
+    """Id of the message."""
+    role: Role
+    """Role of the message."""
+    snippet: str
+    """Its text around the words, on one line."""
+    created_at: datetime
+    """When it was received."""
+
+
+class SearchPage(Page[SearchHit]):
+    """Hits, those of the newest conversation first."""
 
 
 @router.get("/v1/search", summary="Search all conversations")
@@ -38,31 +61,31 @@ async def search_messages(
     """Return messages of all conversations that match a query, each with a snippet.
 
     The newest conversation is first, and in it the newest message. A page ends after
-    1,000 conversations, or after 200 that are searched for the first time and so are indexed: it
-    may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and `agent_id`
-    with a cursor.
+    1,000 conversations, or after about 200 that are searched for the first time and so are indexed:
+    it may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and
+    `agent_id` with a cursor.
     """
     digest = cursors.digest_of(q, agent_id)
     after = None
     if cursor:
         at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
         after = SearchPlace((at, conversation_id), before_seq)
-    page = await services(request).tenant_search.page(
+    hits, end = await services(request).search.page_of_all(
         tenant_of(request), q, agent_id, after, limit, page_bound(request)
     )
     next_cursor = None
-    if page.end is not None:
-        at, conversation_id = page.end.place
+    if end is not None:
+        at, conversation_id = end.place
         next_cursor = cursors.encode(
-            "search", digest, at.isoformat(), conversation_id, page.end.before_seq
+            "search", digest, at.isoformat(), conversation_id, end.before_seq
         )
     public_ids = await services(request).conversation_keys.public_ids_of(
-        tenant_of(request), {hit.conversation_id for hit in page.hits}
+        tenant_of(request), {hit.conversation_id for hit in hits}
     )
     data = [
         SearchHit.of(
             hit.message, conversation_id=public_ids[hit.conversation_id], snippet=hit.excerpt
         )
-        for hit in page.hits
+        for hit in hits
     ]
     return SearchPage(data=data, next_cursor=next_cursor)

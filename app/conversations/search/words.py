@@ -37,6 +37,7 @@ _SPACELESS = (
 _LETTER = rf"[^\W_{_SPACELESS}]"
 SPACELESS = re.compile(f"[{_SPACELESS}]")
 _JOINTS = re.compile("[-._/'\u2019]{1,2}")
+_ASCII_TOKEN = re.compile(r"[A-Za-z0-9]+(?:[-._/']{1,2}[A-Za-z0-9]+){0,30}")
 _HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 _GAP = re.compile(r"\W")
 _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]+")
@@ -68,11 +69,13 @@ def lexemes(*texts: str) -> tuple[str, ...]:
 
 def simple_words(text: str) -> list[str]:
     """Return the words of a text in order; joined words and spaceless characters are separate."""
-    words: list[str] = []
+    return [word for token in tokens(text) for word in token_words(token)]
+
+
+def tokens(text: str) -> Iterator[str]:
+    """Yield the tokens of a text in order."""
     for piece in text_pieces(text):
-        for token in word_tokens(piece):
-            words.extend(token_words(token))
-    return words
+        yield from word_tokens(piece)
 
 
 def text_pieces(text: str) -> Iterator[str]:
@@ -90,32 +93,21 @@ def text_pieces(text: str) -> Iterator[str]:
 def word_tokens(piece: str) -> list[str]:
     """Return the tokens of a text: joined words, or runs of a spaceless script."""
     if piece.isascii():
-        return _ascii_tokens().findall(piece)
+        return _ASCII_TOKEN.findall(piece)
     plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", piece))
     return _all_tokens().findall(plain)
 
 
 @cache
-def _ascii_tokens() -> re.Pattern[str]:
-    return re.compile(r"[A-Za-z0-9]+(?:[-._/']{1,2}[A-Za-z0-9]+){0,30}")
-
-
-@cache
 def _all_tokens() -> re.Pattern[str]:
-    word = f"{_LETTER}+(?:[{_marks()}]+{_LETTER}*)*"
+    """Return the pattern for any text; the combining marks take milliseconds to list."""
+    marks = "".join(filter(_is_mark, map(chr, range(0x300, 0x1F000))))
+    word = f"{_LETTER}+(?:[{marks}]+{_LETTER}*)*"
     return re.compile(f"[{_SPACELESS}]+|{word}(?:{_JOINTS.pattern}{word}){{0,30}}")
 
 
-def _marks() -> str:
-    """Return the combining marks, as the inside of a character class."""
-    marks = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
-    runs: list[list[int]] = []
-    for code in marks:
-        if runs and runs[-1][1] == code - 1:
-            runs[-1][1] = code
-        else:
-            runs.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in runs)
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M"
 
 
 @lru_cache(maxsize=2048)  # more takes megabytes and is hardly faster
@@ -182,12 +174,7 @@ def truncated(lexeme: str) -> str:
 
 def terms_of(text: str) -> tuple[Term, ...]:
     """Return the terms that a message with all words of a text has."""
-    return tuple(
-        term
-        for piece in text_pieces(text)
-        for token in word_tokens(piece)
-        for term in token_terms(token)
-    )
+    return tuple(term for token in tokens(text) for term in token_terms(token))
 
 
 def token_terms(token: str) -> Iterable[Term]:

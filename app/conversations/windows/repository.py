@@ -96,17 +96,13 @@ HAS_EPOCHS = Statement("""
 
 # Total tokens are running sums: two rows of the log give the sum between them.
 COUNT_TOKENS = Statement("""
-    SELECT coalesce(sum(through.tokens * edge.sign), 0) AS tokens
+    SELECT coalesce(sum(m.total_tokens * edge.sign), 0) AS tokens
     FROM (
         SELECT start - 1 AS seq, -1 AS sign FROM unnest(:starts) AS start
         UNION ALL
         SELECT past - 1, 1 FROM unnest(:ends) AS past
     ) edge
-    JOIN LATERAL (
-        SELECT m.total_tokens AS tokens FROM messages m
-        WHERE m.conversation_id = :conversation_id AND m.seq <= edge.seq
-        ORDER BY m.seq DESC LIMIT 1
-    ) through ON true
+    JOIN messages m ON m.conversation_id = :conversation_id AND m.seq = edge.seq
 """)
 
 COUNT_TOKENS_OF_SEVERAL = Statement("""
@@ -152,36 +148,37 @@ ACTIVITIES = Statement(f"""
     ORDER BY h.newest_at DESC, c.conversation_id LIMIT :limit
 """)
 
+
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
-_CLEAR = """
-    SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
-        since = h.head_seq + 1, parts = '', oldest_at = NULL,
-        newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
-        outside_tokens = h.tokens, outside_messages = h.head_seq,
-        hidden_tokens = h.tokens, hidden_messages = h.head_seq,
-        view_version = h.view_version + 1, view_cause = 'cleared',
-        compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
-        trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
-        last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}',
-        group_seq = h.head_seq + 1, provider_calls = '{}', is_answering = false,
-        event_seq = h.event_seq + 1
-"""
-_ADD_EVENTS = """
-    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-    SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
-        clock_timestamp()
-    FROM cleared
-"""
-CLEAR = Statement(f"""
-    WITH cleared AS (
-        UPDATE heads h {_CLEAR}
-        WHERE h.conversation_id = :conversation_id
-        RETURNING h.conversation_id, h.event_seq
-    )
-    {_ADD_EVENTS}
-""")
+def _clear(conversations: str) -> Statement:
+    """Return the statement that clears the heads `h` of these, and adds an event to each."""
+    return Statement(f"""
+        WITH cleared AS (
+            UPDATE heads h
+            SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
+                since = h.head_seq + 1, parts = '', oldest_at = NULL,
+                newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
+                outside_tokens = h.tokens, outside_messages = h.head_seq,
+                hidden_tokens = h.tokens, hidden_messages = h.head_seq,
+                view_version = h.view_version + 1, view_cause = 'cleared',
+                compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{{}}',
+                trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+                last_failure = NULL, failed_at = NULL,
+                promoted = '{{}}', mentions = '{{}}',
+                group_seq = h.head_seq + 1, provider_calls = '{{}}', is_answering = false,
+                event_seq = h.event_seq + 1
+            {conversations}
+            RETURNING h.conversation_id, h.event_seq
+        )
+        INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+        SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
+            clock_timestamp()
+        FROM cleared
+    """)
+
+
+CLEAR = _clear("WHERE h.conversation_id = :conversation_id")
 # The clear of an agent that the conversation is given to: the next read moves the window.
 TAKE_CLEAR = Statement(f"""
     UPDATE heads
@@ -196,35 +193,15 @@ LOCK_ALL = Statement("""
     ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
 """)
 # With the lock of the agent, so that two concurrent clears cannot deadlock.
-CLEAR_ALL = Statement(f"""
-    WITH cleared AS (
-        UPDATE heads h {_CLEAR}
-        FROM conversations c
-        WHERE h.conversation_id = c.conversation_id
-            AND c.tenant_id = :tenant_id AND c.agent_id = :agent_id
-        RETURNING h.conversation_id, h.event_seq
-    )
-    {_ADD_EVENTS}
+CLEAR_ALL = _clear("""
+    FROM conversations c
+    WHERE h.conversation_id = c.conversation_id
+        AND c.tenant_id = :tenant_id AND c.agent_id = :agent_id
 """)
 
 
 class ActiveWindowRepository(Repository):
     """Reads and moves the active window of one conversation."""
-
-    async def start_after(
-        self, conversation_id: str, first: int, head_seq: int, marker: datetime
-    ) -> int:
-        """Return the seq, from `first` on, of the first call group after a marker."""
-        bounds = {"first": first, "head_seq": head_seq, "marker": marker}
-        return int(await self._session.value(FIND_START, conversation_id=conversation_id, **bounds))
-
-    async def late_groups(
-        self, conversation_id: str, since: int, head_seq: int, marker: datetime
-    ) -> list[Span]:
-        """Return the call groups from a seq on with a message from before the marker."""
-        bounds = {"since": since, "head_seq": head_seq, "marker": marker}
-        rows = await self._session.all(FIND_GAPS, conversation_id=conversation_id, **bounds)
-        return [Span(row["start"], row["past"]) for row in rows]
 
     async def oldest_at(
         self, conversation_id: str, since: int, marker: datetime | None
@@ -234,10 +211,6 @@ class ActiveWindowRepository(Repository):
             FIND_OLDEST, conversation_id=conversation_id, since=since, marker=marker
         )
         return oldest
-
-    async def has_epochs(self, conversation_id: str) -> bool:
-        """Whether a payload was built before."""
-        return bool(await self._session.value(HAS_EPOCHS, conversation_id=conversation_id))
 
     async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
         """Return the tokens of the messages in these spans."""
@@ -258,16 +231,6 @@ class ActiveWindowRepository(Repository):
             COUNT_TOKENS_OF_SEVERAL, conversation_ids=conversation_ids, seqs=seqs, signs=signs
         )
         return {str(row["conversation_id"]): int(row["tokens"]) for row in rows}
-
-    async def whole_groups(
-        self, conversation_id: str, spans: Sequence[Span], head_seq: int
-    ) -> list[Span]:
-        """Return these spans, each extended to the end of its last call group."""
-        ends = [span.end for span in spans]
-        rows = await self._session.all(
-            FIND_ENDS, conversation_id=conversation_id, head_seq=head_seq, ends=ends
-        )
-        return [Span(span.start, row["past"]) for span, row in zip(spans, rows, strict=True)]
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the agent tools that previews of results in these spans name."""

@@ -19,7 +19,7 @@ from app.conversations.lookup import lock_conversation
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import Span, View, count_in, overlap, spans_through
-from app.conversations.views import base_view, shown_entries, view_summary_tokens
+from app.conversations.views import base_view, shown_entries, view_summary_tokens, with_view
 from app.conversations.windows.active_window import (
     OUT_OF_DATE,
     ActiveWindow,
@@ -27,6 +27,7 @@ from app.conversations.windows.active_window import (
     still_restored,
     time_after_clear,
 )
+from app.conversations.windows.repository import FIND_ENDS, FIND_GAPS, FIND_START, HAS_EPOCHS
 from app.repositories import Database, Repositories
 
 
@@ -60,16 +61,16 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window.seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
-        is_built = await session.windows.has_epochs(conversation_id)
+        sql = session.session
+        is_built = await sql.value(HAS_EPOCHS, conversation_id=conversation_id)
         one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
         marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
-            since = await session.windows.start_after(
-                conversation_id, window.since, state.head_seq, marker
-            )
-            gaps = await session.windows.late_groups(conversation_id, since, state.head_seq, marker)
-            window = ActiveWindow(since, tuple(gaps))
+            head = {"conversation_id": conversation_id, "head_seq": state.head_seq}
+            since = await sql.value(FIND_START, first=window.since, marker=marker, **head)
+            gaps = await sql.all(FIND_GAPS, since=since, marker=marker, **head)
+            window = ActiveWindow(since, tuple(Span(row["start"], row["past"]) for row in gaps))
         restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
         oldest_at = await session.windows.oldest_at(conversation_id, window.since, marker)
@@ -89,7 +90,15 @@ class ActiveWindows:
         now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        whole_groups = await session.windows.whole_groups(conversation_id, stored, head_seq)
+        ends = await session.session.all(
+            FIND_ENDS,
+            conversation_id=conversation_id,
+            head_seq=head_seq,
+            ends=[span.end for span in stored],
+        )
+        whole_groups = [
+            Span(span.start, row["past"]) for span, row in zip(stored, ends, strict=True)
+        ]
         new_window = window.with_restored(whole_groups, now)
         if new_window == window:
             return conversation
@@ -114,13 +123,11 @@ class ActiveWindows:
             window_seconds=conversation.rolling_window.seconds,
             oldest_at=oldest_at,
         )
-        active = None
-        if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         conversation = replace(conversation, state=moved)
         view_state = await view_state_of(session, self._resolver, conversation, active)
         has_changed = window.spans != state.window.spans
-        moved = _with_view(moved, view_state, cause if has_changed else None)
+        moved = with_view(moved, view_state, cause if has_changed else None)
         await session.windows.move(conversation_id, moved)
         return replace(conversation, state=moved)
 
@@ -178,23 +185,4 @@ async def view_state_of(
         state.tokens - sum(entry.tokens for entry in shown),
         state.head_seq - len(shown),
         tuple(filter(view.shows, state.kept_seqs)),
-    )
-
-
-def _with_view(
-    state: ConversationState, view_state: ViewState, cause: str | None
-) -> ConversationState:
-    """Return the state with a view, which is a new version if there is a cause."""
-    view, has_view = view_state.view, view_state.compaction_id is not None
-    return replace(
-        state,
-        view_version=state.view_version + (cause is not None),
-        view_cause=cause or state.view_cause,
-        compaction_id=view_state.compaction_id,
-        hidden_span=view.hidden if has_view else None,
-        kept_seqs=view_state.kept_seqs,
-        results_cleared_through=view.results_cleared_through if has_view else 0,
-        summary_tokens=view_state.summary_tokens,
-        hidden_tokens=view_state.hidden_tokens,
-        hidden_messages=view_state.hidden_messages,
     )

@@ -13,22 +13,13 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 
+from app.common.english import FUNCTION_WORDS, stems
+
 _NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _RUN = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
 _IS_UNSPACED = re.compile(f"[{_NO_SPACES}]")
 _PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z0-9]+|[0-9]+")
 _ACCENT = re.compile("[\u0300-\u036f]")
-
-_STOP_WORDS_TEXT = """
-a about above after again against all am an and any are as at be because been before being
-below between both but by can could d did do does doing don down during each few for from
-further had has have having he her here hers herself him himself his how i if in into is it its
-itself just ll m me more most my myself no nor not now of off on once only or other our ours
-ourselves out over own re s same she should so some such t than that the their theirs them
-themselves then there these they this those through to too under until up ve very was we were
-what when where which while who whom why will with would you your yours yourself yourselves
-"""
-_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
 
 def words(text: str) -> list[str]:
@@ -68,10 +59,5 @@ def _parts(run: str) -> list[str]:
 
 
 def _stemmed(unstemmed: Sequence[str]) -> list[str]:
-    import Stemmer
-
-    folded = [word.casefold() for word in unstemmed]
-    kept = [word for word in folded if word not in _STOP_WORDS]
-    # A stemmer is not thread-safe.
-    stems: list[str] = Stemmer.Stemmer("english", 0).stemWords(kept)
-    return stems
+    folded = (word.casefold() for word in unstemmed)
+    return stems([word for word in folded if word not in FUNCTION_WORDS])

@@ -26,29 +26,21 @@ ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 CLAUDE = "anthropic/claude-sonnet-4-5"
 SCHEMA = {"type": "object", "properties": {"z": {"type": "number"}, "a": {"type": "string"}}}
 MARK = {"type": "ephemeral"}
+SHELL = {"name": "shell", "arguments": '{"z":1}'}
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+SEALED = "c2VhbGVkIHRob3VnaHRz"
+OUT = {"type": "text", "text": "out"}
+CONDENSE = {"type": "text", "text": "condense"}
 BODIES: dict[FormatName, dict[str, Any]] = {
     CHAT: {
         "messages": [
-            {
-                "role": "system",
-                "content": [
-                    {"type": "text", "text": "s", "prompt_cache_breakpoint": {"mode": "explicit"}}
-                ],
-            },
+            {"role": "system", "content": [{"type": "text", "text": "s", **BREAKPOINT}]},
             {"role": "user", "content": "hi"},
             {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [
-                    {
-                        "id": "c1",
-                        "type": "function",
-                        "function": {"name": "shell", "arguments": '{"z":1}'},
-                    }
-                ],
-                "reasoning_content": "so",
+                **{"role": "assistant", "content": "", "reasoning_content": "so"},
+                **{"tool_calls": [{"id": "c1", "type": "function", "function": SHELL}]},
             },
-            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "out"}]},
+            {"role": "tool", "tool_call_id": "c1", "content": [OUT]},
             {"role": "user", "content": "condense"},
         ],
         "tools": [{"type": "function", "function": {"name": "shell", "parameters": SCHEMA}}],
@@ -59,13 +51,8 @@ BODIES: dict[FormatName, dict[str, Any]] = {
         "input": [
             {"role": "system", "content": "s"},
             {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {
-                "type": "reasoning",
-                "id": "r1",
-                "summary": [],
-                "encrypted_content": "c2VhbGVkIHRob3VnaHRz",
-            },
-            {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": '{"z":1}'},
+            {"type": "reasoning", "id": "r1", "summary": [], "encrypted_content": SEALED},
+            {"type": "function_call", "call_id": "c1", **SHELL},
             {"type": "function_call_output", "call_id": "c1", "output": "out"},
             {"role": "user", "content": [{"type": "input_text", "text": "condense"}]},
         ],
@@ -87,13 +74,9 @@ BODIES: dict[FormatName, dict[str, Any]] = {
             {
                 "role": "user",
                 "content": [
-                    {
-                        "type": "tool_result",
-                        "tool_use_id": "c1",
-                        "content": [{"type": "text", "text": "out"}],
-                        "cache_control": MARK,
-                    },
-                    {"type": "text", "text": "condense"},
+                    {"type": "tool_result", "tool_use_id": "c1", "content": [OUT]}
+                    | {"cache_control": MARK},
+                    CONDENSE,
                 ],
             },
         ],
@@ -182,45 +165,25 @@ def responses_answer(output: list[dict[str, Any]] | None = None, **changes: Any)
     """Return an answer of OpenAI Responses."""
     text = {"type": "output_text", "text": "green tea", "annotations": []}
     message = {"type": "message", "id": "m1", "role": "assistant", "status": "completed"}
+    usage: dict[str, Any] = {"input_tokens": 105, "output_tokens": 20, "total_tokens": 125}
+    usage["input_tokens_details"] = {"cached_tokens": 90}
+    usage["output_tokens_details"] = {"reasoning_tokens": 0}
     return {
-        "id": "r1",
-        "object": "response",
-        "created_at": 1,
-        "status": "completed",
-        "model": "fake",
-        "output": output or [{**message, "content": [text]}],
-        "error": None,
-        "incomplete_details": None,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": {
-            "input_tokens": 105,
-            "input_tokens_details": {"cached_tokens": 90},
-            "output_tokens": 20,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": 125,
-        },
-        **changes,
+        **{"id": "r1", "object": "response", "created_at": 1, "status": "completed"},
+        **{"model": "fake", "output": output or [{**message, "content": [text]}], "error": None},
+        **{"incomplete_details": None, "parallel_tool_calls": True, "tool_choice": "auto"},
+        **{"tools": [], "usage": usage, **changes},
     }
 
 
 def anthropic_answer(stop_reason: str = "end_turn", *blocks: dict[str, Any]) -> dict[str, Any]:
     """Return an answer of Anthropic."""
+    cached = {"cache_read_input_tokens": 90, "cache_creation_input_tokens": 5}
     return {
-        "id": "m1",
-        "type": "message",
-        "role": "assistant",
-        "model": "fake",
-        "content": list(blocks) or [{"type": "text", "text": "green tea"}],
-        "stop_reason": stop_reason,
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": 10,
-            "cache_read_input_tokens": 90,
-            "cache_creation_input_tokens": 5,
-            "output_tokens": 20,
-        },
+        **{"id": "m1", "type": "message", "role": "assistant", "model": "fake"},
+        **{"content": list(blocks) or [{"type": "text", "text": "green tea"}]},
+        **{"stop_reason": stop_reason, "stop_sequence": None},
+        **{"usage": {"input_tokens": 10, "output_tokens": 20, **cached}},
     }
 
 
@@ -228,15 +191,17 @@ ANSWERS = {CHAT: chat_answer(), RESPONSES: responses_answer(), ANTHROPIC: anthro
 COSTS = {CHAT: 0, RESPONSES: 0, ANTHROPIC: 5}
 """The tokens that each answer reports as written to the cache."""
 FUNCTION_CALL = {
-    "type": "function_call",
-    "id": "f1",
-    "call_id": "c1",
-    "name": "shell",
-    "arguments": "{}",
-    "status": "completed",
+    **{"type": "function_call", "id": "f1", "call_id": "c1", "name": "shell"},
+    **{"arguments": "{}", "status": "completed"},
 }
 TOOL_USE = {"type": "tool_use", "id": "c1", "name": "shell", "input": {}}
 MODELS = {CHAT: "openai/gpt-4o", RESPONSES: "openai/gpt-4o", ANTHROPIC: CLAUDE}
+
+
+CUT: dict[str, Any] = {
+    "status": "incomplete",
+    "incomplete_details": {"reason": "max_output_tokens"},
+}
 
 
 @pytest.mark.parametrize(
@@ -245,16 +210,8 @@ MODELS = {CHAT: "openai/gpt-4o", RESPONSES: "openai/gpt-4o", ANTHROPIC: CLAUDE}
         (ANTHROPIC, anthropic_answer("max_tokens"), "length", False),
         (ANTHROPIC, anthropic_answer("tool_use", TOOL_USE), "stop", True),
         (RESPONSES, responses_answer([FUNCTION_CALL]), "stop", True),
-        (
-            RESPONSES,
-            responses_answer(
-                status="incomplete", incomplete_details={"reason": "max_output_tokens"}
-            ),
-            "length",
-            False,
-        ),
+        (RESPONSES, responses_answer(**CUT), "length", False),
     ],
-    ids=["anthropic-cut", "anthropic-call", "responses-call", "responses-cut"],
 )
 async def test_answers_that_are_no_summary_are_recognised(
     gateways: dict[FormatName, LiteLLMGateway],
@@ -273,21 +230,28 @@ async def test_answers_that_are_no_summary_are_recognised(
 
 REFUSAL_PART = {"type": "refusal", "refusal": "No."}
 REFUSED_MESSAGE = {"type": "message", "id": "m1", "role": "assistant", "content": [REFUSAL_PART]}
-
-
-@pytest.mark.parametrize("format", [CHAT, RESPONSES, ANTHROPIC])
-@pytest.mark.parametrize(
-    ("behaviour", "reason"),
-    [
+WINDOW_EXCEEDED = anthropic_answer("model_context_window_exceeded")
+FAILURES: list[tuple[FormatName, Behaviour, str]] = [
+    (format, behaviour, reason)
+    for format in (CHAT, RESPONSES, ANTHROPIC)
+    for behaviour, reason in (
         (fake.status(503), "provider_error"),
         (fake.status(429, "slow down"), "rate_limited"),
         (fake.status(401, "bad key"), "authentication"),
         (fake.status(400, "malformed"), "refused"),
         (fake.status(400, "prompt is too long: 9000 tokens > 8000 maximum"), "context_window"),
         (fake.connection_reset(), "provider_error"),
-    ],
-    ids=["503", "429", "401", "400", "overflow", "reset"],
-)
+    )
+]
+FAILURES += [
+    (ANTHROPIC, Behaviour(body=anthropic_answer("refusal")), "refused"),
+    (ANTHROPIC, Behaviour(body=WINDOW_EXCEEDED), "context_window"),
+    (RESPONSES, Behaviour(body=responses_answer([REFUSED_MESSAGE])), "refused"),
+    (ANTHROPIC, Behaviour(body={"what": "is this"}), "bad_answer"),
+]
+
+
+@pytest.mark.parametrize(("format", "behaviour", "reason"), FAILURES)
 async def test_every_failure_has_one_reason(
     gateways: dict[FormatName, LiteLLMGateway],
     provider: FakeProviders,
@@ -295,35 +259,12 @@ async def test_every_failure_has_one_reason(
     behaviour: Behaviour,
     reason: str,
 ) -> None:
-    """As for calls with messages; LiteLLM does not retry."""
+    """As for calls with messages, in the words of each provider; LiteLLM does not retry."""
     provider.script(behaviour)
     with pytest.raises(ServiceUnavailable) as failure:
         await gateways[format].complete(call(format, MODELS[format]))
     assert failure.value.facts["reason"] == reason
     assert provider.calls == 1
-
-
-@pytest.mark.parametrize(
-    ("format", "body", "reason"),
-    [
-        (ANTHROPIC, anthropic_answer("refusal"), "refused"),
-        (ANTHROPIC, anthropic_answer("model_context_window_exceeded"), "context_window"),
-        (RESPONSES, responses_answer([REFUSED_MESSAGE]), "refused"),
-        (ANTHROPIC, {"what": "is this"}, "bad_answer"),
-    ],
-)
-async def test_refusals_and_what_is_no_answer_are_recognised(
-    gateways: dict[FormatName, LiteLLMGateway],
-    provider: FakeProviders,
-    format: FormatName,
-    body: dict[str, Any],
-    reason: str,
-) -> None:
-    """In the words of each provider."""
-    provider.script(Behaviour(body=body))
-    with pytest.raises(ServiceUnavailable) as failure:
-        await gateways[format].complete(call(format, MODELS[format]))
-    assert failure.value.facts["reason"] == reason
 
 
 def test_impossible_cached_tokens_do_not_lose_an_answer() -> None:

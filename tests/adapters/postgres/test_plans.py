@@ -7,16 +7,16 @@ import re
 import pytest
 
 from app.context.repository import READ, ROWS
-from app.conversations.listing_filters import FIRST_ID
 from app.conversations.listing_repository import (
     BY_IDS,
     BY_IDS_WITH_USAGE,
+    FIRST_ID,
     LABELLED,
     PLACES,
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
-from app.conversations.search.tenant_repository import BY_PLACES, NEWEST
+from app.conversations.search.repository import NEWEST
 from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
@@ -119,5 +119,3 @@ async def test_searches_go_by_words_of_each_conversation(database_url: str) -> N
     used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
     assert used <= {"messages_pkey"}, plan
     assert not re.search("Seq Scan|Hash|Merge", plan), plan
-    plan = await plan_of(database_url, BY_PLACES)
-    assert re.findall(r"Scan (?:Backward )?using (\w+) on", plan) == ["messages_pkey"], plan

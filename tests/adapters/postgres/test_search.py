@@ -10,17 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from app.conversations.search.query import query_from
-from app.conversations.search.recall import Postings
-from app.conversations.search.repository import BLOCK
-from app.conversations.search.statements import (
+from app.conversations.search.query import Word, query_from
+from app.conversations.search.ranking import Postings
+from app.conversations.search.repository import (
     ADD,
+    BLOCK,
     BY_SEQS,
     FIND,
     MATCHING_WORDS,
     POSTINGS,
     SEQS_BETWEEN,
-    TIME_OF,
     UNINDEXED,
 )
 from app.conversations.search.words import MAX_LEXEMES, Term, lexemes
@@ -41,14 +40,13 @@ BY_WORD = "Bitmap Index Scan on message_words_by_word"
         (FIND["desc"], 1, 0, 1),
         (POSTINGS, 1, 0, 0),
         (MATCHING_WORDS, 0, 1, 0),
-        (TIME_OF, 0, 0, 1),
         (SEQS_BETWEEN, 0, 0, 2),
         (BY_SEQS, 0, 0, 2),
         (UNINDEXED, 0, 1, 2),
         (ADD, 0, 0, 0),
     ],
     ids=[
-        *("asc", "desc", "postings", "matching_words", "time_of", "seqs_between", "by_seqs"),
+        *("asc", "desc", "postings", "matching_words", "seqs_between", "by_seqs"),
         *("unindexed", "add"),
     ],
 )
@@ -77,9 +75,7 @@ async def talk(database: Database) -> str:
 async def seqs(database: Database, cid: str, term: Term, head: int, limit: int = 10**6) -> Postings:
     """Return which messages have a term."""
     async with database.session() as session:
-        (found,) = await session.search.postings(
-            cid, [[[term]]], after_seq=0, before_seq=head + 1, limit=limit
-        )
+        (found,) = await session.search.postings(cid, [[(term,)]], (0, head + 1), limit)
     return found
 
 
@@ -92,10 +88,10 @@ async def test_blocks_are_searched_from_the_newest_on(database: Database, limit:
         await session.search.add(cid, {seq: ("zebra", f"n{seq}") for seq in there})
     head = there[-1]
     found = await seqs(database, cid, Term("zeb", is_prefix=True), head, limit)
-    assert found.seqs == tuple(there[::-1][:limit])
-    assert found.is_cut is (limit < len(there))
-    assert (await seqs(database, cid, Term(f"n{BLOCK}", is_prefix=False), head)).seqs == (BLOCK,)
-    assert (await seqs(database, cid, Term("zeb", is_prefix=False), head)).seqs == ()
+    assert [*found.sizes] == there[::-1][:limit]
+    assert (found.since > 0) is (limit < len(there))
+    assert [*(await seqs(database, cid, Term(f"n{BLOCK}", is_prefix=False), head)).sizes] == [BLOCK]
+    assert [*(await seqs(database, cid, Term("zeb", is_prefix=False), head)).sizes] == []
 
 
 async def test_the_largest_words_of_a_message_are_stored(database: Database) -> None:
@@ -108,9 +104,9 @@ async def test_the_largest_words_of_a_message_are_stored(database: Database) -> 
         await session.search.add(cid, {1: words, 2: ()})
         await session.search.add(cid, {1: ("late",), 2: ("late",)})
     for place in (0, MAX_LEXEMES - 1):
-        (term,) = query_from(f"{place:05}{'я' * 60}").words
-        assert (await seqs(database, cid, term, 2)).seqs == (1,)
-    assert (await seqs(database, cid, Term("late", is_prefix=False), 2)).seqs == ()
+        ((term,),) = query_from(f"{place:05}{'я' * 60}").words
+        assert [*(await seqs(database, cid, term, 2)).sizes] == [1]
+    assert [*(await seqs(database, cid, Term("late", is_prefix=False), 2)).sizes] == []
 
 
 ZEBRA, LION, CAT = (Term(word, is_prefix=word == "zeb") for word in ("zeb", "lion", "cat"))
@@ -120,21 +116,20 @@ async def test_messages_have_a_word_by_any_of_its_terms(database: Database) -> N
     """A group of words is in messages that have all of them, within a range. [search.recall]"""
     cid = await talk(database)
     words = {1: ("zebra", "lion"), 2 * BLOCK: ("lion",), 3 * BLOCK: ("cat",), 3 * BLOCK + 1: ()}
-    groups = [[[ZEBRA, CAT]], [[LION], [ZEBRA, CAT]], [[ZEBRA]]]
+    either = (ZEBRA, CAT)
+    groups: list[list[Word]] = [[either], [(LION,), either], [(ZEBRA,)]]
     async with database.session() as session:
         await session.search.add(cid, words)
         found, later = [
-            await session.search.postings(
-                cid, groups, after_seq=after_seq, before_seq=10**4, limit=9
-            )
+            await session.search.postings(cid, groups, (after_seq, 10**4), 9)
             for after_seq in (0, 1)
         ]
         matching = await session.search.matching_words(
-            cid, [*words, 77], [[ZEBRA, CAT], [LION], [Term("dog", is_prefix=False)]]
+            cid, [*words, 77], [either, (LION,), (Term("dog", is_prefix=False),)]
         )
-    assert [item.seqs for item in found] == [(3 * BLOCK, 1), (1,), (1,)]
-    assert all(0 < size < 200 for item in found for size in item.sizes)
-    assert [item.seqs for item in later] == [(3 * BLOCK,), (), ()]
+    assert [[*item.sizes] for item in found] == [[3 * BLOCK, 1], [1], [1]]
+    assert all(0 < size < 200 for item in found for size in item.sizes.values())
+    assert [[*item.sizes] for item in later] == [[3 * BLOCK], [], []]
     assert matching == {1: [0, 1], 2 * BLOCK: [1], 3 * BLOCK: [0], 3 * BLOCK + 1: []}
 
 
@@ -144,7 +139,6 @@ async def test_deleted_conversations_get_no_words(database: Database) -> None:
     async with database.session() as session:
         await session.search.add(cid, {1: ("zebra",)})
         assert await session.search.by_seqs(cid, [1], 10, 10) == []
-        assert await session.search.time_of(cid, 1) is None
         assert await session.search.unindexed(cid, 10, 10, 10) == []
     async with database._store.session() as session:
         rows = await session._connection.fetch(

@@ -167,25 +167,18 @@ async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "/messages"),
     ({"messages": [user("x")] * 1001}, "/messages"),
-    ({"messages": None}, "/messages"),
     ({"messages": ["x"]}, "/messages/0"),
     ({"messages": [user("x"), {"role": "oracle", "content": "x"}]}, "/messages/1/role"),
-    ({"messages": [{"role": "function", "content": "x"}]}, "/messages/0/role"),
-    ({"messages": [{"role": "robot", "content": "x"}]}, "/messages/0/role"),
     ({"messages": [{"content": "x"}]}, "/messages/0/role"),
     ({"messages": [user(5)]}, "/messages/0/content"),
     ({"messages": [user("x", id="")]}, "/messages/0/id"),
     ({"messages": [user("x", id="a\x00")]}, "/messages/0/id"),
     ({"messages": [user("x", id="i" * 257)]}, "/messages/0/id"),
-    ({"messages": [user("x", id=5)]}, "/messages/0/id"),
     ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
     ({"messages": [calling("a\x00")]}, "/messages/0"),
     ({"messages": [user("x")], "format": "bedrock"}, "/format"),
     ({"messages": [user("x")], "format": "gemini"}, "/messages/0/parts"),
     ({"messages": [user("x")], "expected_seq": -1}, "/expected_seq"),
-    ({"messages": [user("x")], "expected_seq": 10**30}, "/expected_seq"),
-    ({"messages": [user("x")], "expected_seq": "0"}, "/expected_seq"),
-    ({"messages": [user("x")], "more": 1}, "/more"),
 ]
 
 
@@ -328,13 +321,6 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     ]
     answers = await asyncio.gather(*posts)
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
-
-
-async def test_a_batch_has_a_limit(client: httpx.AsyncClient) -> None:
-    """A batch holds at most a thousand messages [log.atomic-batch]."""
-    path = await new_conversation(client)
-    answer = await client.post(f"{path}/messages", json={"messages": talk(1001)})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/messages")
 
 
 async def test_without_a_known_context_window(settings: Settings) -> None:

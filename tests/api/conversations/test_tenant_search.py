@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.cli.api_keys import create
-from app.conversations.search import tenant_service as tenant_search
+from app.conversations.search import service as tenant_search
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, new_conversation, user
@@ -60,11 +60,8 @@ async def test_pages_together_have_every_hit(
     client: httpx.AsyncClient, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the bounds of a request are, each hit is found once, and in order."""
-    monkeypatch.setattr(tenant_search, "MAX_NEWLY_INDEXED", 10)
-    monkeypatch.setattr(tenant_search, "MAX_SEARCHED", 3)
-    monkeypatch.setattr(tenant_search, "_BATCH", 2)
-    monkeypatch.setattr(tenant_search, "MAX_CHECKED", 2)
-    monkeypatch.setattr(tenant_search, "MAX_COMPARED", 4)
+    for name, value in {"MAX_COST": 10, "_CONVERSATIONS": 2, "MAX_CHECKED": 2}.items():
+        monkeypatch.setattr(tenant_search, name, value)
     ids = await planted(client, 5)
     assert await search(client, q="whale", limit=limit) == whales(ids)
     assert await search(client, q='"whale 3"', limit=limit) == [(it, 4) for it in reversed(ids)]

@@ -88,26 +88,12 @@ async def test_all_counts_of_a_payload_agree(
         assert body["tokens_used"] > text.json()["tokens"]
 
 
+PNG = {"type": "base64", "media_type": "image/png", "data": png(640, 480)}
 SPEAKS: list[tuple[str, dict[str, Any]]] = [
     ("openai_chat", calling('{"path": "a.txt", "text": "' + "word " * 50 + '"}')),
     ("openai_chat", {"role": "assistant", "content": None, "reasoning_content": "why " * 50}),
     ("openai_chat", user([{"type": "image_url", "image_url": {"url": "https://x.test/a.png"}}])),
-    (
-        "anthropic",
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "image",
-                    "source": {
-                        "type": "base64",
-                        "media_type": "image/png",
-                        "data": png(640, 480),
-                    },
-                }
-            ],
-        },
-    ),
+    ("anthropic", {"role": "user", "content": [{"type": "image", "source": PNG}]}),
     (
         "openai_responses",
         {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "word " * 50},

@@ -136,140 +136,83 @@ async def test_never_deferred(client: httpx.AsyncClient) -> None:
 # --- results in messages --------------------------------------------------------------------
 
 LOCATION: Final = {
-    "type": "web_search_result_location",
-    "url": "https://fjords.example.org",
-    "title": "Fjords",
-    "encrypted_index": "RW5jcnlwdGVk",
-    "cited_text": "A fjord is deep.",
+    **{"type": "web_search_result_location", "url": "https://fjords.example.org"},
+    **{"title": "Fjords", "encrypted_index": "RW5jcnlwdGVk", "cited_text": "A fjord is deep."},
 }
+SEARCHED: Final = {
+    **{"type": "web_search_result", "url": "https://fjords.example.org", "title": "Fjords"},
+    **{"encrypted_content": "RW5jcnlwdGVkIGNvbnRlbnQ=" * 40, "page_age": None},
+}
+PAGE: Final = {
+    **{"type": "document", "title": "Fjords"},
+    **{"source": {"type": "text", "media_type": "text/plain", "data": "Deep water."}},
+}
+FETCHED: Final = {
+    **{"type": "web_fetch_result", "url": "https://fjords.example.org"},
+    **{"retrieved_at": "2026-01-05T09:30:00Z", "content": PAGE},
+}
+EXECUTED: Final = {
+    **{"type": "bash_code_execution_result", "stdout": "1308", "stderr": ""},
+    **{"return_code": 0, "content": []},
+}
+DEPTH: Final = "The Sognefjord is 1308 m deep."
+
+
+def hosted(number: int, name: str, arguments: Any, result: str, content: Any) -> list[Any]:
+    """Return the blocks of a call that Anthropic ran."""
+    call_id = f"srvtoolu_{number}"
+    return [
+        {"type": "server_tool_use", "id": call_id, "name": name, "input": arguments},
+        {"type": result, "tool_use_id": call_id, "content": content},
+    ]
+
+
 ANTHROPIC_BLOCKS: Final[list[dict[str, Any]]] = [
     {"type": "text", "text": "I search."},
-    {
-        "type": "server_tool_use",
-        "id": "srvtoolu_1",
-        "name": "web_search",
-        "input": {"query": "deep fjords"},
-    },
-    {
-        "type": "web_search_tool_result",
-        "tool_use_id": "srvtoolu_1",
-        "content": [
-            {
-                "type": "web_search_result",
-                "url": "https://fjords.example.org",
-                "title": "Fjords",
-                "encrypted_content": "RW5jcnlwdGVkIGNvbnRlbnQ=" * 40,
-                "page_age": None,
-            }
-        ],
-    },
-    {
-        "type": "server_tool_use",
-        "id": "srvtoolu_2",
-        "name": "web_fetch",
-        "input": {"url": "https://fjords.example.org"},
-    },
-    {
-        "type": "web_fetch_tool_result",
-        "tool_use_id": "srvtoolu_2",
-        "content": {
-            "type": "web_fetch_result",
-            "url": "https://fjords.example.org",
-            "retrieved_at": "2026-01-05T09:30:00Z",
-            "content": {
-                "type": "document",
-                "source": {"type": "text", "media_type": "text/plain", "data": "Deep water."},
-                "title": "Fjords",
-            },
-        },
-    },
-    {
-        "type": "server_tool_use",
-        "id": "srvtoolu_3",
-        "name": "bash_code_execution",
-        "input": {"command": "echo 1308"},
-    },
-    {
-        "type": "bash_code_execution_tool_result",
-        "tool_use_id": "srvtoolu_3",
-        "content": {
-            "type": "bash_code_execution_result",
-            "stdout": "1308",
-            "stderr": "",
-            "return_code": 0,
-            "content": [],
-        },
-    },
-    {"type": "text", "text": "The Sognefjord is 1308 m deep.", "citations": [LOCATION]},
+    *hosted(1, "web_search", {"query": "fjords"}, "web_search_tool_result", [SEARCHED]),
+    *hosted(2, "web_fetch", {"url": FETCHED["url"]}, "web_fetch_tool_result", FETCHED),
+    *hosted(
+        3,
+        "bash_code_execution",
+        {"command": "echo 1308"},
+        "bash_code_execution_tool_result",
+        EXECUTED,
+    ),
+    {"type": "text", "text": DEPTH, "citations": [LOCATION]},
 ]
+DONE: Final = {"id": "i_1", "status": "completed"}
+FOUND: Final = {"file_id": "file_1", "filename": "a.txt", "score": 0.5, "text": "Deep."}
+CITED: Final = {
+    **{"type": "url_citation", "start_index": 0, "end_index": 9},
+    **{"url": "https://fjords.example.org", "title": "Fjords"},
+}
 RESPONSES_ITEMS: Final[list[dict[str, Any]]] = [
+    {"type": "web_search_call", **DONE, "action": {"type": "search", "query": "deep fjords"}},
+    {"type": "file_search_call", **DONE, "queries": ["fjords"], "results": [FOUND]},
     {
-        "type": "web_search_call",
-        "id": "ws_1",
-        "status": "completed",
-        "action": {"type": "search", "query": "deep fjords"},
+        **{"type": "code_interpreter_call", **DONE, "container_id": "cntr_1"},
+        **{"code": "print(1308)", "outputs": [{"type": "logs", "logs": "1308"}]},
+    },
+    {"type": "image_generation_call", **DONE, "result": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYA"},
+    {
+        **{"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "wiki"},
+        **{"tools": [{"name": "ask", "input_schema": {"type": "object"}}]},
     },
     {
-        "type": "file_search_call",
-        "id": "fs_1",
-        "status": "completed",
-        "queries": ["fjords"],
-        "results": [{"file_id": "file_1", "filename": "a.txt", "score": 0.5, "text": "Deep."}],
+        **{"type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "ask"},
+        **{"arguments": '{"question":"How deep?"}', "output": "1308 m"},
     },
     {
-        "type": "code_interpreter_call",
-        "id": "ci_1",
-        "status": "completed",
-        "container_id": "cntr_1",
-        "code": "print(1308)",
-        "outputs": [{"type": "logs", "logs": "1308"}],
-    },
-    {
-        "type": "image_generation_call",
-        "id": "ig_1",
-        "status": "completed",
-        "result": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
-    },
-    {
-        "type": "mcp_list_tools",
-        "id": "mcpl_1",
-        "server_label": "wiki",
-        "tools": [{"name": "ask", "input_schema": {"type": "object"}}],
-    },
-    {
-        "type": "mcp_call",
-        "id": "mcp_1",
-        "server_label": "wiki",
-        "name": "ask",
-        "arguments": '{"question":"How deep?"}',
-        "output": "1308 m",
-    },
-    {
-        "type": "message",
-        "id": "msg_1",
-        "role": "assistant",
-        "status": "completed",
-        "content": [
-            {
-                "type": "output_text",
-                "text": "The Sognefjord is 1308 m deep.",
-                "annotations": [
-                    {
-                        "type": "url_citation",
-                        "start_index": 0,
-                        "end_index": 9,
-                        "url": "https://fjords.example.org",
-                        "title": "Fjords",
-                    }
-                ],
-            }
-        ],
+        **{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"},
+        **{"content": [{"type": "output_text", "text": DEPTH, "annotations": [CITED]}]},
     },
 ]
+for number, made in enumerate(RESPONSES_ITEMS):
+    made["id"] = made["id"].replace("i_1", f"i_{number}")
 GEMINI_PARTS: Final[list[dict[str, Any]]] = [
     {"executableCode": {"language": "PYTHON", "code": "print(1308)"}},
     {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1308"}},
-    {"text": "The Sognefjord is 1308 m deep."},
+    {"text": DEPTH},
 ]
 MESSAGES: Final[dict[str, list[dict[str, Any]]]] = {
     "anthropic": [{"role": "assistant", "content": ANTHROPIC_BLOCKS}],
@@ -305,7 +248,7 @@ async def test_results_of_hosted_tools(client: httpx.AsyncClient, format: str) -
         if other == format:
             continue
         built = await build(client, path, other)
-        assert "The Sognefjord is 1308 m deep." in json.dumps(built["payload"])
+        assert DEPTH in json.dumps(built["payload"])
         labelled = [item for item in built["degraded"] if item.startswith("content_not_carried:")]
         assert labelled, other
         assert abs(built["tokens_used"] - own["tokens_used"]) < 4_000

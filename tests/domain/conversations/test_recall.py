@@ -14,44 +14,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.conversations.search.excerpts import EXCERPT_CHARS, excerpt
-from app.conversations.search.question import MAX_WORDS, Word, question_from
-from app.conversations.search.recall import MAX_RANKED, Postings, Ranking, joined
-from app.conversations.search.times import time_words
-from app.conversations.search.word_forms import forms
+from app.conversations.search.query import MAX_WORDS, Word, forms, question_from
+from app.conversations.search.ranking import MAX_RANKED, Postings, Ranking
+from app.conversations.search.texts import EXCERPT_CHARS, excerpt
+from app.conversations.search.times import time_in
 from app.conversations.search.words import MAX_LEXEME_BYTES, Term, lexemes
 
 NOW = datetime(2026, 3, 14, 15, 9, tzinfo=UTC)  # a Saturday
 
 
-def terms_of(text: str) -> list[Term]:
-    """Return all terms of a question."""
-    return [term for word in question_from(text).words for term in word.terms]
+def weights(question: str) -> list[tuple[Term, float]]:
+    """Return all terms of a question, each with the same weight."""
+    return [(term, 1.0) for word in question_from(question).words for term in word]
 
 
-def finds(word: Word, text: str, *, wider: bool = False) -> bool:
+def finds(word: Word, text: str) -> bool:
     """Whether a message of this text has a word of a question."""
-    terms = (word.wider,) if wider and word.wider else word.terms
-    return any(term.matches(lexeme) for term in terms for lexeme in lexemes(text))
+    return any(term.matches(lexeme) for term in word for lexeme in lexemes(text))
 
 
-def order(
-    question: str,
-    said: Mapping[int, str],
-    head_seq: int = 1000,
-    sizes: Mapping[int, int] | None = None,
-) -> list[int]:
+def order(question: str, said: Mapping[int, str]) -> list[int]:
     """Return the seqs of a log in the order of the ranking, by the texts of some messages."""
     asked = question_from(question)
-    found = [
-        tuple(seq for seq in sorted(said, reverse=True) if finds(word, said[seq]))
-        for word in asked.words
+    newest = sorted(said, reverse=True)
+    postings = [
+        Postings({seq: 100 for seq in newest if finds(word, said[seq])}) for word in asked.words
     ]
-    sized = sizes or {}
-    postings = [Postings(seqs, sizes=tuple(sized.get(seq, 100) for seq in seqs)) for seqs in found]
-    ranking = Ranking(asked, postings, head_seq)
-    ranking.add_texts(said)
-    return ranking.shown()
+    ranking = Ranking(asked, postings, 1000)
+    return ranking.shown({seq: text for seq, text in said.items() if seq in ranking.scores})
 
 
 # --- questions --------------------------------------------------------------------------------
@@ -61,19 +51,14 @@ def order(
     ("asked", "said"),
     [
         ("painting", "she paints"),
-        ("paints", "a painting"),
         ("adoption", "they adopted"),
-        ("hiking", "a long hike"),
         ("runs", "we were running"),
         ("dance", "they danced"),
         ("dancing", "a dance"),
-        ("party", "two parties"),
-        ("hobbies", "a hobby"),
         ("activities", "an activity"),
         ("dogs", "the dog's bowl"),
         ("car", "two cars"),
         ("buy", "I bought it"),
-        ("went", "they go there"),
         ("children", "a child"),
         ("database", "the databases"),
         ("клавиатурой", "клавиатура"),
@@ -86,31 +71,24 @@ def test_a_word_is_found_in_its_other_forms(asked: str, said: str) -> None:
     assert any(finds(word, said) for word in question_from(asked).words)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"), [("car", "I do not care"), ("art", "the article"), ("party", "in part")]
-)
+@pytest.mark.parametrize(("asked", "said"), [("car", "I do not care"), ("art", "the article")])
 def test_a_short_word_is_not_a_beginning(asked: str, said: str) -> None:
-    """A short stem finds its forms only, and longer words only where there are none of these."""
+    """A short stem finds its forms only."""
     (word,) = question_from(asked).words
     assert not finds(word, said)
-    assert finds(word, f"{asked}mel", wider=True)
 
 
 @pytest.mark.parametrize(
     ("question", "words"),
     [
         ("What did Ana's brother say about the port?", ["ana", "brother", "said", "port"]),
-        ("Welchen Port hat die Datenbank?", ["port", "datenbank"]),
-        ("Où est la voiture de Marie ?", ["voiture", "marie"]),
-        ("¿Cuál es el puerto?", ["puerto"]),
-        ("Какой порт для базы?", ["порт", "базы"]),
         ("who are you", ["who", "are", "you"]),
         ("知識管理", ["知識", "識管", "管理"]),
         ("?!", []),
     ],
 )
 def test_function_words_are_dropped(question: str, words: list[str]) -> None:
-    """Those of the question's language, unless it has no others."""
+    """Those of English, unless the question has no others."""
     asked = question_from(question).words
     assert len(asked) == len(words)
     assert all(finds(word, said) for word, said in zip(asked, words, strict=True))
@@ -130,12 +108,12 @@ def test_any_question_has_bounded_words(text: str) -> None:
     asked = question_from(text)
     assert len(asked.words) <= MAX_WORDS
     for word in asked.words:
-        assert 0 < len(word.terms) <= 24
-        for term in word.terms:
+        assert 0 < len(word) <= 24
+        for term in word:
             assert 0 < len(term.lexeme.encode()) <= MAX_LEXEME_BYTES
             assert not set(term.lexeme) & set(" '\\%:&|!()*\x00")
-    if asked.times is not None and (span := asked.times.span(NOW)) is not None:
-        assert span.start < span.end
+    if asked.time is not None and (span := asked.time.span(NOW)) is not None:
+        assert span[0] < span[1]
 
 
 @settings(max_examples=25)
@@ -155,15 +133,11 @@ def test_a_word_finds_itself(word: str) -> None:
         ("on may 8th, 2023", "2023-05-08", "2023-04-20"),
         ("on the 8th of may", "2025-05-08", "2024-05-08"),
         ("2023-05-08", "2023-05-08", "2023-05-20"),
-        ("am 8. mai 2023", "2023-05-08", "2023-05-20"),
         ("in july 2023", "2023-07-31", "2023-08-20"),
         ("last may", "2025-05-20", "2026-03-01"),
         ("in december", "2025-12-31", "2025-11-01"),
         ("in 2023", "2023-12-31", "2022-06-01"),
         ("yesterday", "2026-03-13", "2026-03-14"),
-        ("gestern", "2026-03-13", "2026-03-14"),
-        ("昨日何をした", "2026-03-13", "2026-03-14"),
-        ("2023年5月に", "2023-05-31", "2023-07-01"),
         ("two weeks ago", "2026-02-28", "2026-03-13"),
         ("3 days ago", "2026-03-11", "2026-03-13"),
         ("last week", "2026-03-07", "2026-02-20"),
@@ -172,13 +146,13 @@ def test_a_word_finds_itself(word: str) -> None:
 )
 def test_times_are_relative_to_the_newest_message(text: str, inside: str, outside: str) -> None:
     """Dates with and without a year, months, years and distances. [search.recall-times]"""
-    found = time_words(text)
+    found = time_in(text)
     assert found is not None
     span = found.span(NOW)
     assert span is not None
     for day, is_inside in ((inside, True), (outside, False)):
         said = datetime.fromisoformat(f"{day}T12:00:00+00:00")
-        assert (span.start <= said < span.end) is is_inside
+        assert (span[0] <= said < span[1]) is is_inside
 
 
 @pytest.mark.parametrize(
@@ -187,7 +161,7 @@ def test_times_are_relative_to_the_newest_message(text: str, inside: str, outsid
 )
 def test_other_words_and_numbers_are_no_times(text: str) -> None:
     """Words that are also months need a preposition or number; impossible dates have no span."""
-    found = time_words(text)
+    found = time_in(text)
     assert found is None or found.span(NOW) is None
 
 
@@ -219,7 +193,7 @@ def test_a_fitting_answer_ranks_first() -> None:
 def test_a_time_raises_its_messages() -> None:
     """The span's end is exclusive. [search.recall-times]"""
     asked = question_from("port")
-    ranking = Ranking(asked, [Postings((90, 50, 10))], 100)
+    ranking = Ranking(asked, [Postings(dict.fromkeys((90, 50, 10), 9))], 100)
     ranking.raise_span(40, 51, 2.0)
     assert ranking.best(1) == [50]
 
@@ -227,13 +201,13 @@ def test_a_time_raises_its_messages() -> None:
 def test_a_common_word_counts_in_its_own_messages_only() -> None:
     """Its postings are cut, so older messages get it by what is looked up for them."""
     asked = question_from("server port")
-    common = Postings(tuple(range(900, 700, -1)), since=701)
-    ranking = Ranking(asked, [common, Postings((500, 100))], 1000)
+    common = Postings(dict.fromkeys(range(900, 700, -1), 9), since=701)
+    ranking = Ranking(asked, [common, Postings({500: 9, 100: 9})], 1000)
     assert 701 in ranking.scores and 699 not in ranking.scores
     ranking.add_words({100: [0], 900: [0]})
     assert ranking.best(1) == [100]
-    more = joined(common, Postings((800, 100)))
-    assert more.is_cut and more.seqs[-1] == 100 and len(more.seqs) == 201
+    more = common.joined(Postings({800: 9, 100: 9}))
+    assert [*more.sizes][-1] == 100 and len(more.sizes) == 201
     assert more.estimate(1000) == common.estimate(1000) == 200 * 1000 / 300
 
 
@@ -247,9 +221,9 @@ def test_a_common_word_counts_in_its_own_messages_only() -> None:
 def test_a_ranking_is_bounded_and_has_no_strangers(found: list[list[int]], head_seq: int) -> None:
     """Only messages near a match, each once, by a score that never rises."""
     asked = question_from("alpha bravo charlie delta")
-    postings = [Postings(tuple(seqs[::-1])) for seqs in found] + [Postings(())] * (4 - len(found))
+    postings = [Postings(dict.fromkeys(seqs[::-1], 9)) for seqs in found]
     ranking = Ranking(asked, postings, head_seq)
-    shown = ranking.shown()
+    shown = ranking.shown({})
     assert len(set(shown)) == len(shown) <= MAX_RANKED
     assert all(any(-3 <= seq - hit <= 4 for seqs in found for hit in seqs) for seq in shown)
     scores = [ranking.scores[seq] for seq in shown]
@@ -262,7 +236,7 @@ def test_the_largest_question_is_ranked_at_once() -> None:
     asked = question_from(text)
     assert len(asked.words) == MAX_WORDS
     postings = [
-        Postings(tuple(range(100_000 - number, 0, -500)), sizes=(100,) * 200)
+        Postings(dict.fromkeys(range(100_000 - number, 0, -500), 100))
         for number in range(MAX_WORDS)
     ]
     begun = process_time()
@@ -276,18 +250,16 @@ def test_the_largest_question_is_ranked_at_once() -> None:
 def test_an_excerpt_shows_the_best_matches() -> None:
     """It is one line of about 300 characters around the terms with the highest weight."""
     text = "port " + "filler\nwords " * 100 + "the staging\nPORT is 5433, " + "and more " * 100
-    terms = terms_of("staging port 5433")
-    shown = excerpt(text, terms, [1.0] * len(terms))
+    shown = excerpt(text, weights("staging port 5433"))
     assert "the staging PORT is 5433" in shown
     assert shown.startswith("…") and shown.endswith("…")
     assert len(shown) <= EXCERPT_CHARS + 2
-    assert excerpt("short", terms, [1.0] * len(terms)) == "short"
+    assert excerpt("short", weights("staging")) == "short"
 
 
 @given(st.text(max_size=1000), st.text(max_size=50))
 def test_an_excerpt_of_any_text_is_one_short_line(text: str, question: str) -> None:
     """Any text has its excerpt, on one line."""
-    terms = terms_of(question)
-    shown = excerpt(text, terms, [1.0] * len(terms))
+    shown = excerpt(text, weights(question))
     assert len(shown) <= EXCERPT_CHARS + 2
     assert "\n" not in shown

@@ -24,38 +24,9 @@ from tests.domain.histories import entries
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
-def history(*roles: Role) -> list[Entry]:
-    """Return a history with these roles, ten tokens each."""
-    return [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
-
-
 def legal_cuts(items: list[Entry]) -> list[int]:
     """Return by brute force every cut that leaves results with their calls."""
     return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or not items[i].joins]
-
-
-def test_a_single_turn_is_cut_between_call_groups() -> None:
-    """Inside one oversized turn the only legal cut is between call groups."""
-    one_turn = history(U, A, T, T, A, T)
-    assert [find_safe_boundary(one_turn, target) for target in range(7)] == [0, 1, 1, 1, 4, 4, 6]
-
-
-def test_several_turns_are_cut_at_turn_starts() -> None:
-    """The nearest turn start is chosen, the earlier of two equally near ones."""
-    turns = history(U, A, U, A, T, U)
-    assert [find_safe_boundary(turns, target) for target in range(7)] == [0, 2, 2, 2, 5, 5, 6]
-
-
-def test_a_pin_protects_its_whole_call_group() -> None:
-    """A call and its results stay together, no matter which of them is pinned.
-
-    [pins.whole-group]
-    """
-    roles = (U, A, T, T, A, T, U)
-    for pin, protected in ((1, {1}), (2, {2, 3, 4}), (4, {2, 3, 4}), (6, {5, 6}), (7, {7})):
-        items = [entry(seq, role, 10, seq == pin) for seq, role in enumerate(roles, 1)]
-        assert pinned_seqs(items) == protected
-    assert pinned_seqs(history(*roles)) == frozenset()
 
 
 def test_only_large_results_can_be_trimmed() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,6 @@ from app.conversations.view import (
     Span,
     Summary,
     View,
-    spans_beside,
     spans_through,
     summary_from,
     view_from,
@@ -54,31 +52,6 @@ def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
     assert all(span.start < span.end for span in found)
 
 
-@given(st.integers(0, 20), st.sets(st.integers(1, 25)), st.integers(1, 25))
-def test_results_are_cleared_up_to_a_seq_except_pinned_ones(
-    through: int, uncleared: set[int], seq: int
-) -> None:
-    """A result up to the seq is a placeholder unless it is in `uncleared_results`."""
-    view = View(results_cleared_through=through, uncleared_results=tuple(sorted(uncleared)))
-    assert view.clears_result(seq) == (seq <= through and seq not in uncleared)
-
-
-@pytest.mark.parametrize(
-    ("view", "is_whole"),
-    [
-        (View(), True),
-        (View(reasoning_after=9, summary_as_system=True), True),
-        (View(spans=spans_beside(Span(2, 4))), False),
-        (View(note="[left out]"), False),
-        (View(results_cleared_through=1), False),
-        (View(summaries=(Summary(Span(1, 3), "s"),)), False),
-    ],
-)
-def test_a_whole_view_shows_the_log_unchanged(view: View, is_whole: bool) -> None:
-    """A view with a summary, note or placeholder is not whole."""
-    assert view.is_whole is is_whole
-
-
 # --- what stands for the rest ---------------------------------------------------------------
 
 
@@ -88,34 +61,6 @@ def test_summaries_span_from_the_first_to_the_last() -> None:
     nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
     assert View(summaries=nodes).summarised == Span(2, 12)
     assert View(summaries=nodes[:1]).summarised == Span(2, 9)
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        (View(), ()),
-        (View(note="[n]"), ("[n]",)),
-        (
-            View(summaries=(Summary(Span(1, 3), "one"), Summary(Span(3, 5), "two"))),
-            (f"{SUMMARY_PREFIX}one]", f"{SUMMARY_PREFIX}two]"),
-        ),
-        (
-            View(retain="verbatim", summaries=(Summary(Span(1, 3), "one"),), note="[n]"),
-            (
-                "[Kept from earlier in the conversation: verbatim]",
-                f"{SUMMARY_PREFIX}one]\n[n]",
-            ),
-        ),
-        (
-            View(retain="verbatim", note="[n]"),
-            ("[Kept from earlier in the conversation: verbatim]\n[n]",),
-        ),
-        (View(summaries=(Summary(Span(1, 3), ""),)), (f"{SUMMARY_PREFIX}]",)),
-    ],
-)
-def test_summary_texts_are_in_order(view: View, expected: tuple[str, ...]) -> None:
-    """The retained text is first, then the summaries by age, the note with the last of them."""
-    assert view.summary_texts() == expected
 
 
 @given(views())

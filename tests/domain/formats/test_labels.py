@@ -25,216 +25,101 @@ ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 DATA = "aGVsbG8="
 
 
-def chat(*parts: dict[str, Any], role: str = "user", **fields: Any) -> dict[str, Any]:
-    """Return a Chat message."""
-    return {"role": role, "content": list(parts) or None, **fields}
-
-
-def claude(*blocks: dict[str, Any], role: str = "assistant") -> dict[str, Any]:
-    """Return an Anthropic message."""
-    return {"role": role, "content": list(blocks)}
-
-
-def google(*parts: dict[str, Any], role: str = "model") -> dict[str, Any]:
-    """Return a Gemini content."""
-    return {"role": role, "parts": list(parts)}
-
-
-def said(*content: dict[str, Any]) -> dict[str, Any]:
-    """Return a Responses message of the assistant."""
-    return {"type": "message", "role": "assistant", "id": "msg_1", "content": list(content)}
+def message(format: FormatName, role: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    """Return a message with parts."""
+    fields |= {"type": "message"} if format is RESPONSES else {}
+    return {"role": role, "parts" if format is GEMINI else "content": list(parts) or None, **fields}
 
 
 SOURCE = {"type": "web_search_result", "title": "Fjords", "url": "https://x.test", "page_age": None}
-PARTS: list[tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]] = [
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "fjords"}}
+GUIDE = {"type": "search_result", "title": "Guide", "source": "x"}
+GUIDE_TEXT = {"content": [{"type": "text", "text": "Go north."}]}
+PNG = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}
+VIDEO = {"inlineData": {"mimeType": "video/mp4", "data": DATA}}
+HOLOGRAM = {"type": "hologram", "beam": 3}
+USER_PARTS: list[tuple[FormatName, dict[str, Any], str]] = [
+    (CHAT, {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}, "[audio: wav]"),
     (
         CHAT,
-        chat({"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}),
-        "[audio: wav]",
-        "input_audio",
-        (CHAT,),
+        {"type": "video_url", "video_url": {"url": "https://x.test/v"}},
+        "[video: https://x.test/v]",
     ),
-    (
-        CHAT,
-        chat({"type": "video_url", "video_url": {"url": "https://x.test/v.mp4"}}),
-        "[video: https://x.test/v.mp4]",
-        "video_url",
-        (CHAT,),
-    ),
-    (CHAT, chat(role="assistant", refusal="I can't."), "[refusal: I can't.]", "refusal", (CHAT,)),
-    (
-        CHAT,
-        chat({"type": "refusal", "refusal": "Not that."}, role="assistant"),
-        "[refusal: Not that.]",
-        "refusal",
-        (CHAT,),
-    ),
-    (
-        CHAT,
-        chat(role="assistant", audio={"id": "audio_1", "transcript": "Hello there"}),
-        "[audio: Hello there]",
-        "audio",
-        (CHAT,),
-    ),
-    (
-        CHAT,
-        chat(
-            role="assistant",
-            images=[{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}],
-        ),
-        "[image: image/png]",
-        "image",
-        (GEMINI,),
-    ),
-    (
-        CHAT,
-        chat({"type": "file", "file": {"file_id": "file-1"}}),
-        "[file: file-1]",
-        "file",
-        (CHAT, RESPONSES),
-    ),
+    (CHAT, HOLOGRAM, "[hologram]"),
+    (ANTHROPIC, {**GUIDE, **GUIDE_TEXT}, "[search_result: Guide]\nGo north."),
+    (ANTHROPIC, {"type": "container_upload", "file_id": "file_9"}, "[container_upload: file_9]"),
+    (ANTHROPIC, {"type": "image", "source": {"type": "file", "file_id": "f"}}, "[image: f]"),
+    (RESPONSES, {"type": "input_image", "file_id": "file-3"}, "[image: file-3]"),
+]
+MODEL_PARTS: list[tuple[FormatName, dict[str, Any], str]] = [
+    (CHAT, {"type": "refusal", "refusal": "Not that."}, "[refusal: Not that.]"),
+    (ANTHROPIC, SEARCH, '[web_search call: "fjords"]'),
     (
         ANTHROPIC,
-        claude(
-            {
-                "type": "server_tool_use",
-                "id": "s",
-                "name": "web_search",
-                "input": {"query": "fjords"},
-            }
-        ),
-        '[web_search call: "fjords"]',
-        "server_tool_use",
-        (ANTHROPIC,),
-    ),
-    (
-        ANTHROPIC,
-        claude({"type": "web_search_tool_result", "tool_use_id": "s", "content": [SOURCE]}),
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [SOURCE]},
         "[web_search result: Fjords https://x.test]",
-        "web_search_tool_result",
-        (ANTHROPIC,),
     ),
     (
         ANTHROPIC,
-        claude({"type": "mcp_tool_use", "id": "m", "name": "find", "input": {"a": 1}}),
+        {"type": "mcp_tool_use", "id": "m", "name": "find", "input": {"a": 1}},
         '[find call: "{"a": 1}"]',
-        "mcp_tool_use",
-        (ANTHROPIC,),
     ),
-    (
-        ANTHROPIC,
-        claude(
-            {
-                "type": "search_result",
-                "title": "Guide",
-                "source": "x",
-                "content": [{"type": "text", "text": "Go north."}],
-            },
-            role="user",
-        ),
-        "[search_result: Guide]\nGo north.",
-        "search_result",
-        (ANTHROPIC,),
+    (ANTHROPIC, HOLOGRAM, "[hologram]"),
+    (RESPONSES, {"type": "refusal", "refusal": "No."}, "[refusal: No.]"),
+    (RESPONSES, {"type": "output_audio", "data": DATA, "transcript": "Hi"}, "[audio: Hi]"),
+    (GEMINI, {"executableCode": {"code": "print(1)"}}, '[executable_code call: "print(1)"]'),
+    (GEMINI, {"codeExecutionResult": {"output": "1"}}, "[code_execution result: 1]"),
+    (GEMINI, {"hologram": {"beam": 3}}, "[part]"),
+]
+ITEMS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "web_search_call", "action": {"query": "fjords"}}, '[web_search call: "fjords"]'),
+    ({"type": "file_search_call", "queries": ["a", "b"]}, '[file_search call: "a, b"]'),
+    ({"type": "code_interpreter_call", "code": "print(1)"}, '[code_interpreter call: "print(1)"]'),
+    ({"type": "image_generation_call", "result": DATA}, "[image_generation call]"),
+    ({"type": "hologram"}, "[hologram]"),
+]
+KINDS = {"executableCode": "executable_code", "codeExecutionResult": "code_execution_result"}
+Case = tuple[FormatName, dict[str, Any], str, str, tuple[FormatName, ...]]
+
+
+def kind_of(part: dict[str, Any]) -> str:
+    """Return the type of a part, as a payload names it."""
+    return part.get("type") or KINDS.get(next(iter(part)), "part")
+
+
+CASES: list[Case] = [
+    *((f, message(f, "user", part), said, kind_of(part), (f,)) for f, part, said in USER_PARTS),
+    *(
+        (f, message(f, "model" if f is GEMINI else "assistant", part), said, kind_of(part), (f,))
+        for f, part, said in MODEL_PARTS
     ),
-    (
-        ANTHROPIC,
-        claude({"type": "container_upload", "file_id": "file_9"}, role="user"),
-        "[container_upload: file_9]",
-        "container_upload",
-        (ANTHROPIC,),
-    ),
-    (
-        ANTHROPIC,
-        claude({"type": "image", "source": {"type": "file", "file_id": "file_7"}}, role="user"),
-        "[image: file_7]",
-        "image",
-        (ANTHROPIC,),
-    ),
-    (
-        RESPONSES,
-        {
-            "type": "web_search_call",
-            "id": "ws_1",
-            "status": "completed",
-            "action": {"type": "search", "query": "fjords"},
-        },
-        '[web_search call: "fjords"]',
-        "web_search_call",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["a", "b"]},
-        '[file_search call: "a, b"]',
-        "file_search_call",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        {"type": "code_interpreter_call", "id": "ci_1", "code": "print(1)", "container_id": "c"},
-        '[code_interpreter call: "print(1)"]',
-        "code_interpreter_call",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": DATA},
-        "[image_generation call]",
-        "image_generation_call",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        said({"type": "refusal", "refusal": "No."}),
-        "[refusal: No.]",
-        "refusal",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        said({"type": "output_audio", "data": DATA, "transcript": "Hi"}),
-        "[audio: Hi]",
-        "output_audio",
-        (RESPONSES,),
-    ),
-    (
-        RESPONSES,
-        {"role": "user", "content": [{"type": "input_image", "file_id": "file-3"}]},
-        "[image: file-3]",
-        "input_image",
-        (RESPONSES,),
+    *(
+        (RESPONSES, {"id": "i_1", "status": "completed", **item}, said, item["type"], (RESPONSES,))
+        for item, said in ITEMS
     ),
     (
         GEMINI,
-        google({"executableCode": {"language": "PYTHON", "code": "print(1)"}}),
-        '[executable_code call: "print(1)"]',
-        "executable_code",
-        (GEMINI,),
-    ),
-    (
-        GEMINI,
-        google({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}),
-        "[code_execution result: 1]",
-        "code_execution_result",
-        (GEMINI,),
-    ),
-    (
-        GEMINI,
-        google(
-            {
-                "inlineData": {"mimeType": "video/mp4", "data": DATA},
-                "videoMetadata": {"startOffset": "1s"},
-            },
-            role="user",
-        ),
+        message(GEMINI, "user", {**VIDEO, "videoMetadata": {"startOffset": "1s"}}),
         "[file: video/mp4]",
         "file",
         (GEMINI,),
     ),
-    (CHAT, chat({"type": "hologram", "beam": 3}), "[hologram]", "hologram", (CHAT,)),
-    (ANTHROPIC, claude({"type": "hologram", "beam": 3}), "[hologram]", "hologram", (ANTHROPIC,)),
-    (RESPONSES, {"type": "hologram", "id": "h"}, "[hologram]", "hologram", (RESPONSES,)),
-    (GEMINI, google({"hologram": {"beam": 3}}), "[part]", "part", (GEMINI,)),
+    (CHAT, message(CHAT, "assistant", refusal="No."), "[refusal: No.]", "refusal", (CHAT,)),
+    (
+        CHAT,
+        message(CHAT, "assistant", audio={"id": "audio_1", "transcript": "Hello there"}),
+        "[audio: Hello there]",
+        "audio",
+        (CHAT,),
+    ),
+    (CHAT, message(CHAT, "assistant", images=[PNG]), "[image: image/png]", "image", (GEMINI,)),
+    (
+        CHAT,
+        message(CHAT, "user", {"type": "file", "file": {"file_id": "file-1"}}),
+        "[file: file-1]",
+        "file",
+        (CHAT, RESPONSES),
+    ),
 ]
 
 
@@ -257,7 +142,7 @@ def row_of(raw: dict[str, Any], format: FormatName, seq: int = 1) -> LogRow:
 @pytest.mark.parametrize("target", FormatName)
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize(
-    ("format", "raw", "label", "kind", "carried"), PARTS, ids=[case[2] for case in PARTS]
+    ("format", "raw", "label", "kind", "carried"), CASES, ids=[case[2] for case in CASES]
 )
 def test_every_part_is_sent_or_has_a_label(
     target: FormatName,
@@ -289,27 +174,28 @@ def test_every_part_is_sent_or_has_a_label(
     assert again.items() == items
 
 
-@given(message=generated.messages())
+@given(given_message=generated.messages())
 @settings(max_examples=50, deadline=None)
-def test_no_content_reads_as_empty(message: Message) -> None:
+def test_no_content_reads_as_empty(given_message: Message) -> None:
     """A message that held anything but blank text and reasoning is never called empty."""
     holds = [
         part
-        for part in message.parts
+        for part in given_message.parts
         if not isinstance(part, Reasoning)
         and not (isinstance(part, Text) and not part.text.strip())
     ]
     for target in FormatName:
-        shown = PROVIDERS[target].adapt(clean(message))
+        shown = PROVIDERS[target].adapt(clean(given_message))
         said = [part.text for part in shown.parts if isinstance(part, Text)]
         if holds:
-            assert EMPTY_MESSAGE not in said or EMPTY_MESSAGE in message.text
+            assert EMPTY_MESSAGE not in said or EMPTY_MESSAGE in given_message.text
         assert shown.parts
 
 
 def test_a_chat_build_reads_the_stored_message_where_it_has_labels() -> None:
     """The stored Chat item has the same text, but only the body names the content of the label."""
-    raw = claude({"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": "u"}})
+    fetch = {"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": "u"}}
+    raw = message(ANTHROPIC, "assistant", fetch)
     (made,) = make_drafts(raw, ANTHROPIC, third, "")
     assert made.has_media
     assert json_text.loads(made.fragment or b"")["content"] == '[web_fetch call: "u"]'

@@ -17,7 +17,7 @@ from openai.types.responses import ResponseInputItemParam
 from app.common.errors import ValidationError
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, clean
-from app.formats.openai_responses.items import call_types
+from app.formats.openai_responses.parsing import call_types
 from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
 from tests.domain.formats.sdk_values import sdk_values
 from tests.judge import judge

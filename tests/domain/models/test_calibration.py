@@ -76,10 +76,8 @@ def test_a_calibration_is_within_the_range_of_its_reports(reports: list[tuple[in
 
 def test_a_steady_provider_earns_a_small_margin() -> None:
     """The margin is the widest until there are enough reports, and then what they stray by."""
-    steady = told(Tally(), 1.3, [5_000] * 15, [0.0] * 15).calibration
-    assert steady.margin == MIN_MARGIN
-    wild = told(Tally(), 1.3, [5_000] * 15, [0.2, -0.2, 0.2] * 5).calibration
-    assert wild.margin == INEXACT_MARGIN
+    for noise, margin in (([0.0] * 15, MIN_MARGIN), ([0.2, -0.2, 0.2] * 5, INEXACT_MARGIN)):
+        assert told(Tally(), 1.3, [5_000] * 15, noise).calibration.margin == margin
     assert Tally().calibration == Calibration(1.0, INEXACT_MARGIN, 0)
 
 
@@ -87,16 +85,13 @@ def test_a_steady_provider_earns_a_small_margin() -> None:
     ("reported", "counted", "counter", "expected"),
     [
         (199, 199, "tokenizer", "payload_too_small"),
-        (0, 0, "tokenizer", "payload_too_small"),
         (200, 200, "tokenizer", None),
         (120, 200, "tokenizer", None),
         (119, 200, "tokenizer", "implausible_ratio"),
         (80, 200, "chars_2_5", None),
         (79, 200, "chars_2_5", "implausible_ratio"),
-        (0, 200, "bytes_4", "implausible_ratio"),
         (800, 200, "chars_4", None),
         (801, 200, "tokenizer", "implausible_ratio"),
-        (10**12, 200, "tokenizer", "implausible_ratio"),
     ],
 )
 def test_doubtful_reports_teach_nothing(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,28 +15,22 @@ from app.common.errors import ContextLimitUnknown, ValidationError
 from app.models.limits import BUILT_IN_WINDOWS, ContextWindow, ModelInfo, resolve_context_window
 
 
-def model(
-    context_window: int | None = 100_000,
-    max_input_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    exact: bool = False,
-    prices: tuple[float | None, float | None] = (None, None),
-) -> ModelInfo:
+def model(window: int | None = 100_000, **fields: Any) -> ModelInfo:
     """Return a model with these limits."""
-    return ModelInfo(
-        model="m",
-        context_window=context_window,
-        max_input_tokens=max_input_tokens,
-        max_output_tokens=max_output_tokens,
-        tokenizer="unknown",
-        exact=exact,
-        cache_minimum_tokens=None,
-        input_price=prices[0],
-        output_price=prices[1],
-        cache_read_price=None,
-        cache_write_price=None,
-        sources={},
-    )
+    return ModelInfo("m", window, **fields)
+
+
+def window(
+    info: ModelInfo | None = None,
+    output: int = 4096,
+    *,
+    requested: int | None = None,
+    policy: int | None = None,
+    tenant: ModelInfo | None = None,
+    derive: bool = False,
+) -> ContextWindow:
+    """Return the window of a call."""
+    return resolve_context_window(requested, policy, info, tenant, output, derive=derive)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +43,6 @@ def model(
         (200_000, None, model(), None, 100_000, "registry"),
         (None, 200_000, model(), model(150_000), 150_000, "tenant"),
         (200_000, None, None, None, 200_000, "request"),
-        (100_000, None, model(), None, 100_000, "request"),
         (None, None, model(), model(None), 100_000, "registry"),
     ],
 )
@@ -60,34 +55,18 @@ def test_the_window_is_the_smaller_of_the_requested_and_the_models(
     source: str,
 ) -> None:
     """Request, policy, tenant, registry, in this order, never above the model's window."""
-    window = resolve_context_window(requested, policy, info, tenant, 4096, derive=False)
-    assert window == ContextWindow(total, 4096, source)
-    assert window.effective == total - 4096
+    found = window(info, requested=requested, policy=policy, tenant=tenant)
+    assert found == ContextWindow(total, 4096, source)
+    assert found.effective == total - 4096
 
 
 def test_an_unknown_window_is_an_error_unless_derived() -> None:
     """Strict refuses; derive takes four times the output reserve. [budget.unknown-model]"""
-    with pytest.raises(ContextLimitUnknown):
-        resolve_context_window(None, None, None, None, 4096, derive=False)
-    with pytest.raises(ContextLimitUnknown):
-        resolve_context_window(
-            None, None, model(None, max_output_tokens=8000), None, 4096, derive=False
-        )
-    assert resolve_context_window(None, None, None, None, 4096, derive=True) == ContextWindow(
-        16_384, 4096, "derived"
-    )
-
-
-def test_a_known_window_is_not_derived() -> None:
-    """Derive is for unknown models only. [budget.unknown-model]"""
-    assert resolve_context_window(None, None, model(), None, 4096, derive=True).total == 100_000
-
-
-@pytest.mark.parametrize("output", [100_000, 100_001])
-def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
-    """max_output_tokens >= total leaves nothing for the input. [budget.total]"""
-    with pytest.raises(ValidationError):
-        resolve_context_window(None, None, model(), None, output, derive=False)
+    for info in (None, model(None, max_output_tokens=8000)):
+        with pytest.raises(ContextLimitUnknown):
+            window(info)
+    assert window(derive=True) == ContextWindow(16_384, 4096, "derived")
+    assert window(model(), derive=True).total == 100_000
 
 
 @pytest.mark.parametrize(
@@ -96,52 +75,34 @@ def test_an_output_limit_as_large_as_the_window_is_refused(output: int) -> None:
 def test_limits_must_be_positive(requested: int | None, policy: int | None, output: int) -> None:
     """A zero limit is refused in the documented words. [stateless.errors, budget.window-sources]"""
     with pytest.raises(ValidationError, match="must be positive"):
-        resolve_context_window(requested, policy, model(), None, output, derive=False)
+        window(model(), output, requested=requested, policy=policy)
+    for all_of_it in (100_000, 100_001):  # nothing is left for the input
+        with pytest.raises(ValidationError):
+            window(model(), all_of_it)
 
 
-def test_a_separate_input_limit_bounds_the_input_alone() -> None:
-    """With 272k of input in a 400k window a small reserve frees no more input."""
+def test_limits_of_input_and_output_apart() -> None:
+    """With 272k of input in a 400k window a small reserve frees no more input.
+
+    Where only the input limit is known, the reserve comes on top; it is at most the model's output
+    limit. [models.limit-semantics, payload.valid]
+    """
     info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
-    assert resolve_context_window(None, None, info, None, 4_096, derive=False).effective == 272_000
-    assert (
-        resolve_context_window(None, None, info, None, 128_000, derive=False).effective == 272_000
-    )
-    assert (
-        resolve_context_window(100_000, None, info, None, 4_000, derive=False).effective == 96_000
-    )
+    assert window(info).effective == window(info, 128_000).effective == 272_000
+    assert window(info, 4_000, requested=100_000).effective == 96_000
+    input_only = model(None, max_input_tokens=50_000)
+    assert window(input_only, 1_000) == ContextWindow(51_000, 1_000, "registry")
+    assert window(model(max_output_tokens=2_000)).max_output_tokens == 2_000
 
 
-def test_an_input_limit_alone_makes_a_window() -> None:
-    """Where only the input limit is known, the reserve comes on top. [models.limit-semantics]"""
-    info = model(None, max_input_tokens=50_000)
-    assert resolve_context_window(None, None, info, None, 1_000, derive=False) == ContextWindow(
-        51_000, 1_000, "registry"
-    )
+def test_margins_and_costs() -> None:
+    """Counts of another tokenizer get a margin, and an unknown price never becomes zero.
 
-
-def test_the_reserve_is_at_most_the_models_output_limit() -> None:
-    """The payload's output limit is one the model accepts. [payload.valid]"""
-    info = model(max_output_tokens=2_000)
-    assert (
-        resolve_context_window(None, None, info, None, 4_096, derive=False).max_output_tokens
-        == 2_000
-    )
-
-
-def test_the_margin_is_zero_only_for_exact_counters() -> None:
-    """Counts of another tokenizer get a safety margin. [budget.within-window]"""
-    assert model(exact=True).margin == 0
-    assert model().margin == 0.05
-
-
-def test_cost_needs_both_prices() -> None:
-    """An unknown price never becomes zero. [models.no-guess]"""
-    assert model(prices=(0.5, 2.0)).cost(10, 3) == 11.0
-    assert model(prices=(0.5, None)).cost(10, 3) is None
-
-
-def test_the_seed_has_five_windows() -> None:
-    """The built-in table is kept. [models.registry]"""
+    [budget.within-window, models.no-guess, models.registry]
+    """
+    assert (model(exact=True).margin, model().margin) == (0, 0.05)
+    assert model(input_price=0.5, output_price=2.0).cost(10, 3) == 11.0
+    assert model(input_price=0.5).cost(10, 3) is None
     assert sorted(BUILT_IN_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
 
 
@@ -152,19 +113,19 @@ limit = st.none() | st.integers(1, 2_000_000)
 def test_no_window_exceeds_any_known_limit(
     requested: int | None,
     policy: int | None,
-    window: int | None,
+    whole: int | None,
     max_input: int | None,
     max_output: int | None,
     reserve: int,
 ) -> None:
     """Whatever is known, total and effective input stay within it [budget.total]."""
-    info = model(window, max_input, max_output)
+    info = model(whole, max_input_tokens=max_input, max_output_tokens=max_output)
     try:
-        found = resolve_context_window(requested, policy, info, None, reserve, derive=True)
+        found = window(info, reserve, requested=requested, policy=policy, derive=True)
     except ValidationError:
         return
     assert found.effective >= 1
     assert found.max_output_tokens <= reserve
-    for bound in (requested if requested is not None else policy, window):
+    for bound in (requested if requested is not None else policy, whole):
         assert bound is None or found.total <= bound
     assert max_input is None or found.effective <= max_input

@@ -110,14 +110,10 @@ def test_media_in_a_block_cost_their_size_and_not_their_base64() -> None:
 
 def test_a_generated_image_costs_what_an_image_costs() -> None:
     """What a provider drew is an image again, however long its data. [tokens.media]"""
-    item = {
-        "type": "image_generation_call",
-        "id": "ig_1",
-        "result": png(800, 600) + "QUJD" * 300_000,
-    }
-    assert without_data(item, len).media == 640
-    unknown = {"type": "image_generation_call", "result": "QUJD" * 300_000}
-    assert without_data(unknown, len).media == 1_000
+    data = "QUJD" * 300_000
+    for result, tokens in ((png(800, 600) + data, 640), (data, 1_000)):
+        item = {"type": "image_generation_call", "id": "ig_1", "result": result}
+        assert without_data(item, len).media == tokens
 
 
 # What providers billed for sealed text in recorded calls: its field, its length, and its tokens.

@@ -247,15 +247,6 @@ def test_deltas_give_the_whole_payload(
     assert delta.base_items <= delta.stable_items
 
 
-@given(cases(), RESOLVED)
-@QUICK
-def test_the_same_inputs_give_the_same_bytes(case: Case, resolved: ResolvedSettings) -> None:
-    """A payload is a function of log, view and frame. [neutral.same-bytes]"""
-    one, two = rendered(case, resolved), rendered(case, resolved)
-    assert orjson.dumps(one[0].body) == orjson.dumps(two[0].body)
-    assert one[0].prefix_hash == two[0].prefix_hash
-
-
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_the_budget_counts_the_returned_payload(

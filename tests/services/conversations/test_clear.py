@@ -140,7 +140,6 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     cid = await harness.conversation(limited(), SECTIONS, TOOLS)
     await harness.append(cid, user("read it all"))
     await use(harness, cid, *range(6))
-    full = await harness.context.budget(TENANT, cid)
     build = await harness.build(cid)
     receipt = await harness.receipt(cid)
     assert (receipt.trigger, receipt.strategy) == ("tool_output", "sandwich")
@@ -148,18 +147,13 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert (receipt.model, receipt.calls, receipt.made) == (None, 0, ())
     assert (receipt.hidden_span.start, receipt.hidden_span.end) == (1, 8)
     assert receipt.view.results_cleared_through == 7
-    assert receipt.before_msg_count == receipt.after_msg_count == 13
     state = (await harness.stored(cid)).state
     assert state.hidden_tokens == receipt.before_tokens - receipt.after_tokens > 0
     assert (state.hidden_messages, state.hidden_span) == (0, None)
     reading = await harness.context.budget(TENANT, cid)
-    assert full is not None
     assert reading is not None
-    assert full.budget.used_tokens == receipt.before_tokens
     assert build["tokens_used"] == reading.budget.used_tokens <= receipt.after_tokens
     (event,) = await harness.events_of(cid)
-    assert event[0] == "compacted"
-    assert event[1]["trigger"] == "tool_output"
     assert event[1]["compaction_id"] == receipt.compaction_id
 
 
@@ -223,24 +217,6 @@ async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, 
     for build in await both(harness, cid):
         assert cleared(build) == 0
     assert await triggers(harness, cid) == []
-
-
-async def test_a_clearing_does_not_reset_failures(harness: Harness) -> None:
-    """A summariser that waits for its next attempt continues to wait [compaction.backs-off]."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(limited(20_000, 0, 2_100), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(9))
-    build = await harness.build(cid)
-    assert "summariser_unavailable" in build["degraded"]
-    state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_resting) == (1, True)
-    await harness.set_policy(cid, {"tool_output": {"context_budget_tokens": 600}})
-    await harness.build(cid)
-    assert await triggers(harness, cid) == ["tool_output"]
-    state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_resting) == (1, True)
-    assert len(harness.gateway.calls) == 1
 
 
 # --- what never gives way -------------------------------------------------------------------

@@ -15,9 +15,10 @@ import pytest_asyncio
 from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction.schemas import CompactionRequest
 from app.conversations.messages.row import StoredMessage
-from app.conversations.search import recall_service as recall
+from app.conversations.search import recall
 from app.conversations.search import service as search
-from app.conversations.search.recall import MAX_RANKED, MAX_RECALLED, Recalled
+from app.conversations.search.ranking import MAX_RANKED
+from app.conversations.search.recall import MAX_RECALLED, Recalled
 from app.conversations.search.service import SearchService
 from app.repositories import Database
 from app.worker import Worker

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from app.common.errors import ValidationError
 from app.formats import base64_media, json_fields
-from app.formats.gemini.fields import STAND_IN_SIGNATURE
+from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.json_fields import Fields, object_in, text_in
 from app.formats.message import FormatName, Message, Part, Reasoning, Role, Text, ToolCall
 from app.formats.reasoning_families import ANTHROPIC, GEMINI, MISTRAL, OPENAI, PLAIN, SEALED, XAI
@@ -50,26 +50,19 @@ def fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     if _CARRIERS.isdisjoint(raw):
         return {}
     fields: dict[str, Any] = {key: raw[key] for key in _TEXT_FIELDS if _is_text(raw.get(key))}
-    fields |= {key: raw[key] for key in _LIST_FIELDS if _is_list_of_objects(raw.get(key))}
+    fields |= _lists_in(raw)
     if google_signature(raw):
         fields["extra_content"] = raw["extra_content"]
-    if litellm := _litellm_fields(raw, fields):
-        fields[_LITELLM] = litellm
-    return fields if _is_storable(fields) else {}
-
-
-def _litellm_fields(raw: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in which LiteLLM keeps reasoning, without those that the message has."""
     source = object_in(raw, _LITELLM)
-    fields = {key: source[key] for key in _LIST_FIELDS if _is_list_of_objects(source.get(key))}
-    fields |= {key: source[key] for key in _TEXT_FIELDS if text_in(source, key)}
-    fields = {key: item for key, item in fields.items() if key not in own}
+    held = _lists_in(source) | {key: source[key] for key in _TEXT_FIELDS if text_in(source, key)}
+    litellm = {key: item for key, item in held.items() if key not in fields}
     signatures = source.get("thought_signatures")
     if isinstance(signatures, list) and any(item and _is_text(item) for item in signatures):
-        fields["thought_signatures"] = signatures
+        litellm["thought_signatures"] = signatures
     if signature := text_in(source, "thought_signature"):
-        fields["thought_signature"] = signature
-    return fields
+        litellm["thought_signature"] = signature
+    fields |= {_LITELLM: litellm} if litellm else {}
+    return fields if _is_storable(fields) else {}
 
 
 def call_fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +94,11 @@ def text_of(fields: Mapping[str, Any]) -> str:
             if text := text_in(source, key):
                 return text
         for key in _LIST_FIELDS:
-            if text := "\n".join(filter(None, map(_detail_text, source.get(key, ())))):
+            texts = (
+                text_in(item, "thinking") or text_in(item, "text") or text_in(item, "summary")
+                for item in source.get(key, ())
+            )
+            if text := "\n".join(filter(None, texts)):
                 return text
     return ""
 
@@ -135,11 +132,9 @@ def signature_of(call: ToolCall) -> str:
     """Return the thought signature of a call that came in the Chat format, empty without one."""
     if call.block is None or call.format is not FORMAT:
         return ""
-    function = object_in(call.block, "function")
+    held = object_in(call.block, "function")
     return (
-        google_signature(call.block)
-        or _litellm_signature(call.block)
-        or _litellm_signature(function)
+        google_signature(call.block) or _litellm_signature(call.block) or _litellm_signature(held)
     )
 
 
@@ -214,12 +209,6 @@ def blocks_in(fields: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return blocks
 
 
-def signatures_in(fields: Mapping[str, Any]) -> list[Any]:
-    """Return the thought signatures that LiteLLM keeps for a message."""
-    litellm = object_in(fields, _LITELLM)
-    return [*litellm.get("thought_signatures", ()), litellm.get("thought_signature")]
-
-
 def google_signature(raw: Mapping[str, Any]) -> str:
     """Return the thought signature in Google's own field of a message or a call."""
     return text_in(object_in(object_in(raw, "extra_content"), "google"), "thought_signature")
@@ -229,17 +218,17 @@ def _litellm_signature(raw: Mapping[str, Any]) -> str:
     return text_in(object_in(raw, _LITELLM), "thought_signature")
 
 
-def _detail_text(detail: Mapping[str, Any]) -> str:
-    texts = (text_in(detail, key) for key in ("thinking", "text", "summary"))
-    return next(filter(None, texts), "")
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_list_of_objects(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
+def _lists_in(raw: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: raw[key] for key in _LIST_FIELDS if raw.get(key)}
+    return {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
+    }
 
 
 def _is_storable(fields: Mapping[str, Any]) -> bool:
@@ -268,64 +257,51 @@ def convert_reasoning(message: Message, format: FormatName, accepts: Collection[
         else:
             parts.append(part)
     if replayed and format is FormatName.GEMINI and family_of(message) == GEMINI:
-        parts = _signed(parts, message)
+        parts = list(_signed(parts, message))
     return replace(message, parts=tuple(parts))
 
 
 def _anthropic_parts(part: Reasoning) -> Iterator[Reasoning]:
     fields = part.block or {}
-    thinking = (
-        [fields] if fields.get("type") in PART_TYPES else blocks_in(fields, "thinking_blocks")
-    )
+    is_block = fields.get("type") in PART_TYPES
+    thinking = [fields] if is_block else blocks_in(fields, "thinking_blocks")
     blocks = [block for block in thinking if family_of_block(block) == ANTHROPIC]
-    if not blocks:
-        details = blocks_in(fields, "reasoning_details")
-        blocks = [block for detail in details for block in _anthropic_blocks(detail)]
+    details = () if blocks else blocks_in(fields, "reasoning_details")
+    for detail in details:
+        if family_of_detail(detail) == ANTHROPIC:
+            text, signature = text_in(detail, "text"), text_in(detail, "signature")
+            if signature:
+                blocks.append({"type": "thinking", "thinking": text, "signature": signature})
+            elif data := text_in(detail, "data"):
+                blocks.append({"type": "redacted_thinking", "data": data})
     for block in blocks:
         yield Reasoning(text_in(block, "thinking"), block, FormatName.ANTHROPIC)
 
 
-def _anthropic_blocks(detail: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if family_of_detail(detail) != ANTHROPIC:
-        return
-    if signature := text_in(detail, "signature"):
-        yield {"type": "thinking", "thinking": text_in(detail, "text"), "signature": signature}
-    elif data := text_in(detail, "data"):
-        yield {"type": "redacted_thinking", "data": data}
-
-
-def _signed(parts: list[Part], message: Message) -> list[Part]:
-    """Return the parts with Gemini's signatures, on the calls and on the last text."""
-    of_calls, of_text = _gemini_signatures(message)
-    signed: list[Part] = []
-    last_text = max((i for i, p in enumerate(parts) if isinstance(p, Text)), default=-1)
+def _signed(parts: list[Part], message: Message) -> Iterator[Part]:
+    """Yield the parts with Gemini's signatures, on the calls and on the last text."""
+    of_calls = {call.id: text for call in message.calls if (text := signature_of(call))}
+    ids = [call.id for call in message.calls]
+    fields = message_fields(message)
+    litellm = object_in(fields, _LITELLM)
+    of_message = [*litellm.get("thought_signatures", ()), litellm.get("thought_signature")]
+    of_text = google_signature(fields) or next((t for t in of_message if t and _is_text(t)), "")
+    for detail in blocks_in(fields, "reasoning_details"):
+        if family_of_detail(detail) == GEMINI and (data := text_in(detail, "data")):
+            if ids:
+                detail_id = text_in(detail, "id")
+                of_calls.setdefault(detail_id if detail_id in ids else ids[0], data)
+            else:
+                of_text = of_text or data
+    if of_text in of_calls.values() or not base64_media.is_base64(of_text):
+        of_text = ""
+    last_text = max((i for i, part in enumerate(parts) if isinstance(part, Text)), default=-1)
     for index, part in enumerate(parts):
+        block: dict[str, Any] = {}
         if isinstance(part, ToolCall) and base64_media.is_base64(of_calls.get(part.id, "=")):
             call = {"id": part.id, "name": part.name, "args": {}}
             block = {"functionCall": call, "thoughtSignature": of_calls[part.id]}
-            signed.append(replace(part, block=block, format=FormatName.GEMINI))
         elif isinstance(part, Text) and index == last_text and of_text:
             block = {"text": part.text, "thoughtSignature": of_text}
-            signed.append(replace(part, block=block, format=FormatName.GEMINI))
-        else:
-            signed.append(part)
-    return signed
-
-
-def _gemini_signatures(message: Message) -> tuple[dict[str, str], str]:
-    """Return the signatures of calls by call id, and that of the text."""
-    of_calls = {call.id: text for call in message.calls if (text := signature_of(call))}
-    fields = message_fields(message)
-    of_message = (item for item in signatures_in(fields) if isinstance(item, str))
-    of_text = google_signature(fields) or next(filter(None, of_message), "")
-    for detail in blocks_in(fields, "reasoning_details"):
-        if family_of_detail(detail) != GEMINI or not (data := text_in(detail, "data")):
-            continue
-        ids = [call.id for call in message.calls]
-        detail_id = text_in(detail, "id")
-        if ids:
-            of_calls.setdefault(detail_id if detail_id in ids else ids[0], data)
-        else:
-            of_text = of_text or data
-    is_separate = of_text not in of_calls.values() and base64_media.is_base64(of_text)
-    return of_calls, of_text if is_separate else ""
+        is_signed = block and isinstance(part, ToolCall | Text)
+        yield replace(part, block=block, format=FormatName.GEMINI) if is_signed else part

@@ -1,0 +1,429 @@
+"""Anthropic Messages.
+
+1. A wire user message with k tool results is k tool messages and one user message with the rest.
+   The results must come first. `split` cuts the raw message in the same way and loses nothing.
+2. `render` returns the wire role and blocks, since one wire message may hold several neutral ones.
+3. Thinking is replayed verbatim, at its place among the blocks, or is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal
+
+from app.common import json_text
+from app.common.sendable import sendable
+from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
+from app.formats.base import Original, without
+from app.formats.base64_media import PDF
+from app.formats.json_fields import Fields
+from app.formats.message import (
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+)
+from app.formats.reasoning_families import ANTHROPIC
+from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
+from app.formats.shared import BlockProvider
+from app.formats.tools import ToolDefinition, wire_fields
+
+_TITLES = {
+    "char_location": ("document_title",),
+    "page_location": ("document_title",),
+    "content_block_location": ("document_title",),
+    "web_search_result_location": ("title",),
+    "search_result_location": ("title",),
+}
+"""The title of each type of citation, which is required and may be null."""
+_THINKING = ("thinking", "redacted_thinking")
+_FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter"}
+_THRESHOLD_BETA = "compact-2026-01-12"
+_REQUESTED_BETA = "compact-2026-09-04"
+MIN_THRESHOLD = 50_000
+"""The smallest threshold that Anthropic takes, in tokens of the input."""
+_PAIRING = ("caller", "toolset_name")
+"""Fields of calls that belong to the pair of call and result."""
+
+
+class Anthropic(BlockProvider):
+    """Anthropic Messages."""
+
+    name = FormatName.ANTHROPIC
+    part_types = (
+        *("text", "image", "document", "tool_use", "tool_result", "server_tool_use"),
+        *("thinking", "redacted_thinking", "compaction"),
+    )
+    family = ANTHROPIC
+    blocks_key = "content"
+    max_output_key = "max_tokens"
+    breakpoint = ("cache_control", {"type": "ephemeral"})
+    caches_by_itself = False
+    defers_tools = True
+    needs_tools = True
+    usage_shapes = ("anthropic", "plain")
+    compacting_families = ((ANTHROPIC,),)
+    litellm_call = "anthropic.messages.acreate"
+    litellm_providers = frozenset(("anthropic",))
+    image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+        """Read one wire message as one or more neutral ones."""
+        message = Fields(raw, pointer)
+        match message.get("role"):
+            case "user":
+                return self._parse_user(list(_blocks(message)))
+            case "assistant" | "system" as name:
+                role = Role(name)
+                parts = (self._parse_part(block, role) for block in _blocks(message))
+                return (Message(role, tool_calls.with_own_ids(parts)),)
+            case role:
+                json_fields.refuse_role(role, pointer, "user, assistant, system")
+
+    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """List the tool results of a message, each with its JSON pointer."""
+        content = raw.get("content")
+        blocks = content if isinstance(content, list) else []
+        return [(f"/content/{i}", block) for i, block in enumerate(blocks) if self.is_result(block)]
+
+    def is_result(self, block: Mapping[str, Any]) -> bool:
+        """Whether a block is a tool result."""
+        return isinstance(block, Mapping) and block.get("type") == "tool_result"
+
+    def _parse_result(self, result: Fields) -> Message:
+        call_id = result.filled_text("tool_use_id")
+        is_error = bool(result.optional_boolean("is_error"))
+        blocks = _blocks(result) if result.get("content") is not None else ()
+        parts = tuple(self._parse_part(block, Role.TOOL) for block in blocks)
+        beside = result.beside(self.name, "tool_use_id", "content", "is_error", "output_ref")
+        return Message(Role.TOOL, parts, call_id, is_error=is_error, **beside)
+
+    def _parse_part(self, block: Fields, role: Role) -> Part:
+        if role is not Role.ASSISTANT and (of_mcp := media_parts.read_mcp(block)) is not None:
+            return of_mcp
+        match block.filled_text("type"), role:
+            case "text", _:
+                return self._parse_text(block)
+            case "image", _:
+                return self._parse_image(block)
+            case "document", _:
+                return self._parse_document(block)
+            case "tool_use", Role.ASSISTANT:
+                call_id, name = block.filled_text("id"), block.text("name")
+                given = block.object("input").json() if block.get("input") is not None else {}
+                beside = block.beside(self.name, "id", "name", "input")
+                return ToolCall(call_id, name, json_fields.compact(given), **beside)
+            case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
+                is_redacted = block.raw["type"] == "redacted_thinking"
+                text = block.text("data" if is_redacted else "thinking")
+                if is_redacted or block.optional_text("signature"):
+                    return Reasoning("" if is_redacted else text, block.json(), self.name)
+                return Reasoning(text)
+            case "compaction", Role.ASSISTANT:  # a failed one has null instead of its summary
+                for key in ("content", "encrypted_content", "signature"):
+                    block.optional_text(key)
+                return Reasoning("", block.json("cache_control"), self.name)
+            case ("tool_use" | "tool_result" | "thinking" | "redacted_thinking") as kind, _:
+                raise block.error("type", f"a {kind} block is not allowed here")
+        return self._opaque(block)
+
+    def _parse_text(self, block: Fields) -> Text:
+        text = block.text("text")
+        if not without(block.raw, "type", "text", "cache_control"):
+            return Text(text)
+        original = self._opaque(block).block
+        if isinstance(citations := original.get("citations"), list):
+            cited = [
+                json_fields.without_nulls(each, _TITLES.get(json_fields.text_in(each, "type"), ()))
+                for each in citations
+                if isinstance(each, Mapping)
+            ]
+            original = {**original, "citations": cited}
+        return Text(text, original, self.name)
+
+    def _opaque(self, block: Fields) -> Opaque:
+        """Keep a block but for cache breakpoints, which each payload places itself, and nulls."""
+        return Opaque(_without_breakpoints(json_fields.without_nulls(block.json())), self.name)
+
+    def _parse_image(self, block: Fields) -> Image | Opaque:
+        source = block.object("source")
+        match source.filled_text("type"):
+            case "base64":
+                media_type = source.optional_text("media_type")
+                image = Image(media_type=media_type, data=source.filled_text("data"))
+            case "url":
+                image = media_parts.image_from_url(source.filled_text("url"), f"{source.at}/url")
+            case _:
+                return self._opaque(block)
+        return replace(image, **block.beside(self.name, "source"))
+
+    def _parse_document(self, block: Fields) -> File | Opaque:
+        source = block.object("source")
+        name, media_type = block.optional_text("title"), source.optional_text("media_type")
+        match source.filled_text("type"):
+            case "base64":
+                file = File(media_type=media_type, data=source.filled_text("data"), name=name)
+            case "text":
+                file = File(media_type=media_type, text=source.text("data"), name=name)
+            case "url":
+                url = source.filled_text("url")
+                inline = base64_media.split_data_url(url)
+                file = File(*inline, name=name) if inline else File(url=url, name=name)
+            case "file":
+                file = File(file_id=source.filled_text("file_id"), name=name, format=self.name)
+            case _:
+                return self._opaque(block)
+        return replace(file, **block.beside(self.name, "source", "title"))
+
+    def is_sent(self, part: Part) -> bool:
+        """Return whether a part may be sent: of reasoning only blocks that Anthropic made."""
+        if not isinstance(part, Reasoning):
+            return True
+        return part.format is self.name and part.block is not None
+
+    def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
+        """Leave out thinking at the end, which the provider refuses [anthropic.latest-thinking].
+
+        Texts that another provider's model wrote after its calls stand before them.
+        """
+        while isinstance(parts[-1], Reasoning) and not all(isinstance(p, Reasoning) for p in parts):
+            parts.pop()
+        calls = (index for index, part in enumerate(parts) if isinstance(part, ToolCall))
+        first_call = next(calls, len(parts))
+        rest = parts[first_call:]
+        if not any(isinstance(part, Opaque) for part in rest):
+            parts[first_call:] = sorted(rest, key=lambda part: not isinstance(part, Text))
+        return parts
+
+    def _adapt_image(self, image: Image) -> Image | Text:
+        if image.data is None:
+            return image if base64_media.is_web_url(image.url) else labels.label_for(image)
+        return super()._adapt_image(image)
+
+    def _adapt_file(self, file: File) -> File | Text:
+        if file.data is not None:
+            media_type = media_parts.media_type_of(file) or ""
+            if media_type == PDF:
+                return file if file.media_type == PDF else replace(file, media_type=PDF)
+            text = ""
+            with suppress(ValueError):
+                if media_type.startswith("text/"):
+                    text = sendable(base64.b64decode(file.data, validate=True).decode())
+            read = replace(file, media_type="text/plain", data=None, text=text)
+            return read if text.strip() else labels.label_for(file)
+        has_text = file.text is not None and bool(file.text.strip())
+        is_uploaded = file.file_id is not None and file.format is self.name
+        is_sendable = has_text or is_uploaded or base64_media.is_web_url(file.url)
+        return file if is_sendable else labels.label_for(file)
+
+    def render(
+        self,
+        message: Message,
+        ids: Mapping[str, str] = tool_calls.NO_IDS,
+        *,
+        keep_reasoning: bool = False,
+    ) -> tuple[Literal["user", "assistant"], list[dict[str, Any]]]:
+        """Render a clean message as a wire role and its blocks.
+
+        With `keep_reasoning`, thinking blocks that Anthropic made are replayed verbatim
+        [anthropic.latest-thinking].
+        """
+        message = self.adapt(message, ids)
+        blocks = [
+            self._wire_block(part)
+            for part in message.parts
+            if not isinstance(part, Reasoning) or (keep_reasoning and self.is_sent(part))
+        ]
+        while blocks and blocks[-1]["type"] in _THINKING:
+            blocks.pop()
+        if message.role is Role.ASSISTANT:
+            return "assistant", blocks
+        if message.role is not Role.TOOL:
+            return "user", blocks
+        is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+        content = blocks[0]["text"] if is_text else blocks
+        result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+        result |= {"is_error": True} if message.is_error else {}
+        return "user", [result | self.beside(message)]
+
+    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+        return wire_fields(tool, "input_schema", strict=tool.strict)
+
+    def _wire_block(self, part: Part) -> dict[str, Any]:
+        match part:
+            case Text():
+                if part.block is not None and part.format is self.name:
+                    return dict(part.block)
+                return {"type": "text", "text": part.text}
+            case Image():
+                return {"type": "image", "source": self._source(part)} | self.beside(part)
+            case File():
+                title = {"title": part.name} if part.name else {}
+                document = {"type": "document", "source": self._source(part)} | title
+                return document | self.beside(part)
+            case ToolCall():
+                arguments = tool_calls.arguments_object(part.arguments) or {}
+                use = {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+                return use | self.beside(part)
+            case Reasoning() | Opaque():
+                return dict(part.block or {})
+
+    def _source(self, part: Image | File) -> dict[str, Any]:
+        if part.data is not None:
+            return {"type": "base64", "media_type": part.media_type, "data": part.data}
+        if isinstance(part, File) and part.text is not None:
+            return {"type": "text", "media_type": "text/plain", "data": part.text}
+        if isinstance(part, File) and part.file_id is not None and part.format is self.name:
+            return {"type": "file", "file_id": part.file_id}
+        return {"type": "url", "url": part.url}
+
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+        return without(block, "type", "text", "cache_control")
+
+    def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
+        """Return a block per section, so that any of them can have a breakpoint."""
+        if not prompt.as_blocks:
+            joined = "\n\n".join(prompt.texts)
+            return System((), joined or None, json_text.dump_payload(joined))
+        texts = (*prompt.sections, *prompt.dynamic_texts)
+        blocks = [{"type": "text", "text": text} for text in texts]
+        value = [self.marked(block, is_marked=at in marked) for at, block in enumerate(blocks)]
+        return System((), value or None, json_text.dump_payload(blocks))
+
+    def body(self, fields: RequestFields) -> dict[str, Any]:
+        """Return limit, system prompt, messages and tools."""
+        system = {"system": fields.system} if fields.system is not None else {}
+        limit = {self.max_output_key: fields.max_output}
+        return {**limit, **system, self.items_key: fields.items, **fields.tools}
+
+    def with_instruction(
+        self, body: Mapping[str, Any], instruction: str, max_tokens: int
+    ) -> dict[str, Any]:
+        """Return a request with an instruction as the last block of the user."""
+        *messages, last = body["messages"]
+        if last["role"] != "user":
+            messages, last = [*messages, last], {"role": "user", "content": []}
+        block = {"type": "text", "text": instruction}
+        messages.append({**last, "content": [*last["content"], block]})
+        return {**body, "messages": messages, self.max_output_key: max_tokens}
+
+    def deferred_to_wire(
+        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
+    ) -> list[dict[str, Any]]:
+        """Render all tools; the deferred ones say so, and at least one must not."""
+        return [
+            {**wire, "defer_loading": True} if tool.name in deferred else wire
+            for tool, wire in zip(tools, self.tools_to_wire(tools), strict=True)
+        ]
+
+    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+        """Return a block for each tool."""
+        return [{"type": "tool_reference", "tool_name": tool.name} for tool in tools]
+
+    def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
+        """Return the edit that compacts at a threshold, which its blocks need as well.
+
+        A requested block is taken only without one [anthropic.compaction-requested]
+        [anthropic.compaction-threshold].
+        """
+        if requested:
+            return Compaction(betas=(_REQUESTED_BETA,))
+        is_edited = asks or requested is False
+        return _edited(max(MIN_THRESHOLD, threshold)) if is_edited else Compaction()
+
+    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
+        """Return a request for a summary, at a threshold behind a block that one made."""
+        asked = {"instructions": instructions} if instructions else {}
+        if requested is False:
+            made = _edited(MIN_THRESHOLD, pause_after_compaction=True, **asked)
+        else:
+            made = Compaction({"compaction": {"type": "summarize", **asked}}, (_REQUESTED_BETA,))
+        fields = ("model", "max_tokens", "system", "messages", "tools")
+        return made._replace(method="beta.messages.create", fields=fields)
+
+    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the request itself."""
+        return body
+
+    def answer(self, response: Any) -> Answer:
+        """Read a message."""
+        blocks, reason = response["content"], response["stop_reason"]
+        return Answer(
+            "".join(block["text"] for block in blocks if block["type"] == "text"),
+            _FINISH_REASONS.get(str(reason), "stop"),
+            any(block["type"].endswith("tool_use") for block in blocks),
+            response["usage"],
+            reason,
+        )
+
+    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """List calls and results."""
+        content = raw.get("content")
+        blocks = content if isinstance(content, list) else []
+        keys = {"tool_use": "id", "tool_result": "tool_use_id"}
+        return [(block, keys[block["type"]]) for block in blocks if block.get("type") in keys]
+
+    def read_call(self, call: Fields) -> AgentCall:
+        """Read a `tool_use` block."""
+        call.expect_type("tool_use")
+        return AgentCall(call.filled_text("id"), call, "input")
+
+    def result(
+        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
+    ) -> dict[str, Any]:
+        """Return a user message with one result, which has a flag for errors."""
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+        block |= {"is_error": True} if is_error else {}
+        return {"role": "user", "content": [block]}
+
+    def emptied(self, message: Message, text: str) -> dict[str, Any]:
+        """Return a message whose calls have no input."""
+        if message.role is Role.TOOL:
+            return self.result(message.tool_call_id, None, text)
+        if not message.calls:
+            return {"role": message.role, "content": text}
+        calls = (
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+            | {key: call.block[key] for key in _PAIRING if call.block and key in call.block}
+            for call in message.calls
+        )
+        return {"role": "assistant", "content": [{"type": "text", "text": text}, *calls]}
+
+
+def _blocks(holder: Fields) -> Iterator[Fields]:
+    """Return the blocks of a content."""
+    content = holder.get("content")
+    if isinstance(content, str):
+        return iter((Fields({"type": "text", "text": content}, f"{holder.at}/content/0"),))
+    if not isinstance(content, list):
+        kind = json_fields.json_type(content)
+        raise holder.error("content", f"must be a string or a list of blocks, not {kind}")
+    return holder.objects("content")
+
+
+def _without_breakpoints(value: Any) -> Any:
+    """Leave out the cache breakpoints of a block and of the blocks in it."""
+    if isinstance(value, list):
+        return [_without_breakpoints(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _without_breakpoints(item) if key in ("content", "source") else item
+        for key, item in value.items()
+        if key != "cache_control"
+    }
+
+
+def _edited(threshold: int, **fields: Any) -> Compaction:
+    trigger = {"type": "input_tokens", "value": threshold}
+    edit = {"type": "compact_20260112", "trigger": trigger, **fields}
+    return Compaction({"context_management": {"edits": [edit]}}, (_THRESHOLD_BETA,))
