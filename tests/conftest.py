@@ -60,7 +60,6 @@ hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 LONGEST = (
     "test_all_checks_pass",
-    "test_nothing_is_compacted_twice_and_nothing_lost",
     "test_real_conversations_build_valid_payloads",
     "test_redocly_finds_nothing",
     "test_the_typescript_client_drives_a_session",
