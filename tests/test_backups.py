@@ -29,7 +29,6 @@ from app.database.embedded_upgrade import Upgrade
 from app.database.migrate import is_current, migrate
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.test_links import Caller, act
 from tests.api.talk import append, new_conversation, talk, user
 from tests.commands import COMMAND, environment
 from tests.conftest import Server, execute, in_thread, started
@@ -51,6 +50,29 @@ SUMS = """
         IS DISTINCT FROM (coalesce(messages, 0), coalesce(last, 0), coalesce(m.tokens, 0))
 """
 """How many logs are not dense, or have other sums than their head."""
+
+
+async def act(client: httpx.AsyncClient) -> None:
+    """Fill most tables: an agent, a conversation with outputs, forks, snapshots, a compaction."""
+    agent = {"name": "A", "agent_id": "a", "sections": [{"name": "s", "content": "x"}]}
+    await post(client, "/v1/agents", agent)
+    path = await new_conversation(client, agent_id="a")
+    await append(client, path, *talk(60, "some words of a talk that goes on "))
+    await post(client, f"{path}/context", {"format": "openai_chat"})
+    uploaded = await client.post(f"{path}/blobs", content=b"one\ntwo\n")
+    assert uploaded.is_success, uploaded.text
+    for url in (f"{path}/fork", "/v1/agents/a/snapshots", f"{path}/snapshots"):
+        await post(client, url)
+    assert (await post(client, f"{path}/compact"))["compacted"]
+    model = await client.put("/v1/models/mine/own", json={"context_window": 9_000})
+    assert model.is_success, model.text
+
+
+async def post(client: httpx.AsyncClient, url: str, body: object = None) -> Any:
+    """Return the body of a successful answer."""
+    answer = await client.post(url, json=body or {})
+    assert answer.is_success, answer.text
+    return answer.json()
 
 
 async def rows_of(url: str) -> dict[str, list[str]]:
@@ -113,7 +135,7 @@ async def test_a_restored_database_has_every_row(
     """Every table is the same, and the service goes on with it."""
     settings = settings.model_copy(update={"default_model": "gpt-4o"})
     async with started(create_app(settings)) as client:
-        await act(Caller(client))
+        await act(client)
     file = tmp_path / "all.dump"
     await succeed("backup", file, url=database_url)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import click
 
-from app.cli.backup import backup, restore
-from app.cli.documents import openapi, settings
-from app.cli.migrate import migrate
-from app.cli.replay import demo
-from app.cli.serve import serve
+from app.cli.backup import backup, restore, upgrade_database
+from app.cli.database import migrate
+from app.cli.documents import demo, openapi, settings
+from app.cli.serve import serve, worker
 from app.cli.tenants import keys, tenants
-from app.cli.upgrade import upgrade_database
-from app.cli.work import worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

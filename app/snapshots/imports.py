@@ -37,9 +37,6 @@ from app.snapshots.export_format import IMPORTING_TENANT, ExportReader, Line, Re
 
 STALE_SECONDS = 600
 """After this time without a line, an import may be removed."""
-MAX_WAIT_SECONDS = 30.0
-"""How long a repeated import waits for the first one."""
-_POLL_SECONDS = 0.25
 _DROP_TIMEOUT_SECONDS = 60
 _STALE_BATCH = 50
 _LINES_AT_ONCE = 100
@@ -86,7 +83,7 @@ class ImportService:
     _max_blob_bytes: int
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
-        """Import an export; a repeated idempotency key returns the first import, and waits for it.
+        """Import an export; a repeated idempotency key returns the first import.
 
         Raises ValidationError or PayloadTooLarge with the number of the line, or Conflict when the
         id is taken. Then nothing is stored.
@@ -94,18 +91,12 @@ class ImportService:
         if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
             return repeated
         public_id = new.public_id or self._new_id()
-        key, waited = None, 0.0
-        while key is None:
-            try:
-                key = await self._begin(tenant_id, public_id)
-            except Conflict:
-                is_running = await self._is_running(tenant_id, public_id)
-                if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
-                    return repeated
-                if new.idempotency_key is None or not is_running or waited >= MAX_WAIT_SECONDS:
-                    raise
-                await asyncio.sleep(_POLL_SECONDS)
-                waited += _POLL_SECONDS
+        try:
+            key = await self._begin(tenant_id, public_id)
+        except Conflict:  # an equal import may have ended meanwhile
+            if (repeated := await self._repeated(tenant_id, pieces, new)) is None:
+                raise
+            return repeated
         try:
             imported = await self._store(tenant_id, key, public_id, pieces, new)
         except BaseException:
@@ -132,13 +123,6 @@ class ImportService:
             if made is None:
                 raise Conflict("The Idempotency-Key was used with another body")
             return await _made(session, tenant_id, made)
-
-    async def _is_running(self, tenant_id: str, public_id: str) -> bool:
-        """Return whether an import with this id runs: its key is used, and by no tenant."""
-        keys = keys_of(tenant_id, public_id)
-        async with self._database.session() as session:
-            stored = await session.conversations.stored_keys(tenant_id, public_id, keys)
-        return bool(stored) and not any(stored.values())
 
     async def _begin(self, tenant_id: str, public_id: str) -> str:
         """Create the conversation, which no tenant sees, and return its key; raises Conflict."""
@@ -175,10 +159,7 @@ class ImportService:
         chars = 0
         async for line in lines:
             match line.type:
-                case "export" | "end" | RecordKind.STATE:
-                    continue
-                case RecordKind.SETTINGS:
-                    await self._check_own_settings(tenant_id, line.fields, new)
+                case "export" | "end" | RecordKind.SETTINGS | RecordKind.STATE:
                     continue
                 case RecordKind.BLOB:
                     await self._add_blob(tenant_id, key, line, lines)
@@ -280,24 +261,6 @@ class ImportService:
             if fields["attached"]:
                 await session.blobs.attach(key, [blob.id])
 
-    async def _check_own_settings(
-        self, tenant_id: str, settings: Mapping[str, Any], new: NewImport
-    ) -> None:
-        """Check the settings as those of a new conversation of the agent."""
-        agent_id = new.agent_id or settings["agent_id"]
-        agent_policy = "{}"
-        if agent_id is not None:
-            async with self._database.session() as session:
-                agent = await session.agents.find(tenant_id, agent_id)
-            if agent is None:
-                raise _no_agent(agent_id)
-            agent_policy = agent.settings.policy
-        names = ("policy", "sections", "tools", "metadata")
-        parsed = {name: json_text.loads(settings[name]) for name in names}
-        model = {} if settings["model"] is None else {"model": settings["model"]}
-        self._check_settings(parsed | model)
-        self._resolver.policy(agent_policy, settings["policy"])
-
     async def _publish(
         self,
         session: Repositories,
@@ -308,16 +271,25 @@ class ImportService:
         new: NewImport,
     ) -> None:
         """Give the conversation to its tenant, with its window and its view."""
-        agent_id = new.agent_id or checker.settings["agent_id"]
-        # The lock orders the import and a deletion of the agent.
-        if agent_id is not None and (
-            await session.agents.find(tenant_id, agent_id, lock=True) is None
-        ):
-            raise _no_agent(agent_id)
+        settings = dict(checker.settings)
+        agent_id = settings["agent_id"] = new.agent_id or settings["agent_id"]
+        agent_policy = "{}"
+        if agent_id is not None:
+            # The lock orders the import and a deletion of the agent.
+            agent = await session.agents.find(tenant_id, agent_id, lock=True)
+            if agent is None:
+                detail = f"There is no agent {agent_id!r}: create it first, or name another one"
+                raise ValidationError.at("/query/agent_id", f"{detail} in `agent_id`")
+            agent_policy = agent.settings.policy
+        lists = ("policy", "sections", "tools", "metadata")
+        given = {name: json_text.loads(settings[name]) for name in lists}
+        self._check_settings(
+            given | ({"model": settings["model"]} if settings["model"] is not None else {})
+        )
+        self._resolver.policy(agent_policy, settings["policy"])
         expires_at = _time(checker.settings["expires_at"])
-        if expires_at is not None and expires_at <= self._now():
-            expires_at = None  # the import of an old export would be deleted at once
-        settings = {**checker.settings, "agent_id": agent_id, "expires_at": expires_at}
+        # The import of an old export would be deleted at once.
+        settings["expires_at"] = expires_at if expires_at and expires_at > self._now() else None
         if not await session.exports.publish(tenant_id, key, own_id, settings):
             raise _removed(key)
         head, receipt = checker.head, None
@@ -378,13 +350,6 @@ def _ref_of(line: Line) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text is not None else None
-
-
-def _no_agent(agent_id: str) -> ValidationError:
-    return ValidationError.at(
-        "/query/agent_id",
-        f"There is no agent {agent_id!r}: create it first, or name another one in `agent_id`",
-    )
 
 
 def _removed(key: str) -> Conflict:

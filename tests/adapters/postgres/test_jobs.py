@@ -172,28 +172,6 @@ async def test_a_lease_has_one_holder(database: Database, conversation_id: str) 
     assert await take(other)
 
 
-async def test_an_expired_lease_belongs_to_nobody(database: Database, conversation_id: str) -> None:
-    """A holder that died loses the lease to the next who asks, and cannot renew it then."""
-    dead, next_holder = new_id(), new_id()
-    async with database.session() as session:
-        assert await session.jobs.take_lease(conversation_id, dead, -1)
-        assert await session.jobs.take_lease(conversation_id, next_holder, 30)
-        assert not await session.jobs.take_lease(conversation_id, dead, 30)
-
-
-async def test_no_lease_is_left_behind_without_its_conversation(
-    database: Database, connection: asyncpg.Connection
-) -> None:
-    """Nobody competes for a conversation that is not there, and no row is written for it."""
-    async with database.session() as session:
-        gone = new_id()
-        assert await session.jobs.take_lease(gone, new_id(), 30)
-        assert await session.jobs.take_lease(gone, new_id(), 30)
-        await session.jobs.add(TENANT, gone, new_id(), "compact", "{}")
-    assert await connection.fetchval("SELECT count(*) FROM compaction_leases") == 0
-    assert await connection.fetchval("SELECT count(*) FROM jobs") == 0
-
-
 async def test_a_job_stays_as_it_ended(database: Database, conversation_id: str) -> None:
     """A job is found by its tenant only, moves on, and its first end is its last."""
     job_id = new_id()

@@ -82,11 +82,8 @@ async def test_the_pages_are_served(settings: Settings) -> None:
 ACCEPTED = {
     BROWSER: "text/html",
     "TEXT/HTML": "text/html",
-    "application/json;q=0.5, text/html;q=0.9": "text/html",
     "*/*": "application/json",
     "application/json, text/html": "application/json",
-    "text/html;q=0": "application/json",
-    "text/html;q=much, , ;": "application/json",
     "": "application/json",
 }
 

@@ -171,25 +171,12 @@ NAMES = (
 
 WRITTEN: dict[str, Callable[[str, str], str]] = {
     "equals": lambda name, secret: f"{name}={secret}",
-    "spaced": lambda name, secret: f"{name} = {secret}",
     "environment file": lambda name, secret: f"HOST=db\nexport {name}={secret}\nPORT=1",
     "yaml": lambda name, secret: f"app:\n  {name}: {secret}\n  other: 1\n",
-    "yaml item": lambda name, secret: f"app:\n- {name}: {secret} # new\n  other: 1\n",
-    "yaml quoted": lambda name, secret: f"{name}: '{secret}'\n",
     "yaml block": lambda name, secret: f"a:\n  {name}: |\n    {secret}\n\n    {secret}\n  b: 1\n",
-    "yaml folded": lambda name, secret: f"- {name}: >-\n    {secret}\n  b: 1\n",
-    "properties": lambda name, secret: f"[app]\n{name} : {secret}\n",
     "json": lambda name, secret: json.dumps({"a": 1, name: secret, "b": 2}, ensure_ascii=False),
-    "indented json": lambda name, secret: json.dumps({name: secret}, indent=2, ensure_ascii=False),
     "json in json": lambda name, secret: json.dumps(
         {"body": json.dumps({name: secret, "b": 2}, ensure_ascii=False)}, ensure_ascii=False
-    ),
-    "json in json in json": lambda name, secret: (
-        json.dumps({"a": json.dumps({"body": json.dumps({name: secret, "b": 2})})}).replace(
-            "\\\\\\\\u", "u"
-        )
-        if name.isascii()
-        else f"{name}={secret}"
     ),
     "file in json": lambda name, secret: json.dumps(
         {"content": f"HOST=db\n{name}={secret}\nPORT=1"}, ensure_ascii=False
@@ -197,16 +184,10 @@ WRITTEN: dict[str, Callable[[str, str], str]] = {
     "yaml block in json": lambda name, secret: json.dumps(
         {"content": f"a:\n  {name}: |\n    {secret}\n  b: 1\n"}, ensure_ascii=False
     ),
-    "numbered": lambda name, secret: f"     1\tx: 1\n     2\t{name}: {secret}\n",
     "diff": lambda name, secret: f"-{name}={secret}\n+{name}=${{{name}}}\n",
     "python": lambda name, secret: f'settings["{name}"] = "{secret}"',
-    "typed": lambda name, secret: f'    {name}: str = "{secret}"',
     "keyword": lambda name, secret: f'connect(host="db", {name}="{secret}")',
-    "go": lambda name, secret: f'{name} := "{secret}"',
-    "rust": lambda name, secret: f'let {name}: &str = "{secret}";',
-    "php": lambda name, secret: f"'{name}' => '{secret}',",
     "option": lambda name, secret: f"run --{name} {secret} --fast",
-    "option with quotes": lambda name, secret: f"run --{name}='{secret}' --fast",
     "arguments": lambda name, secret: f'["run", "--{name}", "{secret}"]',
     "header": lambda name, secret: f"{name}: {secret}\r\nAccept: */*\r\n",
     "query": lambda name, secret: f"https://example.com/?a=1&{name}={secret}&b=2",
@@ -219,19 +200,12 @@ WRITTEN: dict[str, Callable[[str, str], str]] = {
     "yaml field and value": lambda name, secret: f"- name: {name}\n  value: {secret}\n",
     "default of a variable": lambda name, secret: f"{name}: ${{X:-1}}\n{name}={secret}",
     "coloured name": lambda name, secret: f"HOST=db\n\x1b[1;32m{name}\x1b[0m={secret}",
-    "coloured name and value": lambda name, secret: (
-        f"\x1b[34m{name}\x1b[m\x1b[K: \x1b[33m{secret}\x1b[0m\n"
-    ),
     "coloured json": lambda name, secret: (
         f'{{\x1b[34;1m"{name}"\x1b[0m\x1b[39m:\x1b[0m \x1b[32m"{secret}"\x1b[0m}}'
     ),
     "coloured in json": lambda name, secret: json.dumps(
         {"out": f"\x1b[32m{name}\x1b[0m=\x1b[33m{secret}\x1b[0m\n"}, ensure_ascii=False
     ),
-    "part of the name in colour": lambda name, secret: (
-        f"{name[:2]}\x1b[01;31m\x1b[K{name[2:]}\x1b[m\x1b[K={secret}"
-    ),
-    "escaped colour": lambda name, secret: f"printf '\\033[31m{name}={secret}\\e[0m'",
     "cut off": lambda name, secret: f'{{"{name}": "{secret}',
 }
 
@@ -324,15 +298,6 @@ def test_a_password_in_a_sentence_ends_before_an_escaped_quote(secret: str) -> N
         json.loads(masked(text))
 
 
-def test_a_password_in_a_sentence_ends_at_its_line() -> None:
-    """The line break may be escaped, as in JSON, at any depth."""
-    text = "The password is hunter2!\nNext line"
-    for _ in range(4):
-        kept = masked(text)
-        assert "hunter2" not in kept and "Next line" in kept
-        text = json.dumps({"a": text})
-
-
 DIGEST = 'username="me", realm="a b", uri="/d?a=1", qop=auth, response="6629fae4", opaque="5cc"'
 
 
@@ -408,24 +373,19 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
         ("Set-Cookie: sid=f3a9c2d17b8e4411; Path=/", "f3a9c2d17b8e4411"),
         ("postgres://me:topsecret@db/x", "topsecret"),
         ("redis://:p4ss@cache:6379/0", "p4ss"),
-        ("amqp://me:p@ssw0rd@mq", "p@ssw0rd"),
         ("https://oauth2:glx9aB7cD1eF@git.example.com/a.git", "glx9aB7cD1eF"),
         ("https://f3a9c2d17b8e44110d2f@git.example.com/a.git", "f3a9c2d17b8e44110d2f"),
         ('network={\n  ssid="a"\n  psk="sword fish"\n}', "sword fish"),
-        ("psk=swordfish", "swordfish"),
         ("https://a.example/?next=%2F%3Fpassword%3Dswordfish%26b%3D1", "swordfish"),
         ("body: user%3Dme%26password%3Dsword%2Bfish%21", "sword%2Bfish%21"),
         ("%7B%22password%22%3A%22swordfish%22%7D", "swordfish"),
-        ("a=%253Fpassword%253Dswordfish", "swordfish"),
         ("[Interface]\nPresharedKey = Zm9vYmFyYmF6cXV4MTIzNA==", "Zm9vYmFyYmF6cXV4MTIzNA"),
         ("export TOKEN='correct horse battery'", "correct horse battery"),
         ("machine example.com login me password swordfish", "swordfish"),
-        ("machine example.com\n  login me\n  password swordfish\n", "swordfish"),
         ("db.internal:5432:app:me:swordfish", "swordfish"),
         ("CREATE USER me IDENTIFIED BY 'sword fish'", "sword fish"),
         ("ALTER ROLE me WITH PASSWORD 'swordfish';", "swordfish"),
         ("host=db user=me password=swordfish dbname=app", "swordfish"),
-        ("Server=db;Uid=me;Pwd=swordfish;", "swordfish"),
         (
             "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=Zm9vYmFyYmF6cXV4;",
             "Zm9vYmFyYmF6cXV4",
@@ -435,9 +395,7 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
             "https://x.blob.core.windows.net/a?sv=2024&sig=Zm9v%2BYmFyYmF6cXV4dXV1&se=1",
             "Zm9v%2BYmFyY",
         ),
-        ("?X-Amz-Signature=0f3a9c2d17b8e44110d2f3a9c2d17b8e&x=1", "0f3a9c2d17b8e44110d2f"),
         ("curl -u me:swordfish https://example.com", "swordfish"),
-        ("curl -s --user 'me:swordfish' https://example.com", "swordfish"),
         ("mysql -h db -u me -ps3cretpw app", "s3cretpw"),
         ("sshpass -p 'sw0rdfish' ssh me@host", "sw0rdfish"),
         ("redis-cli -h cache -a swordfish ping", "swordfish"),
@@ -447,7 +405,6 @@ def test_a_private_key_is_masked(kind: str, headers: str, body: str) -> None:
         ("client-key-data: LS0tLS1CRUdJTg==", "LS0tLS1CRUdJTg=="),
         ("kind: Secret\ndata:\n  password: aHVudGVyMg==\n", "aHVudGVyMg=="),
         ("environment:\n  - POSTGRES_PASSWORD=swordfish\n", "swordfish"),
-        ("environment:\n  POSTGRES_PASSWORD: swordfish\n", "swordfish"),
         ("POSTGRES_PASSWORD: ${DB_PASSWORD:-swordfish}", "swordfish"),
         ('<add key="ApiSecret" value="f3a9c2d1" />', "f3a9c2d1"),
         ("The password is hunter2!", "hunter2"),
@@ -494,27 +451,19 @@ def test_only_the_secret_part_is_masked(text: str, kept: str) -> None:
 
 ORDINARY = """\
 the password is needed
-Forgot your password? Reset it here.
 The password must have at least 12 characters, a digit and a sign.
 def login(user: str, password: str) -> Token:
 password = getpass.getpass()
-password=settings.db_password,
-password: password,
     password = self.password
-self.token = token
-token = tokens[0]
-token = next_token
 token = self._next_token(stream)
 tokens = tokenizer.encode(text)
 tokens_used: 33, max_tokens=4096, token_count = 128000
 "tokens": 12, "token": 50256
 {"token": "hello", "logprob": -0.1}
 const accessToken = useAuthStore.getState().accessToken;
-authState.accessToken = accessToken;
 privateKey: Uint8Array;
 password: process.env.DB_PASSWORD
 password: ${DB_PASSWORD}
-PASSWORD=$PASSWORD docker compose up
 DB_PASSWORD=<your-password>
 API_KEY=
 SECRET_KEY = os.environ["SECRET_KEY"]
@@ -522,48 +471,35 @@ api_key = os.getenv("API_KEY")
 POSTGRES_PASSWORD_FILE=/run/secrets/db
 TOKEN_TTL=3600
 PWD=/home/me/project
-OLDPWD=/tmp
 Authorization: Bearer $TOKEN
 headers = {"Authorization": f"Bearer {token}"}
 curl -H "Authorization: Bearer ${TOKEN}" https://example.com
 curl -u "$USER:$PASS" https://example.com
-secretary: the secretary writes
 secrets: inherit
 {"password": {"type": "string", "minLength": 8}}
 {"password": null, "secret": "", "token": true}
 password: "********"
-password: string
 "password": "string"
 --password <password>  the password to use
---token TOKEN
 git commit -m "Rotate the token"
-passes: 12 passed, 1 failed
 bypass = True
-compass: north
 The key is in the door; the secret of good code is reading it.
-a basic understanding of infrastructure
 the bearer of this letter
 primary_key=True, foreign_key="users.id"
-key: value
 public_key: ssh-ed25519
 task-scheduler-with-a-very-long-name-that-goes-on
-risk-assessment-of-the-deployment-pipeline
 commit 3f786850e387550fdab836ed7e6dc881de23001b
 sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 id: 0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b
 https://example.com:8080/path?page=2&page_token=abc
 https://user@example.com/repo.git
-git@github.com:owner/name.git
 /usr/local/lib/python3.11/site-packages/tokenizers/__init__.py
 Traceback: KeyError: 'password'
-expected token ';' but found token '}'
 error: invalid token
-from secrets import token_hex
 SELECT password_hash FROM users WHERE id = $1
 raise ValueError("password: too short")
 password_field = page.locator("#password")
 if password != confirm_password:
-auth = useAuthStore.getState()
 data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ
 -----BEGIN CERTIFICATE-----
 """

@@ -1,6 +1,6 @@
 """Clearing: tool output over its budget is cleared, the oldest first, in batches.
 
-[tool-output.clear-in-batches, pins.verbatim]
+[tool-output.clear-oldest, tool-output.clear-in-batches, pins.verbatim]
 """
 
 from __future__ import annotations

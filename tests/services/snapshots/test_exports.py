@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -112,35 +111,6 @@ async def test_a_compaction_during_an_export_is_not_in_it(database: Database) ->
     body += b"".join([line async for line in lines])
     assert after_first(body) == after_first(before)
     assert after_first(await export(harness, cid)) != after_first(before)
-
-
-async def test_an_equal_import_waits_for_the_first(database: Database) -> None:
-    """The same key and id while the first import runs: one conversation, and the same answer.
-
-    [log.idempotency-key]
-    """
-    harness = Harness(WatchedDatabase(database))
-    cid = await harness.conversation()
-    await harness.talk(cid, 3)
-    body, gate, has_begun = await export(harness, cid), asyncio.Event(), asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield body[:100]
-        has_begun.set()
-        await gate.wait()
-        yield body[100:]
-
-    new = NewImport("customer-7", idempotency_key="import-1")
-    first = asyncio.create_task(imports_of(harness).add(TENANT, slowly(), new))
-    await has_begun.wait()
-    again = asyncio.create_task(imports_of(harness).add(TENANT, pieces_of(body, 1000), new))
-    await asyncio.wait({again}, timeout=0.5)
-    assert not again.done()
-    with pytest.raises(Conflict, match="is taken"):  # without the key there is nothing to wait for
-        await bring_in(harness, body, public_id="customer-7")
-    gate.set()
-    assert await first == await again
-    assert (await harness.stored((await first).conversation_id)).state.head_seq == 6
 
 
 async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) -> None:

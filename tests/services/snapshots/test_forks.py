@@ -210,31 +210,6 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     await check_sums(harness, copy)
 
 
-async def test_a_fork_has_the_log_of_its_source(
-    harness: Harness, connection: asyncpg.Connection
-) -> None:
-    """Messages keep their ids, seqs, times and counts; versions and pins are there."""
-    cid = await compacted(harness)
-    await harness.conversations.set_list(
-        TENANT, cid, SettingsList.SECTIONS, [{"name": "base", "content": "New."}]
-    )
-    copy = await fork(harness, cid, 9)
-    for table, names in COPIED.items():
-        if table not in ("messages", "pins", "conversation_versions"):
-            continue
-        columns = ", ".join(f'"{name}"' for name in names)
-        upto = "AND seq <= 9" if "seq" in names else ""
-        first, second = [
-            await connection.fetch(
-                f"SELECT {columns} FROM {table} WHERE conversation_id = $1 {upto} ORDER BY 1", item
-            )
-            for item in (cid, copy)
-        ]
-        assert first == second and first, table
-    other = await fork(harness, cid, metadata={"branch": 2})
-    assert (await harness.stored(other)).metadata == '{"branch":2}'
-
-
 # --- at an earlier seq ------------------------------------------------------------------------
 
 
