@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ RESPONSES = (
 def smallest(union: Any, kind: str) -> Any:
     """Return a value of a kind in a union of TypedDicts, with the required fields alone."""
     members = filter(typing_extensions.is_typeddict, typing_extensions.get_args(union))
-    values = (next(samples(member), ("", {}))[1] for member in members)
+    values: Iterator[Any] = (next(samples(member), ("", {}))[1] for member in members)
     return next(value for value in values if value.get("type") == kind)
 
 
