@@ -214,18 +214,10 @@ class OpenAIResponses(ResponsesParsing):
         `call_type` is the type of the rendered call that a result answers (rule 3).
         """
         message = self.for_payload(message, ids, keep_reasoning=keep_reasoning)
-        match message.role:
-            case Role.USER:
-                return self._user_items(message)
-            case Role.SYSTEM:
-                content = [self._wire_part(part) for part in message.parts]
-                return [{"type": "message", "role": "developer", "content": content}]
-            case Role.ASSISTANT:
-                return [self._item(part) for part in message.parts]
-            case Role.TOOL:
-                return [self._wire_result(message, call_type)]
-
-    def _user_items(self, message: Message) -> list[dict[str, Any]]:
+        if message.role is Role.ASSISTANT:
+            return [self._item(part) for part in message.parts]
+        if message.role is Role.TOOL:
+            return [self._wire_result(message, call_type)]
         approvals = [
             part
             for part in message.parts
@@ -233,8 +225,9 @@ class OpenAIResponses(ResponsesParsing):
         ]
         items = [dict(part.block) for part in approvals]
         if content := [self._wire_part(part) for part in message.parts if part not in approvals]:
-            item = {"type": "message", "role": "user", "content": content}
-            items.append(item | self.beside(message))
+            role = "user" if message.role is Role.USER else "developer"
+            item = {"type": "message", "role": role, "content": content}
+            items.append(item | self.beside(message) if message.role is Role.USER else item)
         return items
 
     def _item(self, part: Part) -> dict[str, Any]:
