@@ -26,7 +26,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.sendable import sendable, sendable_json
-from app.formats import adapting, base64_media, labels, media_parts, tool_calls
+from app.formats import base64_media, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.compactions import is_compaction
 from app.formats.json_fields import Fields
@@ -140,7 +140,7 @@ class OpenAIResponses(ResponsesParsing):
                 is_unbound = not keep_reasoning
         while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
             parts.pop()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
         """Return a message with labels for items that the provider of these families does not have.
@@ -156,7 +156,7 @@ class OpenAIResponses(ResponsesParsing):
             else part
             for part in message.parts
         ]
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def unbound(self, message: Message) -> Message:
         """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
@@ -165,7 +165,7 @@ class OpenAIResponses(ResponsesParsing):
         for part in message.parts:
             parts.append(self._without_id(part) if is_unbound else part)
             is_unbound = is_unbound or is_compaction(part)
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_repeated_ids(self, message: Message, seen: set[str]) -> Message:
         """Return a message without the ids of earlier items, which `seen` has (rule 6).
@@ -183,7 +183,7 @@ class OpenAIResponses(ResponsesParsing):
             elif not isinstance(part, Reasoning):
                 parts.append(self._without_id(part))
             seen |= {item_id} if isinstance(item_id, str) else set()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def _without_id(self, part: Part) -> Part:
         """Return a part as the provider accepts it without the reasoning before it (rule 4)."""

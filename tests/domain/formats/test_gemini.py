@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.sendable import sendable_json
-from app.formats import adapting, json_fields
+from app.formats import json_fields, labels
 from app.formats.base64_media import is_base64
 from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.message import (
@@ -284,7 +284,7 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
         (follows,) = rest
         assert sayings(follows)[1:] == sayings(Message(Role.USER, media))
         texts = [part for part in said_.parts if isinstance(part, Text)]
-        expected = sayings(Message(Role.TOOL, tuple(texts))) or [adapting.MEDIA_FOLLOWS]
+        expected = sayings(Message(Role.TOOL, tuple(texts))) or [labels.MEDIA_FOLLOWS]
         assert sayings(back) == expected
     else:
         assert (sayings(back), rest) == (sayings(said_), [])
