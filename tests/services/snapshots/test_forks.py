@@ -61,15 +61,10 @@ from tests.services.tool_output.builders import LARGE, Process
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
 PLAIN = {"budget": {"notice_at": 1.0}}
+pytestmark = pytest.mark.services(service_policy=PLAIN)
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
 HOUR = 3600
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of a process over a real database."""
-    return Harness(WatchedDatabase(database), service_policy=PLAIN)
 
 
 @pytest.fixture
