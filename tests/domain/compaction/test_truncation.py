@@ -20,14 +20,7 @@ from app.compaction.reduction import (
 from app.conversations.plans import HistoryBudget
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import ENDLESS, Span
-from tests.domain.compaction.generated import (
-    A,
-    T,
-    U,
-    budgets,
-    histories,
-    shown_by,
-)
+from tests.domain.compaction.generated import A, T, U, budgets, histories, shown_by
 
 ORDER = (RESULTS_CLEARED, ALL_RESULTS_CLEARED, EMERGENCY_CUT)
 
