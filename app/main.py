@@ -19,7 +19,6 @@ from app.context import routes as context
 from app.context import stateless_routes as stateless
 from app.context.usage import routes as usage
 from app.conversations import routes as conversations
-from app.conversations.agents import routes as agents
 from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
@@ -53,7 +52,7 @@ ROUTERS = (
     conversations.router,
     snapshots.copies_router,
     events.router,
-    agents.router,
+    conversations.agents_router,
     snapshots.router,
     stateless.router,
     health.router,

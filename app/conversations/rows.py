@@ -11,9 +11,8 @@ from cachetools import LRUCache
 
 from app.common import json_text
 from app.common.ids import MessageId
-from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.epochs import Epoch
 from app.conversations.messages.batch import Calls
 from app.conversations.messages.row import LogRow, StoredMessage

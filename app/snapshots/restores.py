@@ -34,8 +34,8 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
-from app.conversations.own_settings import OwnSettings
-from app.conversations.service import ConversationService, NewConversation
+from app.conversations.schemas import ConversationCreate
+from app.conversations.service import ConversationService
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName
@@ -159,8 +159,11 @@ class RestoreService:
             if snapshot.agent_id is not None:
                 agent = await session.agents.find(tenant_id, snapshot.agent_id)
         inherited = (agent.model if agent is not None else None) or self._default_model
-        own = OwnSettings(model=model if model != inherited else None)
-        new = NewConversation(source_id, agent.agent_id if agent else None, settings=own)
+        new = ConversationCreate(
+            conversation_id=source_id,
+            agent_id=agent.agent_id if agent else None,
+            model=model if model != inherited else None,
+        )
         try:
             created = await self._conversations.create(tenant_id, new)
         except Conflict:  # a concurrent restore has created it

@@ -19,8 +19,7 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult, Validation
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.public_ids import keys_of
 from app.common.sendable import sendable
-from app.conversations.agents.agent import Agent
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
 from app.conversations.messages.batch import NO_CALLS, batch_shape

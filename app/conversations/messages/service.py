@@ -33,10 +33,9 @@ from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED
-from app.conversations.own_settings import newest_version, sections_json, store_list
 from app.conversations.ports import Observer
 from app.conversations.rows import CachedSettings
-from app.conversations.settings import SettingsList
+from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold
 from app.conversations.windows.service import ActiveWindows
@@ -326,9 +325,9 @@ class LogService:
             sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
         else:
             own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
-        kind, key = SettingsList.SECTIONS, current.conversation_id
-        new = newest_version(current, kind).replaced(kind, sections_json(sections), None)
-        await store_list(session.conversations, tenant_id, key, current, kind, new)
+        kind = SettingsList.SECTIONS
+        body = list_json(kind, sections)
+        await session.conversations.replace_list(tenant_id, current, kind, body)
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(

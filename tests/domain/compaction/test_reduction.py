@@ -1,6 +1,7 @@
 """Reductions without a model: truncation, clearing, and what is dropped after an overflow.
 
-[budget.fitting-order, pins.verbatim, tool-output.clear-in-batches, compaction.overflow-errors]
+[budget.fitting-order, pins.verbatim, tool-output.clear-oldest, tool-output.clear-in-batches,
+compaction.overflow-errors]
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import AgentPatch
 from app.conversations.settings import SettingsList
 from app.formats.message import FormatName
 from app.models.calibration import Lesson
@@ -108,7 +108,7 @@ async def _tools(other: Harness, cid: str) -> None:
 
 
 async def _agent(other: Harness, cid: str) -> None:
-    patch = Patch(frozenset({"policy"}), policy={"budget": {"context_window": 30_000}})
+    patch = AgentPatch(policy={"budget": {"context_window": 30_000}})
     agent_id = (await other.stored(cid)).agent_id
     assert agent_id is not None
     await other.agents.change(TENANT, agent_id, patch)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from app.common.errors import ContextError, ContextOverflow, ServiceUnavailable
 from app.context.epoch import MIN_UNSTORED_CHANGE
 from app.context.state import KnownPayload
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import ConversationPatch
 from app.formats.message import FormatName
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings
@@ -165,7 +165,7 @@ async def test_all_say_what_the_next_build_says(harness: Harness, format: Format
     policy: dict[str, Any] = {"budget": budget, "compaction": {"auto": False}}
     cid = await harness.conversation(policy | {"agent_tools": "none"})
     model = CLAUDE if format is ANTHROPIC else MODEL
-    await harness.conversations.change(TENANT, cid, Patch(frozenset({"model"}), model=model))
+    await harness.conversations.change(TENANT, cid, ConversationPatch(model=model))
     for turn in range(12):
         await harness.append(cid, user(f"{turn} " + "why " * 300))
         if format is RESPONSES:
