@@ -15,12 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
-from app.context.rendering import (
-    WITHOUT_BREAKPOINTS,
-    Payload,
-    RenderRequest,
-    render_payload,
-)
+from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, render_payload
 from app.conversations.view import Span, View
 from app.formats.message import FormatName
 from app.models.families import O200K
