@@ -67,10 +67,13 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     if state.tail.texts and not items.tail_items:
         state = state.degrade(TAIL_LEFT_OUT)
     is_degraded = bool(state.degraded)
+    info = state.resolved.info
+    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
+    is_assumed = info is not None and info.assumed_from and named in (None, "derive")
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
         *(f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools),
-        *_assumptions(state),
+        *((f"{WINDOW_ASSUMED}:{info.assumed_from}",) if is_assumed and info is not None else ()),
     )
     usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
@@ -176,15 +179,6 @@ def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
         }
         for item, there in zip(shown, shown_entries(shown, view), strict=True)
     ]
-
-
-def _assumptions(state: BuildState) -> list[str]:
-    """Return what the answer says of a window that nobody named."""
-    info, policy = state.resolved.info, state.resolved.policy
-    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
-    is_named = named not in (None, "derive")
-    assumed = info.assumed_from if info is not None and not is_named else None
-    return [f"{WINDOW_ASSUMED}:{assumed}"] if assumed else []
 
 
 def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
