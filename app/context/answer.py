@@ -14,6 +14,7 @@ from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
 from app.conversations.views import shown_entries
+from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
@@ -82,23 +83,15 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     )
     return {
         "format": state.format,
-        "payload": payload.body,
-        "betas": payload.betas,
+        **payload.as_answer(),
         "build_id": recorded.build_id,
         "epoch": epoch.epoch,
         "through_seq": recorded.through_seq,
-        "stable_items": payload.stable_items,
         "base_items": payload.base_items,
-        "prefix_hash": payload.prefix_hash,
         "cache_break_reason": recorded.break_reason,
-        "breakpoints": payload.breakpoints,
-        "tail": payload.tail,
         "tokens_used": usage.total,
         "budget": measure(usage, state.limits),
-        "pressure": pressure.pressure,
-        "notice": pressure.notice,
-        "next_threshold": pressure.next_threshold,
-        "tokens_to_next": pressure.tokens_to_next,
+        **fields_of(pressure),
         "estimate": estimate_of(
             usage.total,
             conversation.counter,
