@@ -176,7 +176,7 @@ SPREAD = {
         ),
         "conversations.events.repository": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
-        "snapshots.forks_repository": "ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "tenancy.repository": "DELETE_OLD LIST_IDLE LIST_EXPIRED SOME_CONVERSATIONS",

@@ -37,9 +37,9 @@ from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
+from app.snapshots import forks
 from app.snapshots import forks_repository as statements
 from app.snapshots.forks import Fork, ForkService, NewFork
-from app.snapshots.forks_repository import COPIED, ForkRepository
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (
@@ -404,13 +404,13 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
 async def test_outputs_outlive_the_source(database: Database, blob_store: BlobStore) -> None:
     """Offloaded results have the same bytes after a deletion of either conversation."""
     process = Process(database, blob_store)
-    harness, forks = process.harness, forks_of(process.harness, blob_store)
+    harness, service = process.harness, forks_of(process.harness, blob_store)
     cid = await harness.conversation()
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]
     await process.upload(cid, b"never attached")
-    whole = await forks.fork(TENANT, cid, NewFork())
-    part = await forks.fork(TENANT, cid, NewFork(4))
+    whole = await service.fork(TENANT, cid, NewFork())
+    part = await service.fork(TENANT, cid, NewFork(4))
     small = await process.blobs.page(TENANT, part.conversation_id, 10, None)
     assert {blob.id for blob in small} == {ref.id for ref in refs[:2]}
     await remove(process, part.conversation_id)
@@ -487,8 +487,10 @@ async def test_a_deleted_fork_leaves_no_rows(
 
     there, before = await counted(copy), await counted(cid)
     own = {"heads"}
-    assert {name for name, rows in there.items() if rows} == {*COPIED, *own}
-    assert {name: before[name] for name in COPIED} == {name: there[name] for name in COPIED}
+    assert {name for name, rows in there.items() if rows} == {*statements.COPIED, *own}
+    assert {name: before[name] for name in statements.COPIED} == {
+        name: there[name] for name in statements.COPIED
+    }
     deleted = await harness.conversations.remove(TENANT, copy)
     assert {name: deleted[name] for name in tables} == there
     assert not any((await counted(copy)).values())
@@ -545,7 +547,7 @@ async def test_a_failed_fork_leaves_no_rows(
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ForkRepository, "lock_source", fail)
+        broken.setattr(forks, "_check_agent", fail)
         with pytest.raises(ServiceUnavailable):
             await fork(harness, cid, **asked)
     for name, table in TABLES.items():
@@ -559,16 +561,15 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy = ForkRepository.copy
+    copy_rows = forks._copy_rows
     done: list[Any] = []
 
-    async def first(self: ForkRepository, *arguments: Any, **bounds: Any) -> int:
+    async def first(*arguments: Any) -> None:
         if not done:
-            done.append(None)
-            await work
-        return await copy(self, *arguments, **bounds)
+            done.append(await work)
+        await copy_rows(*arguments)
 
-    monkeypatch.setattr(ForkRepository, "copy", first)
+    monkeypatch.setattr(forks, "_copy_rows", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 
