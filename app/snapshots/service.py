@@ -24,8 +24,8 @@ from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.tombstones import REDACTED_SUMMARY
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY
 from app.conversations.view import spans_through
