@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.blobs import statements
+from app.blobs import repository as statements
 from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
 from app.blobs.chunks import BlobStore
 from app.common.errors import NotFound
