@@ -23,7 +23,7 @@ from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
-from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
 from app.context.build import ContextService
 from app.context.build_replay import BuildReplayService
@@ -34,7 +34,7 @@ from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.conversations.agents.service import AgentService
+from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -41,8 +40,6 @@ COLUMNS = (
     "largest",
     "compactions",
     "before → after",
-    "append p50",
-    "step p50",
 )
 _LONGEST_NAME = 24
 
@@ -150,18 +147,29 @@ class Trace:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one conversation; latencies in seconds."""
+    """The result of one conversation."""
 
     name: str
     conversation_id: str = ""
     messages: int = 0
     tokens: int = 0
-    largest_payload_tokens: int = 0
-    compactions: list[tuple[int, int]] = field(default_factory=list)
-    appends: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
+    builds: int = 0
+    largest: int = 0
+    """The tokens of the largest payload."""
+    compactions: int = 0
+    change: str = ""
+    """The tokens of the payload around the last compaction."""
     degraded: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        name = self.name
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME - 1]}…"
+        counts = (self.messages, self.tokens, self.builds, self.largest, self.compactions)
+        return (name, *(f"{count:,}" for count in counts), self.change)
 
 
 def run(traces: Path | None, url: str, key: str | None) -> str:
@@ -174,14 +182,19 @@ def run(traces: Path | None, url: str, key: str | None) -> str:
     """
     key = (key or "").strip()  # a variable read from a file often ends in a newline
     conversations = read_traces(traces or SAMPLES)
+    if not conversations:
+        raise click.ClickException("The file holds no conversation.")
     window = TRACE_WINDOW if traces else SAMPLE_WINDOW
     with closing(Client(url, key or None)) as client:
-        outcomes = _replay_all(client, conversations, window)
+        client.send("GET", "/v1/agents")  # fails before the progress bar appears
+        length = sum(len(trace.messages) for trace in conversations)
+        with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
+            outcomes = [
+                replay(client, trace, window, lambda: bar.update(1)) for trace in conversations
+            ]
         page = f"{client.url}/inspector"
-    for line in report(outcomes, window, url, has_key=bool(key)):
-        click.echo(line)
-    refused = sum(len(outcome.refused) for outcome in outcomes)
-    if refused:
+    click.echo(report(outcomes, window, url, has_key=bool(key)))
+    if refused := sum(len(outcome.refused) for outcome in outcomes):
         raise click.ClickException(f"Requests that the service refused: {refused}.")
     click.echo(f"See what fills each window: {page}")
     return page
@@ -189,160 +202,98 @@ def run(traces: Path | None, url: str, key: str | None) -> str:
 
 def read_traces(path: Path) -> list[Trace]:
     """Read one conversation per line; raises click.ClickException that names an invalid line."""
-    traces = []
     with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                traces.append(_trace(line, f"{path.name}, line {number}", str(number)))
-    return traces
+        return [
+            _trace(line, f"{path.name}, line {number}", str(number))
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        ]
 
 
 def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) -> Outcome:
     """Replay one conversation in a window of so many tokens; `done` is called per message."""
     outcome = Outcome(trace.name)
-    created = client.send("POST", "/v1/conversations", _settings(trace, window))
-    if not created.accepted:
-        outcome.refused.append(f"conversation: {created.reason}")
-        return outcome
-    outcome.conversation_id = created.body["conversation_id"]
-    path = f"/v1/conversations/{outcome.conversation_id}"
-    for index, message in enumerate(trace.messages):
-        is_last = index + 1 == len(trace.messages)
-        is_answered = is_last or trace.messages[index + 1].get("role") == "assistant"
-        (_step if is_answered else _append)(client, path, outcome, index, message)
-        done()
-    return outcome
-
-
-def report(
-    outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool = False
-) -> list[str]:
-    """Return the lines to print: a table, its totals, and what was refused."""
-    rows = [COLUMNS, *map(_row, outcomes), _totals(outcomes)]
-    lines = _aligned(rows)
-    rule = "-" * len(lines[0])
-    lines[1:1] = [rule]
-    lines[-1:-1] = [rule]
-    max_tokens = window - MAX_OUTPUT_TOKENS
-    largest_tokens = max(outcome.largest_payload_tokens for outcome in outcomes)
-    lines += [
-        "",
-        f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
-        f" may take {max_tokens:,}, and the largest took {largest_tokens:,}.",
-        "tokens: the whole log. before → after: the payload around the last compaction.",
-    ]
-    steps = Counter(step for outcome in outcomes for step in outcome.degraded)
-    if steps:
-        counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))
-        lines.append(f"Other steps taken so that a payload fits: {counted}.")
-    compacted = next((o for o in outcomes if o.compactions), None)
-    if compacted:
-        where = f"{url.rstrip('/')}/v1/conversations/{compacted.conversation_id}"
-        curl = f"curl '{where}/messages?limit=1000'"
-        if has_key:
-            curl += ' -H "Authorization: Bearer $CONTEXT_API_KEY"'
-        lines.append(f"Nothing is lost: {curl} has every message.")
-    refused = [f"  {o.name}: {reason}" for o in outcomes for reason in o.refused]
-    return lines + (["", "Refused by the service:", *refused] if refused else [])
-
-
-def _replay_all(client: Client, traces: Sequence[Trace], window: int) -> list[Outcome]:
-    if not traces:
-        raise click.ClickException("The file holds no conversation.")
-    client.send("GET", "/v1/agents")  # fails before the progress bar appears
-    length = sum(len(trace.messages) for trace in traces)
-    with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
-        return [replay(client, trace, window, lambda: bar.update(1)) for trace in traces]
-
-
-def _settings(trace: Trace, window: int) -> dict[str, Any]:
-    budget = {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}
-    return {
+    body = {
         "model": MODEL,
-        "policy": {"budget": budget},
+        "policy": {"budget": {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}},
         "sections": trace.sections,
         "tools": trace.tools,
         "metadata": {"demo": trace.name},
     }
+    created = client.send("POST", "/v1/conversations", body)
+    if not created.accepted:
+        outcome.refused.append(f"conversation: {created.reason}")
+        return outcome
+    outcome.conversation_id = created.body["conversation_id"]
+    following = [message.get("role") for message in trace.messages[1:]] + ["assistant"]
+    for number, (message, role) in enumerate(zip(trace.messages, following, strict=True), 1):
+        _send(client, outcome, number, message, builds=role == "assistant")
+        done()
+    return outcome
 
 
-def _append(
-    client: Client, path: str, outcome: Outcome, index: int, message: Mapping[str, Any]
+def _send(
+    client: Client, outcome: Outcome, number: int, message: Mapping[str, Any], *, builds: bool
 ) -> None:
-    answer = client.send("POST", f"{path}/messages", {"messages": [message]})
-    if not answer.accepted:
-        outcome.refused.append(f"message {index + 1}: {answer.reason}")
-        return
-    outcome.appends.append(answer.seconds)
-    outcome.messages += 1
-    outcome.tokens += sum(stored["token_count"] for stored in answer.body["messages"])
-
-
-def _step(
-    client: Client, path: str, outcome: Outcome, index: int, message: Mapping[str, Any]
-) -> None:
-    answer = client.send("POST", f"{path}/context", {"append": {"messages": [message]}})
-    appended = answer.body.get("appended") if isinstance(answer.body, dict) else None
+    """Append a message, and build a payload in the same request before an answer (rule 1)."""
+    path = f"/v1/conversations/{outcome.conversation_id}"
+    batch: dict[str, Any] = {"messages": [message]}
+    if builds:
+        answer = client.send("POST", f"{path}/context", {"append": batch})
+        appended = answer.body.get("appended") if isinstance(answer.body, dict) else None
+    else:
+        answer = client.send("POST", f"{path}/messages", batch)
+        appended = answer.body if answer.accepted else None
     if appended is None:
-        outcome.refused.append(f"message {index + 1}: {answer.reason}")
+        outcome.refused.append(f"message {number}: {answer.reason}")
         return
     outcome.messages += 1
-    if not answer.accepted:
-        outcome.refused.append(f"build after message {index + 1}: {answer.reason}")
-        return
-    outcome.steps.append(answer.seconds)
     outcome.tokens += sum(stored["token_count"] for stored in appended["messages"])
+    if not builds:
+        return
+    if not answer.accepted:
+        outcome.refused.append(f"build after message {number}: {answer.reason}")
+        return
     used, compaction = answer.body["tokens_used"], answer.body["compaction"]
-    outcome.largest_payload_tokens = max(outcome.largest_payload_tokens, used)
+    outcome.builds += 1
+    outcome.largest = max(outcome.largest, used)
     outcome.degraded += answer.body["degraded"]
     if compaction and compaction["compacted"]:
-        outcome.compactions.append((compaction["before_tokens"], used))
+        outcome.compactions += 1
+        outcome.change = f"{compaction['before_tokens']:,} → {used:,}"
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
-    name = outcome.name
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[: _LONGEST_NAME - 1]}…"
-    before_after = outcome.compactions[-1:]
-    change = "".join(f"{before:,} → {after:,}" for before, after in before_after)
-    return (
-        name,
-        f"{outcome.messages:,}",
-        f"{outcome.tokens:,}",
-        f"{len(outcome.steps):,}",
-        f"{outcome.largest_payload_tokens:,}",
-        f"{len(outcome.compactions):,}",
-        change,
-        _milliseconds(outcome.appends),
-        _milliseconds(outcome.steps),
-    )
-
-
-def _totals(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    total = Outcome(f"{len(outcomes)} conversations")
-    total.largest_payload_tokens = max(outcome.largest_payload_tokens for outcome in outcomes)
-    for outcome in outcomes:
-        for name in ("messages", "tokens", "compactions", "appends", "steps"):
-            setattr(total, name, getattr(total, name) + getattr(outcome, name))
-    return (*_row(total)[:6], "", *_row(total)[7:])
-
-
-def _milliseconds(seconds: Iterable[float]) -> str:
-    values = list(seconds)
-    return f"{1000 * median(values):.1f} ms" if values else "-"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: the first column to the left, the others to the right."""
+def report(outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool) -> str:
+    """Return what to print: a table, its totals, and what was refused."""
+    largest = max(outcome.largest for outcome in outcomes)
+    total = Outcome(f"{len(outcomes)} conversations", largest=largest)
+    for name in ("messages", "tokens", "builds", "compactions"):
+        setattr(total, name, sum(getattr(outcome, name) for outcome in outcomes))
+    rows = [COLUMNS, *(outcome.row for outcome in outcomes), total.row]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for row in rows:
-        first, *others = (
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+    for name, *cells in rows:
+        aligned = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append("  ".join((name.ljust(widths[0]), *aligned)).rstrip())
+    rule = "-" * len(lines[0])
+    lines = [
+        *(lines[0], rule, *lines[1:-1], rule, lines[-1], ""),
+        f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
+        f" may take {window - MAX_OUTPUT_TOKENS:,}, and the largest took {largest:,}.",
+        "tokens: the whole log. before → after: the payload around the last compaction.",
+    ]
+    if steps := Counter(step for outcome in outcomes for step in outcome.degraded):
+        counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))
+        lines.append(f"Other steps taken so that a payload fits: {counted}.")
+    if compacted := next((each for each in outcomes if each.compactions), None):
+        where = f"{url.rstrip('/')}/v1/conversations/{compacted.conversation_id}"
+        header = ' -H "Authorization: Bearer $CONTEXT_API_KEY"' if has_key else ""
+        lines.append(
+            f"Nothing is lost: curl '{where}/messages?limit=1000'{header} has every message."
         )
-        lines.append("  ".join((first, *others)).rstrip())
-    return lines
+    if refused := [f"  {each.name}: {reason}" for each in outcomes for reason in each.refused]:
+        lines += ["", "Refused by the service:", *refused]
+    return "\n".join(lines)
 
 
 def _trace(line: str, place: str, name: str) -> Trace:
@@ -353,21 +304,13 @@ def _trace(line: str, place: str, name: str) -> Trace:
     messages = raw.get("messages") if isinstance(raw, dict) else None
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
         raise click.ClickException(f"{place}: no conversation, `messages` is missing.")
-    sections, messages = _leading_sections(messages)
-    return Trace(str(raw.get("id") or name), sections, raw.get("tools") or [], messages)
-
-
-def _leading_sections(
-    messages: list[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the system and developer messages at the start as sections, and the others."""
     sections: list[dict[str, Any]] = []
-    while messages and messages[0].get("role") in ("system", "developer"):
+    while messages and messages[0].get("role") in ("system", "developer"):  # rule 2
         number = f"-{len(sections) + 1}" if sections else ""
         content = _text_of(messages[0].get("content"))
         sections.append({"name": f"system{number}", "content": content})
         messages = messages[1:]
-    return sections, messages
+    return Trace(str(raw.get("id") or name), sections, raw.get("tools") or [], messages)
 
 
 def _text_of(content: object) -> str:

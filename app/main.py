@@ -19,7 +19,6 @@ from app.context import routes as context
 from app.context import stateless_routes as stateless
 from app.context.usage import routes as usage
 from app.conversations import routes as conversations
-from app.conversations.agents import routes as agents
 from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
@@ -32,7 +31,7 @@ from app.http.heavy_requests import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
-from app.operation import caller, health, pages
+from app.operation import health, pages
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import reading_routes as blob_reading
@@ -53,10 +52,9 @@ ROUTERS = (
     conversations.router,
     snapshots.copies_router,
     events.router,
-    agents.router,
+    conversations.agents_router,
     snapshots.router,
     stateless.router,
-    caller.router,
     health.router,
     pages.router,
 )
@@ -150,6 +148,5 @@ def create_app(
     )
     app.state.large_slots = large_slots(settings.heavy_requests, settings.pool_max_size)
     app.state.keep_alive_seconds = KEEP_ALIVE_SECONDS
-    app.state.metrics = services.telemetry
     app.state.services = services
     return app

@@ -10,19 +10,16 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
-from app.conversations.agents.repository import AgentRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
-from app.conversations.repository import ConversationRepository
+from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.search.repository import SearchRepository
 from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Session, Store
 from app.database.repository import Repository
-from app.snapshots.exports_repository import ExportRepository
-from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
@@ -63,8 +60,6 @@ class Repositories:
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
-    forks = _Of(ForkRepository)
-    exports = _Of(ExportRepository)
     tenants = _Of(TenantRepository)
 
 

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from app.common import json_text, logs
@@ -55,17 +55,6 @@ Work = Callable[[str, str, str | None], Awaitable[None]]
 _log = logging.getLogger("app.worker")
 
 
-async def _index_nothing(_tenant_id: str, _conversation_id: str) -> None: ...
-
-
-async def _collect_nothing() -> int:
-    return 0
-
-
-async def _delete_nothing() -> Mapping[str, int]:
-    return {}
-
-
 def _unmeasured(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -87,11 +76,11 @@ class Worker:
     work: Work
     concurrency: int = 4
     poll_seconds: float = 5.0
-    index_hidden: Callable[[str, str], Awaitable[None]] = _index_nothing
-    collect_blobs: Callable[[], Awaitable[int]] = _collect_nothing
-    collect_blobs_seconds: float = 3600.0
-    delete_expired: Callable[[], Awaitable[Mapping[str, int]]] = _delete_nothing
-    delete_expired_conversations: Callable[[], Awaitable[int]] = _collect_nothing
+    index_hidden: Callable[[str, str], Awaitable[None]] | None = None
+    collect_blobs: Callable[[], Awaitable[int]] | None = None
+    collect_blobs_seconds: float = BLOB_GC_SECONDS
+    delete_expired: Callable[[], Awaitable[Mapping[str, int]]] | None = None
+    delete_expired_conversations: Callable[[], Awaitable[int]] | None = None
     measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
 
     def __post_init__(self) -> None:
@@ -202,8 +191,14 @@ class Worker:
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._retry_or_give_up(claim, error)
-        else:
-            await self._index_hidden(claim)
+            return
+        if self.index_hidden is None:
+            return
+        try:  # the work itself is done; after a failure the next search indexes
+            await self.index_hidden(claim.tenant_id, claim.conversation_id)
+        except Exception as error:
+            data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
+            _log.warning("search_not_prepared", extra={"data": data})
 
     async def _retry_or_give_up(self, claim: Claim, error: Exception) -> None:
         data = {
@@ -220,14 +215,6 @@ class Worker:
         else:
             _log.error("job_given_up", extra={"data": data})
             await self._give_up(claim)
-
-    async def _index_hidden(self, claim: Claim) -> None:
-        """Index the messages that the work has hidden; after a failure the next search does so."""
-        try:
-            await self.index_hidden(claim.tenant_id, claim.conversation_id)
-        except Exception as error:  # the work itself is done
-            data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
-            _log.warning("search_not_prepared", extra={"data": data})
 
     async def _give_up(self, claim: Claim) -> None:
         with suppress(ServiceUnavailable):  # then the next worker that claims it gives it up
@@ -256,15 +243,16 @@ class Worker:
             await _is_set_within(self._stopping, seconds)
 
     async def _collect_blobs(self) -> None:
-        if blobs := await self.collect_blobs():
+        if self.collect_blobs is not None and (blobs := await self.collect_blobs()):
             _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
 
     async def _delete_expired(self) -> None:
-        if deleted := await self.delete_expired():
+        if self.delete_expired is not None and (deleted := await self.delete_expired()):
             _log.info("expired_data_deleted", extra={"data": dict(deleted)})
 
     async def _delete_expired_conversations(self) -> None:
-        if deleted := await self.delete_expired_conversations():
+        delete = self.delete_expired_conversations
+        if delete is not None and (deleted := await delete()):
             _log.info("expired_data_deleted", extra={"data": {"expired_conversations": deleted}})
 
 
@@ -291,7 +279,6 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         poll_seconds=settings.sweep_seconds,
         index_hidden=services.search.index_hidden,
         collect_blobs=services.blob_collector.collect_all,
-        collect_blobs_seconds=BLOB_GC_SECONDS,
         delete_expired=services.retention.delete_expired,
         delete_expired_conversations=services.retention.delete_expired_conversations,
         measure=services.telemetry.working,
@@ -307,14 +294,10 @@ async def work(settings: Settings) -> None:
         loop.add_signal_handler(number, stopped.set)
     services = Services(settings)
     async with services.opened(), worker_of(settings, services).running(GRACE_SECONDS):
-        with _metrics_of(settings, services):
+        with ExitStack() as stack:
+            if settings.metrics_port is not None:
+                from app.operation.metrics_server import serving_metrics
+
+                host, port = settings.host, settings.metrics_port
+                stack.enter_context(serving_metrics(services.telemetry, host, port))
             await stopped.wait()
-
-
-def _metrics_of(settings: Settings, services: Services) -> AbstractContextManager[object]:
-    """Serve `/metrics` if the settings have a port for it."""
-    if settings.metrics_port is None:
-        return nullcontext()
-    from app.operation.metrics_server import serving_metrics
-
-    return serving_metrics(services.telemetry, settings.host, settings.metrics_port)

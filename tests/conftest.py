@@ -39,7 +39,7 @@ from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
 from app.common.logs import OURS, JsonLines, LineHandler
-from app.database.connections import Pooler, Store
+from app.database.connections import Pooler, Session, Store
 from app.database.embedded import DATABASE, running
 from app.database.migrate import migrate
 from app.main import create_app
@@ -60,7 +60,6 @@ hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 LONGEST = (
     "test_all_checks_pass",
-    "test_nothing_is_compacted_twice_and_nothing_lost",
     "test_real_conversations_build_valid_payloads",
     "test_redocly_finds_nothing",
     "test_the_typescript_client_drives_a_session",
@@ -435,6 +434,20 @@ async def store(database_url: str, pooled: Pooled) -> AsyncIterator[Store]:
     await opened.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The SQL of every statement that sessions run, in order."""
+    statements: list[str] = []
+    execute = Session._execute
+
+    async def noting(self: Session, run: Any, statement: Any, values: Any) -> Any:
+        statements.append(statement.sql)
+        return await execute(self, run, statement, values)
+
+    monkeypatch.setattr(Session, "_execute", noting)
+    return statements
 
 
 @pytest.fixture

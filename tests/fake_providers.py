@@ -2,8 +2,7 @@
 
 1. The agent calls the first tool it is offered; then the service's own search of stored output,
    where the payload has it, and the second tool beside it; then it says what the search found.
-2. A payload that its provider would refuse is refused: calls without results, results without
-   calls, and, with `is_strict`, whatever `tests.judge` refuses. `refused` keeps the reasons.
+2. A payload that `tests.judge` refuses is refused. `refused` keeps the reasons.
 3. `overflow_at` has one request answered as by a provider whose window is full.
 4. Usage is reported in the provider's own shape; what an earlier request held comes from a cache.
 """
@@ -13,13 +12,13 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.blobs.preview import GREP
 from app.policy.policy import AGENT_TOOL_NAMES
-from tests.fake_llm import Behaviour, FakeLLM, Request, unpaired
+from tests.fake_llm import Behaviour, FakeLLM, Request
 from tests.judge import refusals
 
 Body = dict[str, Any]
@@ -30,7 +29,6 @@ _REF = re.compile(r"\bref(?:_id)?=\\*\"?(blob_[0-9a-f]+)")
 _BYTES_PER_TOKEN = 4
 _OUTPUT_TOKENS = 20
 _REASONING = "c2VhbGVkIHRob3VnaHRz"
-_STAND_IN = "skip_thought_signature_validator"
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,6 @@ class Protocol(ABC):
         """Return the schemas of the tools offered, by name."""
 
     @abstractmethod
-    def complaints(self, body: Body) -> Iterator[str]:
-        """Yield what the provider would refuse the payload for."""
-
-    @abstractmethod
     def judge(self, body: Body) -> list[str]:
         """Return what an independent judge says against the payload."""
 
@@ -93,16 +87,6 @@ class _Chat(Protocol):
     def tools(self, body: Body) -> dict[str, Body]:
         functions = [tool["function"] for tool in body.get("tools", [])]
         return {function["name"]: function["parameters"] for function in functions}
-
-    def complaints(self, body: Body) -> Iterator[str]:
-        messages = body["messages"]
-        if problem := unpaired(messages):
-            yield problem
-        yield from _again([call["id"] for m in messages for call in m.get("tool_calls") or []])
-        if messages[-1]["role"] not in {"user", "tool", "system", "developer"}:
-            yield "the last message is the assistant's"
-        if not body.get("max_completion_tokens"):
-            yield "no limit of the output"
 
     def judge(self, body: Body) -> list[str]:
         return refusals("openai_chat", body)
@@ -157,28 +141,6 @@ class _Responses(Protocol):
     def tools(self, body: Body) -> dict[str, Body]:
         functions = [tool for tool in body.get("tools", []) if tool["type"] == "function"]
         return {function["name"]: function["parameters"] for function in functions}
-
-    def complaints(self, body: Body) -> Iterator[str]:
-        calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
-        yield from _again(calls)
-        called: set[str] = set()
-        before = ""
-        for item in body["input"]:
-            kind = item.get("type", "message")
-            if before == "reasoning" and kind not in {"function_call", "message"}:
-                yield "Item of type 'reasoning' was provided without its required following item."
-            if kind == "reasoning" and item.get("encrypted_content") != _REASONING:
-                yield "The encrypted content could not be verified."
-            if kind == "function_call":
-                called.add(item["call_id"])
-                if "id" in item and before not in {"reasoning", "function_call"}:
-                    yield f"Item {item['id']!r} was provided without its required 'reasoning' item."
-            if kind == "function_call_output" and item["call_id"] not in called:
-                yield f"No tool call found for function call output with call_id {item['call_id']}."
-            elif kind == "function_call_output":
-                called.discard(item["call_id"])
-            before = kind
-        yield from (f"No tool output found for function call {call_id}." for call_id in called)
 
     def judge(self, body: Body) -> list[str]:
         return refusals("openai_responses", body)
@@ -249,21 +211,6 @@ class _Anthropic(Protocol):
             if "input_schema" in tool
         }
 
-    def complaints(self, body: Body) -> Iterator[str]:
-        messages = body["messages"]
-        if messages[0]["role"] != "user" or messages[-1]["role"] != "user":
-            yield "the conversation must begin and end with a user message"
-        yield from _again(_ids(messages, "tool_use", "id"))
-        asked: list[str] = []
-        for place, message in enumerate(messages):
-            given = _ids([message], "tool_result", "tool_use_id")
-            if sorted(given) != sorted(asked):
-                yield f"messages.{place}: `tool_use` ids were found without `tool_result` blocks"
-            kinds = [block["type"] for block in _blocks(message)]
-            if "tool_result" in kinds[len(given) :]:
-                yield f"messages.{place}: `tool_result` blocks must come first"
-            asked = _ids([message], "tool_use", "id")
-
     def judge(self, body: Body) -> list[str]:
         return refusals("anthropic", body)
 
@@ -325,24 +272,6 @@ class _Gemini(Protocol):
             one["name"]: next((one[name] for name in names if name in one), {}) for one in declared
         }
 
-    def complaints(self, body: Body) -> Iterator[str]:
-        contents = body["contents"]
-        if contents[0]["role"] != "user" or contents[-1]["role"] != "user":
-            yield "the conversation must begin and end with a user turn"
-        if not body.get("generationConfig", {}).get("maxOutputTokens"):
-            yield "no limit of the output"
-        called: list[tuple[Any, Any]] = []
-        for place, content in enumerate(contents):
-            given = [(one.get("id"), one["name"]) for one in _within(content, "functionResponse")]
-            if given != called:
-                yield f"contents[{place}]: function responses must equal the function calls"
-            called = [(one.get("id"), one["name"]) for one in _within(content, "functionCall")]
-            signed = [part.get("thoughtSignature") for part in content["parts"]]
-            if not set(signed) <= {None, _REASONING, _STAND_IN}:
-                yield f"contents[{place}]: Corrupted thought signature."
-            if called and signed[0] is None:
-                yield f"contents[{place}]: Function call is missing a thought_signature."
-
     def judge(self, body: Body) -> list[str]:
         config = {**body.get("generationConfig", {})}
         config |= {key: body[key] for key in ("systemInstruction", "tools") if key in body}
@@ -396,9 +325,8 @@ PROTOCOLS: tuple[Protocol, ...] = (_Chat(), _Responses(), _Anthropic(), _Gemini(
 class FakeProviders(FakeLLM):
     """All four providers on one port; what is scripted comes before what the agent does."""
 
-    def __init__(self, *, is_strict: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.is_strict = is_strict
         self.arguments: dict[str, Any] = {}
         self.overflow_at: int | None = None
         self.overflows = 0
@@ -418,10 +346,7 @@ class FakeProviders(FakeLLM):
 
     def complaint(self, request: Request) -> str | None:
         """Return why the provider refuses the payload, None when it takes it."""
-        protocol, body = _protocol_of(request), request.body
-        found = list(protocol.complaints(body))
-        if self.is_strict:
-            found += protocol.judge(body)
+        found = _protocol_of(request).judge(request.body)
         self.refused += found
         return "; ".join(found) or None
 
@@ -466,21 +391,6 @@ def _protocol_of(request: Request) -> Protocol:
 def _openai_error(message: str, param: str) -> Body:
     kind = {"type": "invalid_request_error", "code": "context_length_exceeded"}
     return {"message": message, "param": param, **kind}
-
-
-def _again(ids: Sequence[str]) -> Iterator[str]:
-    if len(ids) != len(set(ids)):
-        yield f"call ids are used again: {sorted(ids)}"
-
-
-def _blocks(message: Body) -> list[Body]:
-    content = message["content"]
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
-
-
-def _ids(messages: Sequence[Body], kind: str, name: str) -> list[str]:
-    found = [block for message in messages for block in _blocks(message) if block["type"] == kind]
-    return [block[name] for block in found]
 
 
 def _without(body: Body, keys: set[str]) -> Body:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from app.cli import api_keys as keys
-from app.cli import tenant_deletion
 from app.common.errors import Conflict, NotFound
 from app.main import create_app
 from app.settings import Settings
@@ -45,7 +44,7 @@ async def test_commands_are_logged(settings: Settings, caplog: pytest.LogCapture
     await keys.set_limits("acme", TenantLimits(requests_per_minute=9), False, settings)
     await keys.set_disabled("acme", True, settings)
     await keys.set_disabled("acme", False, settings)
-    await tenant_deletion.delete("acme", settings)
+    await keys.delete("acme", settings)
     with pytest.raises(Conflict):
         await keys.rotate(first, 1, settings)
     with pytest.raises(NotFound):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
 import subprocess
 import sys
@@ -21,20 +20,14 @@ import asyncpg
 import httpx
 import pytest
 
-from app.database import dumps
 from app.database.dumps import dump
 from app.database.embedded import DATABASE, running
-from app.database.embedded_cluster import programs
-from app.database.embedded_upgrade import Upgrade
-from app.database.migrate import is_current, migrate
+from app.database.migrate import is_current
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.test_links import Caller, act
 from tests.api.talk import append, new_conversation, talk, user
 from tests.commands import COMMAND, environment
 from tests.conftest import Server, execute, in_thread, started
-from tests.documents import block
-from tests.other_postgres import VERSIONS, make_cluster, other_programs, other_version
 
 pytestmark = [pytest.mark.direct, pytest.mark.one_server]
 
@@ -51,6 +44,29 @@ SUMS = """
         IS DISTINCT FROM (coalesce(messages, 0), coalesce(last, 0), coalesce(m.tokens, 0))
 """
 """How many logs are not dense, or have other sums than their head."""
+
+
+async def act(client: httpx.AsyncClient) -> None:
+    """Fill most tables: an agent, a conversation with outputs, forks, snapshots, a compaction."""
+    agent = {"name": "A", "agent_id": "a", "sections": [{"name": "s", "content": "x"}]}
+    await post(client, "/v1/agents", agent)
+    path = await new_conversation(client, agent_id="a")
+    await append(client, path, *talk(60, "some words of a talk that goes on "))
+    await post(client, f"{path}/context", {"format": "openai_chat"})
+    uploaded = await client.post(f"{path}/blobs", content=b"one\ntwo\n")
+    assert uploaded.is_success, uploaded.text
+    for url in (f"{path}/fork", "/v1/agents/a/snapshots", f"{path}/snapshots"):
+        await post(client, url)
+    assert (await post(client, f"{path}/compact"))["compacted"]
+    model = await client.put("/v1/models/mine/own", json={"context_window": 9_000})
+    assert model.is_success, model.text
+
+
+async def post(client: httpx.AsyncClient, url: str, body: object = None) -> Any:
+    """Return the body of a successful answer."""
+    answer = await client.post(url, json=body or {})
+    assert answer.is_success, answer.text
+    return answer.json()
 
 
 async def rows_of(url: str) -> dict[str, list[str]]:
@@ -113,7 +129,7 @@ async def test_a_restored_database_has_every_row(
     """Every table is the same, and the service goes on with it."""
     settings = settings.model_copy(update={"default_model": "gpt-4o"})
     async with started(create_app(settings)) as client:
-        await act(Caller(client))
+        await act(client)
     file = tmp_path / "all.dump"
     await succeed("backup", file, url=database_url)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -216,50 +232,3 @@ def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.Mo
             file.seek(0)
             said = file.read().decode()
         assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database of another major version."""
-    data_dir = tmp_path / "other"
-    data_dir.mkdir()
-    make_cluster(data_dir)
-    with Upgrade(data_dir, VERSIONS[-1]).running(other_programs()) as url:
-        yield url
-
-
-@other_version
-async def test_a_dump_of_an_older_server_is_restored(
-    other: str, server: Server, tmp_path: Path
-) -> None:
-    """The programs of this version dump it, and so do its own."""
-    await asyncio.to_thread(migrate, other)
-    await execute(other, "INSERT INTO tenants (tenant_id) VALUES ('acme'), (E'tab\\t, \\\\N, 続')")
-    rows = await rows_of(other)
-    for more in ((), ("--programs", other_programs())):
-        done = await succeed("backup", "-", *more, url=other)
-        with empty(server) as target:
-            await succeed("restore", "-", url=target, sent=done.output)
-            assert await rows_of(target) == rows
-
-
-@other_version
-async def test_an_older_server_is_restored_to_by_the_documented_commands(
-    client: httpx.AsyncClient, database_url: str, other: str, tmp_path: Path
-) -> None:
-    """`restore` refuses it, and names the document."""
-    await append(client, await new_conversation(client), *talk(3))
-    file = tmp_path / "context.dump"
-    await succeed("backup", file, url=database_url)
-    if int(VERSIONS[-1]) < dumps.OLDEST_RESTORED:
-        refused = await command("restore", file, url=other)
-        assert refused.code == 1
-        assert f"PostgreSQL {VERSIONS[-1]}, and `restore` needs 17 or newer" in refused.stderr
-    script = block(DEPLOYMENT.read_text(encoding="utf-8"), "sh", "transaction_timeout")
-    subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("postgresql://…", other)],
-        check=True,
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{programs()}:{os.environ['PATH']}"},
-    )
-    assert await rows_of(other) == await rows_of(database_url)

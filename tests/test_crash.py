@@ -112,18 +112,6 @@ def kill_postgres(service: Served, sign: signal.Signals = signal.SIGKILL) -> Non
         server.wait(1)
 
 
-def test_kill_of_the_service_loses_and_doubles_nothing(service: Served) -> None:
-    """A kill -9 of the service in the middle of appends, three times over [log.atomic-batch]."""
-    with writing(turns(service)) as writers:
-        for _ in range(3):
-            progress(service, writers)
-            service.kill()
-            service.start()
-        progress(service, writers)
-        assert any(writer.unanswered for writer in writers)
-        assert_nothing_lost(service, writers)
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_kill_of_postgres_is_answered_with_503_and_heals(
     service: Served, sign: signal.Signals

@@ -58,7 +58,7 @@ def code(title: str) -> str:
 @pytest.fixture
 def providers() -> Iterator[FakeProviders]:
     """All four providers."""
-    server = FakeProviders(is_strict=True)
+    server = FakeProviders()
     yield server
     server.stop()
 

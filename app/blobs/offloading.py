@@ -40,7 +40,7 @@ from app.blobs.result_content import (
 from app.blobs.stored_output import StoredOutput, inline_output, part_text
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.formats.inline_media import media_type_of
+from app.formats.media_parts import media_type_of
 from app.formats.message import File, FormatName, Image, Message, Part, Text
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 

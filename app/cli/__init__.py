@@ -12,13 +12,10 @@ from __future__ import annotations
 import click
 
 from app.cli.backup import backup, restore
-from app.cli.documents import openapi, settings
-from app.cli.migrate import migrate
-from app.cli.replay import demo
-from app.cli.serve import serve
+from app.cli.database import migrate
+from app.cli.documents import demo, openapi, settings
+from app.cli.serve import serve, worker
 from app.cli.tenants import keys, tenants
-from app.cli.upgrade import upgrade_database
-from app.cli.work import worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -33,7 +30,7 @@ def cli() -> None:
 
 for command in (
     *(serve, worker, migrate, backup, restore, keys, tenants),
-    *(upgrade_database, demo, openapi, settings),
+    *(demo, openapi, settings),
 ):
     cli.add_command(command)
 

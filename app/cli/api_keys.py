@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from app.common.errors import NotFound
-from app.composition import keys_of, limits_of, store_of, utc_now
+from app.composition import Services, keys_of, limits_of, store_of, utc_now
+from app.conversations.tenant_deletion import TenantDeletion
 from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT, ApiKey
@@ -136,18 +137,29 @@ async def set_limits(
 ) -> None:
     """Set the limits of a tenant; without `create`, an unknown tenant raises NotFound."""
     async with _opened(settings) as (_, tenant_limits):
-        if not create:
-            await _require_tenant(tenant_id, tenant_limits, ", and --create creates one")
+        # Requests without a key belong to the default tenant, which exists without a key.
+        if not create and tenant_id not in (DEFAULT_TENANT, *await tenant_limits.all()):
+            raise NotFound(
+                f"No tenant {tenant_id}: `context-service tenants list` shows the tenants,"
+                " and --create creates one"
+            )
         await tenant_limits.set(tenant_id, limits)
     _log.info("tenant_limited", extra={"data": by_account(tenant_id=tenant_id, **asdict(limits))})
 
 
-async def _require_tenant(tenant_id: str, limits: LimitService, more: str = "") -> None:
-    # Requests without a key belong to the default tenant, which exists without a key.
-    if tenant_id != DEFAULT_TENANT and tenant_id not in await limits.all():
-        raise NotFound(
-            f"No tenant {tenant_id}: `context-service tenants list` shows the tenants{more}"
-        )
+async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
+    """Delete a tenant and return the numbers of rows by table."""
+    services = Services(settings)
+    await services.store.open()
+    _log.info("tenant_deletion_begun", extra={"data": by_account(tenant_id=tenant_id)})
+    try:
+        counts = await TenantDeletion(services.database, services.conversations).delete(tenant_id)
+    finally:
+        await services.store.close()
+        await services.gateway.close()
+    rows = {name: count for name, count in sorted(counts.items()) if count}
+    _log.info("tenant_deleted", extra={"data": by_account(tenant_id=tenant_id, rows=rows)})
+    return rows
 
 
 def by_account(**data: object) -> dict[str, object]:
@@ -161,16 +173,11 @@ def by_account(**data: object) -> dict[str, object]:
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, LimitService]]:
-    async with _database(settings) as database:
-        yield keys_of(settings, database), limits_of(settings, database)
-
-
-@asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[Database]:
     store = store_of(settings)
     await store.open()
     try:
-        yield Database(store)
+        database = Database(store)
+        yield keys_of(settings, database), limits_of(settings, database)
     finally:
         await store.close()
 

@@ -1,4 +1,4 @@
-"""The commands `backup` and `restore`: `pg_dump` and `pg_restore` on the configured database."""
+"""The commands `backup` and `restore`, by `pg_dump` and `pg_restore`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database of a command: the configured one, or the private one in the data directory."""
+"""The database of a command, configured or private, and the command `migrate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from app.cli.options import Misconfigured, exiting_on_sigterm, read_settings
+from app.cli.options import Misconfigured, exiting_on_sigterm, on_database, read_settings
 from app.environment import variable
 
 if TYPE_CHECKING:
@@ -159,3 +159,13 @@ def location(settings: Settings) -> str:
     sockets = parse_qs(parts.query).get("host", ["this machine"])
     host = parts.netloc.rpartition("@")[2] or ", ".join(sockets)
     return f"the database {parts.path.strip('/')} at {host}"
+
+
+@click.command()
+@on_database
+def migrate() -> None:
+    """Migrate the database to this version's schema; `serve` does it as well."""
+    settings = read_settings()
+    with exiting_on_sigterm(), database(settings) as url:
+        changed = migrated(settings.direct_database_url or url)
+    click.echo("The schema is up to date." if changed else "The schema was up to date.")

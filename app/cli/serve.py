@@ -1,19 +1,22 @@
-"""The command `serve`: the database, its migrations, then HTTP."""
+"""The commands `serve` and `worker`: the database, its migrations, then HTTP or jobs."""
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from app.cli.database import database, has_database, migrated, run_in
-from app.cli.options import exiting_on_sigterm, read_settings, setting
-from app.cli.warm_up import warm_up
+from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
 from app.environment import variable
 from app.heap import return_freed_memory
 
@@ -56,7 +59,7 @@ def serve() -> None:
         _refuse_public_address(settings)
     with exiting_on_sigterm(), ExitStack() as stack:
         listener = None if needs_key else stack.enter_context(_listening(settings))
-        warming = warm_up("app.main", "uvicorn.supervisors", "uvloop")
+        warming = _warm_up("app.main", "uvicorn.supervisors", "uvloop")
         url = stack.enter_context(database(settings, supervised=True))
         migrated(settings.direct_database_url or url, apart=True)
         warming.join()
@@ -67,6 +70,53 @@ def serve() -> None:
                 _refuse_public_address(settings)
             listener = stack.enter_context(_listening(settings))
         _serve_http(settings, listener)
+
+
+@click.command()
+@on_database
+@setting("worker_concurrency")
+def worker() -> None:
+    """Run background jobs, such as compactions, in a process of its own.
+
+    Any number of workers and services may use one database. SIGTERM lets running jobs finish for
+    3 s, returns the others to the queue, and ends the process within 10 s.
+    """
+    return_freed_memory()
+    settings = read_settings()
+    with exiting_on_sigterm():
+        warming = _warm_up("app.worker", "uvloop")
+        with database(settings, supervised=True) as url:
+            migrated(settings.direct_database_url or url, apart=True)
+            warming.join()
+
+            import uvloop
+
+            from app.worker import work
+
+            click.echo("Context Service worker", err=True)
+            uvloop.run(work(settings.model_copy(update={"database_url": url})))
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending already
+
+
+def _warm_up(*modules: str) -> threading.Thread:
+    """Import `modules` in a thread.
+
+    The caller joins the thread before it imports any of them: two threads that import modules in
+    a cycle can see a partially initialised module.
+    """
+
+    def warm() -> None:
+        gc.disable()  # it would be a seventh of the time, and what imports make is kept
+        try:
+            with suppress(Exception):  # the caller imports them again and sees the error
+                for module in modules:
+                    import_module(module)
+        finally:
+            gc.enable()
+
+    thread = threading.Thread(target=warm, name="warm-up", daemon=True)
+    thread.start()
+    return thread
 
 
 def is_loopback(host: str) -> bool:

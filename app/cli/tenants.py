@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import click
 
 from app.cli.database import existing_settings, has_database, location, run_migrated
 from app.cli.options import on_database, read_settings
-from app.cli.output import as_json, print_json, print_rows
 
+as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
+
+
+def _run(work: str, *given: Any) -> Any:
+    """Run a function of `app.cli.api_keys`, which is slow to import."""
+    function = getattr(import_module("app.cli.api_keys"), work)
+    return run_migrated(existing_settings(), partial(function, *given))
 
 
 @click.group()
@@ -67,16 +78,14 @@ def rotate_key(key_id: str, overlap_hours: int, is_json: bool) -> None:
     The new key has the tenant, name, scope and lifetime of KEY_ID, which stays valid for the
     overlap; `keys list` shows both.
     """
-    from app.cli.api_keys import rotate
-
-    text, sentence = run_migrated(existing_settings(), partial(rotate, key_id, overlap_hours))
+    text, sentence = _run("rotate", key_id, overlap_hours)
     click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
     _print_key(text, is_json=is_json)
 
 
 def _print_key(text: str, *, is_json: bool) -> None:
     if is_json:
-        print_json({"key_id": text.split("_")[1], "key": text})
+        _print_json({"key_id": text.split("_")[1], "key": text})
     else:
         click.echo(text)
 
@@ -87,10 +96,7 @@ def _print_key(text: str, *, is_json: bool) -> None:
 @on_database
 def list_keys(tenant: str | None, is_json: bool) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
-    from app.cli.api_keys import list_of_keys
-
-    rows = run_migrated(existing_settings(), partial(list_of_keys, tenant))
-    print_rows(rows, KEY_HEADS, is_json=is_json)
+    _print_rows(_run("list_of_keys", tenant), KEY_HEADS, is_json=is_json)
 
 
 @keys.command("expire")
@@ -100,11 +106,9 @@ def list_keys(tenant: str | None, is_json: bool) -> None:
 @on_database
 def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
     """Change when KEY_ID expires."""
-    from app.cli.api_keys import expire
-
     if never == (in_days is not None):
         raise click.UsageError("Give --in-days or --never.")
-    click.echo(run_migrated(existing_settings(), partial(expire, key_id, in_days)))
+    click.echo(_run("expire", key_id, in_days))
 
 
 @keys.command("revoke")
@@ -112,9 +116,7 @@ def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
 @on_database
 def revoke_key(key_id: str) -> None:
     """Revoke a key for good; `keys list` shows its KEY_ID. Takes effect within 10 s."""
-    from app.cli.api_keys import revoke
-
-    click.echo(run_migrated(existing_settings(), partial(revoke, key_id)))
+    click.echo(_run("revoke", key_id))
 
 
 @click.group()
@@ -127,12 +129,10 @@ def tenants() -> None:
 @on_database
 def list_tenants(is_json: bool) -> None:
     """List tenants with their state and the limits that override the settings."""
-    from app.cli.api_keys import list_of_tenants
     from app.tenancy.repository import TenantLimits
 
-    rows = run_migrated(existing_settings(), list_of_tenants)
     heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
-    print_rows(rows, heads, is_json=is_json)
+    _print_rows(_run("list_of_tenants"), heads, is_json=is_json)
 
 
 @tenants.command("limit")
@@ -143,10 +143,9 @@ def list_tenants(is_json: bool) -> None:
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
-    from app.cli.api_keys import set_limits
     from app.tenancy.repository import TenantLimits
 
-    run_migrated(existing_settings(), partial(set_limits, tenant, TenantLimits(**limits), create))
+    _run("set_limits", tenant, TenantLimits(**limits), create)
     click.echo(f"Set the limits of tenant {tenant}.")
 
 
@@ -155,7 +154,8 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
 @on_database
 def disable_tenant(tenant: str) -> None:
     """Refuse all keys of TENANT until `enable`; its data stays. Takes effect in 10 s."""
-    _set_disabled(tenant, True)
+    _run("set_disabled", tenant, True)
+    click.echo(f"Disabled tenant {tenant}.")
 
 
 @tenants.command("enable")
@@ -163,14 +163,8 @@ def disable_tenant(tenant: str) -> None:
 @on_database
 def enable_tenant(tenant: str) -> None:
     """Accept the keys of TENANT again. Takes effect in 10 s."""
-    _set_disabled(tenant, False)
-
-
-def _set_disabled(tenant: str, disabled: bool) -> None:
-    from app.cli.api_keys import set_disabled
-
-    run_migrated(existing_settings(), partial(set_disabled, tenant, disabled))
-    click.echo(f"{'Disabled' if disabled else 'Enabled'} tenant {tenant}.")
+    _run("set_disabled", tenant, False)
+    click.echo(f"Enabled tenant {tenant}.")
 
 
 @tenants.command("delete")
@@ -183,16 +177,38 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
 
     The keys stay. Repeat it after an interruption.
     """
-    from app.cli.tenant_deletion import delete
-
     if not yes:
         raise click.ClickException(
             f"This deletes all data of tenant {tenant}: repeat it with --yes."
         )
-    counts = run_migrated(existing_settings(), partial(delete, tenant))
+    counts = _run("delete", tenant)
     if is_json:
-        print_json(counts)
+        _print_json(counts)
         return
     click.echo(f"Deleted tenant {tenant}.")
     for name, count in counts.items():
         click.echo(f"{name}  {count}")
+
+
+def _print_json(value: Any) -> None:
+    """Print a value as one line of JSON, with times in ISO 8601."""
+    click.echo(json.dumps(value, default=datetime.isoformat))
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]], heads: Sequence[str], *, is_json: bool) -> None:
+    """Print rows as a table with these columns, or as JSON."""
+    if is_json:
+        _print_json(rows)
+        return
+    cells = [[head.upper() for head in heads]]
+    cells += [[_shown(row[head]) for head in heads] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%MZ")
+    return "-" if value is None else str(value)

@@ -12,8 +12,6 @@ ContextError
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable      the database or the model does not answer
     └── InsufficientStorage the disk is full
-
-`app/http/errors.py` maps them to HTTP status codes.
 """
 
 from __future__ import annotations
@@ -48,11 +46,9 @@ class Problem:
     def sentence(self) -> str:
         """The detail as a sentence, with the pointer as its subject: `/messages/0 is required`."""
         first_word, _, rest = self.detail.partition(" ")
-        pointer = (
-            f"{self.pointer[:_MAX_POINTER_CHARS]}…"
-            if self.pointer[_MAX_POINTER_CHARS:]
-            else self.pointer
-        )
+        pointer = self.pointer
+        if len(pointer) > _MAX_POINTER_CHARS:
+            pointer = f"{pointer[:_MAX_POINTER_CHARS]}…"
         if first_word.lower() in _VERBS:
             return f"{pointer or 'The body'} {first_word.lower()} {rest}"
         return f"{pointer}: {self.detail}" if pointer and first_word.islower() else self.detail
@@ -60,7 +56,7 @@ class Problem:
 
 @dataclass(eq=False)
 class ContextError(Exception):
-    """An error with a stable `code`.
+    """An error with a stable `code` and an HTTP `status`.
 
     `facts` are further fields of the error response; `problems` are the errors in the request.
     """
@@ -69,10 +65,11 @@ class ContextError(Exception):
     facts: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     code: ClassVar[str] = "INTERNAL"
+    status: ClassVar[int] = 500
 
-    def __init_subclass__(cls, code: str | None = None) -> None:
+    def __init_subclass__(cls, code: str | None = None, status: int | None = None) -> None:
         super().__init_subclass__()
-        cls.code = code or cls.code
+        cls.code, cls.status = code or cls.code, status or cls.status
 
     def __str__(self) -> str:
         return self.detail
@@ -87,7 +84,7 @@ class ContextError(Exception):
                 return self.detail
 
 
-class ValidationError(ContextError, code="VALIDATION_ERROR"):
+class ValidationError(ContextError, code="VALIDATION_ERROR", status=422):
     """The request is invalid."""
 
     @classmethod
@@ -96,7 +93,7 @@ class ValidationError(ContextError, code="VALIDATION_ERROR"):
         return cls(detail, problems=(Problem(pointer, detail),))
 
 
-class NotFound(ContextError, code="NOT_FOUND"):
+class NotFound(ContextError, code="NOT_FOUND", status=404):
     """The resource does not exist or belongs to another tenant."""
 
     @classmethod
@@ -115,7 +112,7 @@ class NotFound(ContextError, code="NOT_FOUND"):
         return cls(f"No message {message_id!r}", {"id": message_id})
 
 
-class Conflict(ContextError, code="CONFLICT"):
+class Conflict(ContextError, code="CONFLICT", status=409):
     """The state does not allow the request; `facts` has what the caller needs to try again."""
 
 
@@ -123,7 +120,7 @@ class UnpairedToolResult(Conflict, code="UNPAIRED_TOOL_RESULT"):
     """A tool result without an open call in its conversation."""
 
 
-class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN"):
+class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN", status=422):
     """The model's context window is unknown and the request has none."""
 
     @classmethod
@@ -141,33 +138,33 @@ class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN"):
         return cls(detail, {"model": model, "model_source": source}, problems)
 
 
-class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW"):
+class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW", status=422):
     """No valid payload fits; `facts` has the `budget`, the `largest` parts, and `suggestions`."""
 
 
-class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE"):
+class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE", status=413):
     """Over a size limit, which `facts["limit"]` names in bytes or items."""
 
 
-class Gone(ContextError, code="GONE"):
+class Gone(ContextError, code="GONE", status=410):
     """The resource was garbage collected."""
 
 
-class Unauthenticated(ContextError, code="UNAUTHENTICATED"):
+class Unauthenticated(ContextError, code="UNAUTHENTICATED", status=401):
     """The request has no valid key."""
 
 
-class Forbidden(ContextError, code="FORBIDDEN"):
+class Forbidden(ContextError, code="FORBIDDEN", status=403):
     """The key does not permit the request."""
 
 
-class RateLimited(ContextError, code="RATE_LIMITED"):
+class RateLimited(ContextError, code="RATE_LIMITED", status=429):
     """Too many requests; `facts["retry_after"]` is in seconds."""
 
 
-class ServiceUnavailable(ContextError, code="SERVICE_UNAVAILABLE"):
+class ServiceUnavailable(ContextError, code="SERVICE_UNAVAILABLE", status=503):
     """The database or a model does not answer; nothing was changed."""
 
 
-class InsufficientStorage(ServiceUnavailable, code="INSUFFICIENT_STORAGE"):
+class InsufficientStorage(ServiceUnavailable, code="INSUFFICIENT_STORAGE", status=507):
     """The disk of the database or of the object store is full; nothing was changed."""

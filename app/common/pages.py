@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 PAGE_BYTES = 8 * 2**20
 BATCH_BYTES = 2**20
 """The bytes that an answer of any length reads at once."""
 _Item = TypeVar("_Item")
+Place = tuple[datetime, str]
+"""The place of a conversation in a list: when it was created, and its id."""
 
 
 @dataclass(frozen=True, slots=True)

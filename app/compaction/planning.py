@@ -31,6 +31,7 @@ from app.conversations.plans import (
     HistoryBudget,
     NoCompaction,
     SlidingCut,
+    clearable,
     oldest_cleared,
     placeholder_tokens_of,
     tokens_hidden_by,
@@ -259,23 +260,18 @@ class _Planner:
             if needed >= reserve:
                 break
             self._reserve = needed
-            gentler_plan = self._plan()
-            if isinstance(gentler_plan, NoCompaction) or not self._is_met_by(gentler_plan):
+            gentler = self._plan()
+            # Its target preserves more user messages, which may exceed it, and fewer hidden
+            # messages may make one chunk more.
+            if isinstance(gentler, NoCompaction) or not replace(
+                self._budget, summary=self._tree_tokens(gentler)
+            ).meets_target(tokens_of(self._entries) - gentler.freed_tokens):
                 self._reserve = reserve
                 break
-            if gentler_plan == plan:
+            if gentler == plan:
                 break
-            plan = gentler_plan
+            plan = gentler
         return plan
-
-    def _is_met_by(self, plan: CompactionPlan) -> bool:
-        """Whether the target holds what a plan leaves and its own tree.
-
-        A larger history's target preserves more user messages, which may exceed it, and fewer
-        hidden messages may make one chunk more.
-        """
-        budget = replace(self._budget, summary=self._tree_tokens(plan))
-        return budget.meets_target(tokens_of(self._entries) - plan.freed_tokens)
 
     def _with_results_cleared(
         self, plan: NoCompaction | CompactionPlan
@@ -397,16 +393,9 @@ def _cleared_through(
         hidden, through = plan.hidden, plan.results_cleared_through
     tokens = tokens_of(entries) - _freed_by(plan)
     last_said = max((item.seq for item in entries if item.role is Role.ASSISTANT), default=0)
-    kept = never_cleared(entries)
-    clearable = (
-        item
-        for item in entries
-        if item.clearable
-        and through < item.seq <= last_said
-        and item.seq not in kept
-        and not (hidden is not None and hidden.holds(item.seq))
-    )
-    return oldest_cleared(clearable, lambda freed: goal.meets_target(tokens - freed))
+    answered = (item for item in entries if item.seq <= last_said)
+    results = clearable(answered, never_cleared(entries), hidden, through)
+    return oldest_cleared(results, lambda freed: goal.meets_target(tokens - freed))
 
 
 def _after_clearing(

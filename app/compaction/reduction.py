@@ -47,6 +47,7 @@ from app.conversations.plans import (
     CompactionPlan,
     HistoryBudget,
     NoCompaction,
+    clearable,
     oldest_cleared,
 )
 from app.conversations.turns import (
@@ -127,19 +128,16 @@ def plan_clearing(
     output_tokens = sum(tool_output_tokens(item, view) for item in entries)
     if output_tokens <= budget:
         return NoCompaction("tool output is within its budget")
-    pinned, hidden = pinned_seqs(entries), view.hidden
     freed = through = 0
     last = max((i for i, item in enumerate(entries) if item.role is Role.TOOL), default=-1)
-    for item in entries[: group_boundary_before(entries, last)]:
+    older = entries[: group_boundary_before(entries, last)]
+    for item in clearable(older, pinned_seqs(entries), view.hidden):
         if output_tokens <= budget and freed >= min_freed:
             break
-        if not item.clearable or item.seq in pinned or view.clears_result(item.seq):
-            continue
-        if hidden is not None and hidden.holds(item.seq):
-            continue
-        output_tokens -= item.tokens
-        freed += item.tokens - item.placeholder_tokens
-        through = item.seq
+        if not view.clears_result(item.seq):
+            output_tokens -= item.tokens
+            freed += item.tokens - item.placeholder_tokens
+            through = item.seq
     if not through or (freed < min_freed and output_tokens > budget):
         return NoCompaction("too little of the tool output may be cleared")
     steps = (ChainStep.CLEAR_TOOL_RESULTS.value,)
@@ -203,13 +201,8 @@ def _truncate(
 
     if budget.fits(cost(0)):
         return Truncation(through, None, ())
-    clearable = (
-        item
-        for item in history[:last_group]
-        if item.clearable and item.seq > through and item.seq not in uncleared
-    )
-    uncut = cost(0)
-    if cleared := oldest_cleared(clearable, lambda freed: budget.meets_target(uncut - freed)):
+    results, uncut = clearable(history[:last_group], uncleared, None, through), cost(0)
+    if cleared := oldest_cleared(results, lambda freed: budget.meets_target(uncut - freed)):
         through = cleared
         steps.append(RESULTS_CLEARED)
     if history and not budget.fits(cost(last_group)):
@@ -313,9 +306,7 @@ def clearable_through(history: Sequence[Entry], covered: Span | None) -> int | N
     units = _droppable(history, covered)
     if len(units) != 1 or (newest is not None and units[0][0].seq < newest.seq):
         return None
-    (group,) = units
-    seqs = (entry.seq for entry in reversed(group) if entry.clearable)
-    return next((seq for seq in seqs if seq not in protected), None)
+    return max((entry.seq for entry in clearable(units[0], protected)), default=None)
 
 
 def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entry]]:

@@ -6,12 +6,7 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import (
-    FACTS,
-    PROVIDER_ITEM_SUMMARY,
-    Compaction,
-    ViewState,
-)
+from app.conversations.compaction_receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement
@@ -182,8 +177,12 @@ class CompactionQueries(Repository):
         )
         return page_of(rows, compaction_from)
 
-    async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
+    async def find_compaction(
+        self, conversation_id: str, compaction_id: str | None
+    ) -> Compaction | None:
         """Return a receipt, or None."""
+        if compaction_id is None:
+            return None
         row = await self._session.first(
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )

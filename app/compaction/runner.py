@@ -13,7 +13,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.compaction.execution import PlanExecutor
+from app.compaction.execution import Execution, ReadBuild
 from app.compaction.inputs import CompactionInputs
 from app.compaction.planning import NOT_SHORTER, CompactionInput
 from app.compaction.reduction import RESULTS_CLEARED
@@ -25,11 +25,9 @@ from app.compaction.runs import (
     over_target,
 )
 from app.compaction.schemas import CompactionRequest
-from app.compaction.sent_payloads import ReadBuild, SentPayloads
 from app.compaction.summaries.payload_prefix import NOT_USED
 from app.compaction.summaries.usage_recording import add_usage, record_usage
 from app.compaction.summariser import Summariser
-from app.compaction.summary_budget import expected_summary_tokens
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
 from app.conversations.compactions import store_compaction
@@ -47,6 +45,7 @@ from app.conversations.views import kept_seqs, view_for_model, view_summary_toke
 from app.conversations.windows.service import ActiveWindows
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
+from app.models.model_calls import EXTRACTIVE
 from app.policy.policy import StrategyName
 from app.repositories import Database
 from app.work.job import JobStatus
@@ -81,20 +80,6 @@ class CompactionRunner:
 
     def __post_init__(self) -> None:
         self.inputs = CompactionInputs(self.database, self._resolver, self._active)
-        self._payloads = SentPayloads(self.database, self._read_build)
-        self._executor = PlanExecutor(self.database, self.summariser, self._payloads)
-
-    async def checked_input(
-        self, tenant_id: str, conversation_id: str, request: CompactionRequest
-    ) -> CompactionInput:
-        """Return the input of a forced compaction.
-
-        Raises NotFound, and ValidationError for a model that may not summarise.
-        """
-        self.summariser.choose_model(request.model, None, None)
-        source = await self.inputs.read(tenant_id, conversation_id)
-        self._executor.model(source, request)
-        return source
 
     async def ask_provider(
         self, source: CompactionInput, request: CompactionRequest
@@ -142,6 +127,9 @@ class CompactionRunner:
         calls = self.summariser.start_run(source.tenant_id)
         return CompactionRun(source, trigger, request or CompactionRequest(), calls, self._now_ms())
 
+    def _execution(self, run: CompactionRun) -> Execution:
+        return Execution(self.database, self.summariser, self._read_build, run)
+
     async def compact(
         self,
         source: CompactionInput,
@@ -182,7 +170,7 @@ class CompactionRunner:
             return nothing_done(run, plan.reason)
         await self._add_event(run, EventType.STARTED, {"steps": plan.steps})
         try:
-            executed = await self._executor.carry_out(run, plan)
+            executed = await self._execution(run).carry_out(plan)
         except (ServiceUnavailable, ValidationError) as error:
             await self._record_failure(run, error)
             raise
@@ -211,8 +199,8 @@ class CompactionRunner:
             return dry_run_of(nothing_done(run, plan.reason))
         summariser, notes = self.summariser.noting(max_bytes)
         run.calls.min_chars = sys.maxsize
-        executor = PlanExecutor(self.database, summariser, self._payloads)
-        receipt = self.receipt(run, await executor.carry_out(run, plan))
+        execution = replace(self._execution(run), summariser=summariser)
+        receipt = self.receipt(run, await execution.carry_out(plan))
         if notes.count:
             receipt = _with_expected_summaries(run, receipt)
             shown: dict[str, Any] = {
@@ -251,15 +239,16 @@ class CompactionRunner:
         run = self.start(source, Trigger.PROVIDER, request)
         conversation_id, calls = run.conversation_id, run.calls
         try:
-            executed = await self._executor.summarise_behind_item(run, item)
+            executed = await self._execution(run).summarise_behind_item(item)
             made = executed.view
             view = replace(receipt.view, summaries=made.summaries, retain=made.retain)
+            costs = [cost for cost in (receipt.cost_usd, calls.cost_usd) if cost is not None]
             receipt = replace(
                 receipt,
                 view=view,
                 made=(*receipt.made, *executed.made),
                 prompt_hash=calls.prompt_hash,
-                cost_usd=_sum_of_costs(receipt.cost_usd, calls.cost_usd),
+                cost_usd=sum(costs) if costs else None,
                 **{name: getattr(receipt, name) + getattr(calls, name) for name in _COUNTED},
             )
             async with self.database.transaction() as session:
@@ -279,6 +268,12 @@ class CompactionRunner:
         state, resolved = source.state, source.resolved
         shown = source.shown_in(view)
         lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
+        problem = calls.prefix_problem  # why the policy's `prefix` was not used
+        # A summary is made because the provider has no compaction. [strategy.provider]
+        replaces_provider = run.strategy is StrategyName.PROVIDER and run.trigger in (
+            Trigger.FORCED,
+            Trigger.PROACTIVE,
+        )
         return Compaction(
             compaction_id=self.new_id(),
             parent_id=state.compaction_id,
@@ -311,8 +306,8 @@ class CompactionRunner:
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
                 *over_target(run, view),
                 *((SUMMARY_SHORT,) if executed.made and run.lacks_room(executed.plan) else ()),
-                *((UNAVAILABLE,) if _replaces_provider(run) else ()),
-                *_prefix_not_used(run),
+                *((UNAVAILABLE,) if replaces_provider else ()),
+                *((f"{NOT_USED}:{problem}",) if problem is not None else ()),
             ),
         )
 
@@ -397,21 +392,18 @@ class CompactionRunner:
 def _with_expected_summaries(run: CompactionRun, receipt: Compaction) -> Compaction:
     """Return the receipt of placeholders with the size that a model's summaries had before.
 
-    Without earlier ones the placeholders have the expected size.
+    That is the mean of those that it wrote for the active compaction. Without any, the placeholders
+    have the expected size.
     """
-    tokens = expected_summary_tokens(run.source.active, run.strategy)
-    if tokens is None:
+    active = run.source.active
+    made = active.made if active is not None and active.strategy == run.strategy else ()
+    if active is None or not made or active.model == EXTRACTIVE:
         return receipt
-    old, summary_tokens = run.source.view.summaries, receipt.summary_tokens
-    summary_tokens += sum(tokens - new.tokens for new in receipt.view.summaries if new not in old)
+    mean = sum(summary.tokens for summary in made) // len(made)
+    new = [each for each in receipt.view.summaries if each not in run.source.view.summaries]
+    summary_tokens = receipt.summary_tokens + sum(mean - each.tokens for each in new)
     after_tokens = run.source.tokens_in(receipt.view, summary_tokens)
     return replace(receipt, summary_tokens=summary_tokens, after_tokens=after_tokens)
-
-
-def _prefix_not_used(run: CompactionRun) -> Iterator[str]:
-    """Yield why the newest payload was not summarised, although the policy asks for it."""
-    if run.calls.prefix_problem is not None:
-        yield f"{NOT_USED}:{run.calls.prefix_problem}"
 
 
 def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
@@ -421,16 +413,6 @@ def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summ
         if max_bytes < 0:
             return
         yield summary
-
-
-def _replaces_provider(run: CompactionRun) -> bool:
-    """Whether a summary is made because a provider has no compaction. [strategy.provider]"""
-    is_summary = run.trigger in (Trigger.FORCED, Trigger.PROACTIVE)
-    return is_summary and run.strategy is StrategyName.PROVIDER
-
-
-def _sum_of_costs(first: float | None, second: float | None) -> float | None:
-    return None if first is None and second is None else (first or 0.0) + (second or 0.0)
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:

@@ -13,15 +13,16 @@ from app.compaction.planning import (
     summary_limit,
 )
 from app.compaction.schemas import CompactionRequest
-from app.compaction.strategies.kinds import LEVELS, next_merge
+from app.compaction.strategies.kinds import next_merge
 from app.compaction.summaries.run import SummariserRun
+from app.compaction.summariser import Summariser
 from app.compaction.summary_budget import summary_floor
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.compaction_results import CompactResult, unchanged
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_hidden_by
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import never_cleared, pinned_seqs
-from app.conversations.view import Span, Summary, View
+from app.conversations.view import Summary, View
 from app.conversations.views import agent_tools_tokens, view_after
 from app.models.model_calls import EXTRACTIVE
 from app.policy.policy import StrategyName, SummaryInput
@@ -61,6 +62,12 @@ class CompactionRun:
         policy = self.source.resolved.policy.compaction
         is_builtin = (self.request.model or policy.model) == EXTRACTIVE
         return policy.summary_input is SummaryInput.PREFIX and not is_builtin
+
+    def choose_model(self, summariser: Summariser) -> str | None:
+        """Return the model that summarises; raises ValidationError for one not allowed."""
+        resolved = self.source.resolved
+        policy_model = resolved.policy.compaction.model
+        return summariser.choose_model(self.request.model, policy_model, resolved.model)
 
     def plan(self, summary_tokens: int | None = None) -> NoCompaction | CompactionPlan:
         """Return what to compact; with `summary_tokens` its summaries take no more than these."""
@@ -170,14 +177,6 @@ class ExecutedPlan:
     view: View
     made: list[Summary] = field(default_factory=list)
     lacks_summary: bool = False
-
-
-def merged_summary(parts: Sequence[Summary], text: str, tokens: int, unlisted: str = "") -> Summary:
-    """Return the summary that stands for several of one level, at most of the top one."""
-    span = Span(parts[0].span.start, parts[-1].span.end)
-    sources = tuple(part.span for part in parts)
-    level = min(parts[0].level + 1, LEVELS)
-    return Summary(span, text, tokens, level, sources, unlisted=unlisted)
 
 
 def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -66,7 +66,9 @@ class CompactionService:
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
-        source = await self.runner.checked_input(tenant_id, conversation_id, request)
+        self.runner.summariser.choose_model(request.model, None, None)
+        source = await self.runner.inputs.read(tenant_id, conversation_id)
+        self.runner.start(source, Trigger.FORCED, request).choose_model(self.runner.summariser)
         if (result := await self.runner.ask_provider(source, request)) is not None:
             return result
         if job_id is not None:
@@ -151,7 +153,11 @@ class CompactionService:
         state, resolved = source.state, source.resolved
         if state.is_resting:
             return
-        if await self._is_due(source):
+        is_due = compaction_threshold(resolved).reached(state)
+        if not is_due:
+            async with self._database.session() as session:
+                is_due = await is_due_as_reported(session, resolved, source.conversation)
+        if is_due:
             try:
                 result = await self.runner.compact(source, Trigger.BACKGROUND)
             except NotFound:
@@ -169,13 +175,6 @@ class CompactionService:
                 await session.contexts.suspend_compaction(conversation_id, resume_at)
         async with self._database.session() as session:
             await session.jobs.clear_due(conversation_id, state.head_seq)
-
-    async def _is_due(self, source: CompactionInput) -> bool:
-        """Whether the counted or the reported usage is over the threshold."""
-        if compaction_threshold(source.resolved).reached(source.state):
-            return True
-        async with self._database.session() as session:
-            return await is_due_as_reported(session, source.resolved, source.conversation)
 
     # --- for builds -----------------------------------------------------------------------
 

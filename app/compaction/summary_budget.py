@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from app.conversations.compaction_receipt import Compaction
 from app.conversations.plans import HistoryBudget
 from app.models.budget import Limits
-from app.models.model_calls import EXTRACTIVE
 from app.policy.policy import Policy, StrategyName
 
 MIN_SUMMARY_TOKENS = 64
@@ -37,7 +35,7 @@ NOTE_TOKENS = 32
 
 def summary_text_limit(limits: Limits) -> int:
     """Return how many tokens the text of one summary may take in a reduction for one request."""
-    return _summary_reserve(limits) - LABEL_TOKENS
+    return summary_reserve(StrategyName.SANDWICH, limits) - LABEL_TOKENS
 
 
 def summary_room(
@@ -85,25 +83,9 @@ def tree_node_text_limit(room: int) -> int:
 def summary_reserve(strategy: StrategyName, limits: Limits) -> int:
     """Return what a strategy reserves for the messages of its summaries, labels included."""
     is_tree = strategy is StrategyName.TREE_SUMMARY
-    return _tree_reserve(limits) if is_tree else _summary_reserve(limits)
-
-
-def _summary_reserve(limits: Limits) -> int:
-    share = int(limits.effective_window * SUMMARY_SHARE)
-    return max(MIN_SUMMARY_TOKENS, min(share, MAX_SUMMARY_TOKENS))
-
-
-def _tree_reserve(limits: Limits) -> int:
-    share = int(limits.effective_window * TREE_SHARE)
-    return max(2 * MIN_SUMMARY_TOKENS, min(share, MAX_TREE_TOKENS))
-
-
-def expected_summary_tokens(active: Compaction | None, strategy: StrategyName) -> int | None:
-    """Return the mean of the summaries that a model wrote for the active compaction, if any."""
-    made = active.made if active is not None and active.strategy == strategy else ()
-    if active is None or not made or active.model == EXTRACTIVE:
-        return None
-    return sum(summary.tokens for summary in made) // len(made)
+    share = int(limits.effective_window * (TREE_SHARE if is_tree else SUMMARY_SHARE))
+    maximum = MAX_TREE_TOKENS if is_tree else MAX_SUMMARY_TOKENS
+    return max(MIN_SUMMARY_TOKENS * (2 if is_tree else 1), min(share, maximum))
 
 
 def history_budget(

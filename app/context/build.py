@@ -41,7 +41,7 @@ from app.context.state import (
     KnownPayload,
     Overflow,
 )
-from app.context.view import LoadedConversation, choose_view
+from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget
 from app.conversations.compaction_receipt import is_shown_with
 from app.conversations.compaction_results import CompactResult, unchanged
@@ -151,7 +151,7 @@ class ContextService:
         max_output_tokens = lowered(loaded.limits.max_output_tokens)
         settings = replace(settings, max_output_tokens=max_output_tokens)
         body = await self._answer(replace(attempt, settings=settings))
-        messages = loaded.input.conversation.state.shown_messages
+        messages = loaded.stored.shown_messages
         return unchanged(reason, body["tokens_used"], messages), body
 
     async def _answer(self, attempt: Attempt) -> dict[str, Any]:
@@ -200,7 +200,7 @@ async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Cha
 
 
 # --- read and settings ----------------------------------------------------------------------------
-async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation | Changed:
+async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
     """Read the conversation and resolve its settings; its active window is moved if it has to.
 
     Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
@@ -240,8 +240,16 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> LoadedConversation 
                 conversation.conversation_id, conversation.state.view_version
             )
         return Changed(attempt)
-    return LoadedConversation(
-        attempt, build_input, resolved, limits, last_epoch, cached, cached_epoch_id
+    return BuildState(
+        attempt,
+        build_input,
+        resolved,
+        limits,
+        degraded=attempt.degraded,
+        reasoning_floor=conversation.state.head_seq if attempt.drops_reasoning else 0,
+        last_epoch=last_epoch,
+        cached=cached,
+        cached_epoch_id=cached_epoch_id,
     )
 
 

@@ -72,7 +72,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             last_start,
             new_start,
             state.resolved,
-            state.input.conversation.state,
+            state.stored,
             requested_window(state.attempt.settings),
             state.input.pins,
         )
@@ -137,7 +137,7 @@ def _reasoning_after(state: BuildState) -> int:
     reasoning this one refuses, that of the messages so far is left out.
     """
     is_refused = binds_reasoning(state.resolved.model or "") or _has_foreign(state)
-    return state.input.conversation.state.head_seq if is_refused else 0
+    return state.stored.head_seq if is_refused else 0
 
 
 def _has_foreign(state: BuildState) -> bool:
@@ -183,7 +183,7 @@ async def record(
     assert rendered is not None and items is not None
     last_epoch = choice.last_epoch if choice.break_reason is None else None
     epoch = last_epoch or _new_epoch(deps, state, choice)
-    through_seq = max(items.rendered_through, state.input.conversation.state.head_seq)
+    through_seq = max(items.rendered_through, state.stored.head_seq)
     build = RecordedBuild(
         state, rendered, epoch, last_epoch is None, choice.break_reason, through_seq, build_id=""
     )
@@ -205,7 +205,7 @@ async def record(
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
     resolved, settings = state.resolved, state.attempt.settings
-    conversation_state = state.input.conversation.state
+    conversation_state = state.stored
     return Epoch(
         epoch=choice.last_epoch.epoch + 1 if choice.last_epoch is not None else 1,
         epoch_id=deps.new_id(),

@@ -96,7 +96,11 @@ async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | 
         if (cut := state.media_cut()) is not None:
             reduced = state.with_media_cut(cut)
         elif not state.fits:
-            reduced = await _reduce_rendered(deps, state)
+            # Plans use the counts of entries: each counts what its items cost, and what the payload
+            # costs beyond them is saved as well.
+            estimated = state.with_rendered_costs()
+            overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
+            reduced = await _reduce(deps, estimated, overshoot, has_reasoning=state.has_reasoning)
         else:
             return Fitted(state, epoch)
     return Overflow(state, state.view_entries)
@@ -110,7 +114,7 @@ async def _reduce_unrendered(
     Tool output over its budget is cleared in any case. A view that is too long is compacted where
     its policy allows that, and reduced without a model otherwise.
     """
-    if state.input.conversation.state.is_suspended:
+    if state.stored.is_suspended:
         state = await _render_fitting(deps, state)  # its pressure decides on clearing as well
     cleared = await _clear_tool_results(deps, state)
     if isinstance(cleared, Changed):
@@ -122,7 +126,7 @@ async def _reduce_unrendered(
     compacted = await _compact(deps, state)
     if isinstance(compacted, Changed) or compacted.fits:
         return compacted
-    return await _reduce(deps, compacted, 0, has_reasoning=_has_reasoning(compacted))
+    return await _reduce(deps, compacted, 0, has_reasoning=compacted.has_reasoning)
 
 
 async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildState:
@@ -132,21 +136,6 @@ async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildSt
     if state.items is not None:
         state = await noted(state, state.tools.agent_tools)
     return state
-
-
-async def _reduce_rendered(deps: BuildDependencies, state: BuildState) -> BuildState | Overflow:
-    """Reduce a state whose rendered payload does not fit.
-
-    Plans use the counts of entries, so each entry counts what its items cost. What the payload
-    costs beyond them is saved as well.
-    """
-    estimated = state.with_rendered_costs()
-    overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
-    return await _reduce(deps, estimated, overshoot, has_reasoning=_has_reasoning(state))
-
-
-def _has_reasoning(state: BuildState) -> bool:
-    return state.rendered is not None and state.rendered.assembler.has_reasoning
 
 
 async def _reduce(
@@ -160,13 +149,15 @@ async def _reduce(
     """
     reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is not None and state.view.summarised is not None:
-        state = await _summarise_again(deps, state, state.view.summarised)
+        summary = await _summary(deps, state, state.view.summarised, ())
+        view = replace(state.view, summaries=(summary,), retain=None)
+        state = replace(state.degrade(EXTRACTIVE_SUMMARY).without_rendered(), view=view)
         reduced, too_large = await _reduce_view(deps, state, overshoot)
     if too_large is not None and state.view.provider_item is not None:
         state = replace(state.without_rendered(), view=without_item(state.view))
         released = await show_newest_user(deps, state)
         reduced, too_large = await _reduce_view(deps, released, overshoot)
-    if too_large is None and reduced.view.shows(state.input.conversation.state.head_seq):
+    if too_large is None and reduced.view.shows(state.stored.head_seq):
         return reduced
     if has_reasoning and (smaller := state.with_less_reasoning()) is not None:
         return smaller
@@ -246,13 +237,6 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
     )
 
 
-async def _summarise_again(deps: BuildDependencies, state: BuildState, span: Span) -> BuildState:
-    """Replace the summaries by one of them that is as long as this window allows."""
-    summary = await _summary(deps, state, span, ())
-    view = replace(state.view, summaries=(summary,), retain=None)
-    return replace(state.degrade(EXTRACTIVE_SUMMARY).without_rendered(), view=view)
-
-
 async def _summary(
     deps: BuildDependencies,
     state: BuildState,
@@ -268,6 +252,14 @@ async def _summary(
     if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
         text = f"[A build would summarise messages {span.start} to {span.end - 1} here.]"
         return Summary(span, text, summary_message_tokens(text, count))
+    own = state.stored
+    scope = SummaryScope(
+        count,
+        Closing(span.start, span.end - 1, state.resolved.names_recall),
+        earlier_tokens=own.hidden_tokens - own.outside_tokens if view.summaries else 0,
+        earlier_start=view.summarised.start if view.summarised is not None else 0,
+        first_seq=view.window[0].start if view.window else 1,
+    )
     task = SummaryTask(
         state.attempt.conversation_id,
         spans,
@@ -276,23 +268,12 @@ async def _summary(
         None,
         summary_text_limit(state.limits),
         deps.summariser.start_run(state.attempt.tenant_id),
-        _scope(state, span),
+        scope,
         verbatim_seqs,
     )
     result = await summarise_paged(deps.database, deps.summariser, task)
     tokens = summary_message_tokens(result.text, count)
     return Summary(span, result.text, tokens, sections=result.sections)
-
-
-def _scope(state: BuildState, span: Span) -> SummaryScope:
-    view, own = state.view, state.input.conversation.state
-    return SummaryScope(
-        state.resolved.count,
-        Closing(span.start, span.end - 1, state.resolved.names_recall),
-        earlier_tokens=own.hidden_tokens - own.outside_tokens if view.summaries else 0,
-        earlier_start=view.summarised.start if view.summarised is not None else 0,
-        first_seq=view.window[0].start if view.window else 1,
-    )
 
 
 # --- clearing and compacting ----------------------------------------------------------------------
@@ -308,7 +289,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> Bui
     budget = tool_output_budget(policy, limits.total)
     if state.output_tokens <= budget:
         return state
-    if is_suspended(state.input.conversation.state, state.policy_usage.total, limits):
+    if is_suspended(state.stored, state.policy_usage.total, limits):
         return state
     state = await _find_excluded_seqs(deps, state)
     min_cleared = min_cleared_tokens(policy, limits.total)
@@ -320,7 +301,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> Bui
         state.attempt.tenant_id,
         state.attempt.conversation_id,
         state.attempt.settings,
-        state.input.conversation.state.view_version,
+        state.stored.view_version,
         plan,
         state.view.spans if slides else None,
     )
@@ -358,7 +339,7 @@ async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | C
     """Compact once in a build, if it is due."""
     if not _is_compaction_due(state):
         return state
-    attempt, conversation_state = state.attempt, state.input.conversation.state
+    attempt, conversation_state = state.attempt, state.stored
     version = (
         conversation_state.head_seq,
         conversation_state.view_version,
@@ -400,7 +381,7 @@ def _is_compaction_due(state: BuildState) -> bool:
     pressure = pressure_status(usage.total, limits).pressure
     if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
         return True
-    conversation_state = state.input.conversation.state
+    conversation_state = state.stored
     inline = policy.mode is CompactionMode.INLINE and not conversation_state.is_suspended
     if inline and limits.due_at is not None and exceeds_messages(policy, conversation_state):
         return True

@@ -23,25 +23,14 @@ from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span, view_from
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
-from app.database.sql import fields_of, placeholders
+from app.database.sql import edges, equal, fields_of, placeholders
+from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
 
 _LONG_BYTES = 4 * 2**20
-_EPOCH_FIELDS = (
-    "epoch",
-    "epoch_id",
-    "lane",
-    "format",
-    "window",
-    "reason",
-    "start_seq",
-    "view_version",
-    "frame",
-    "sections_hash",
-    "tools_hash",
-    "policy_hash",
-)
+_EPOCH_FIELDS = (*TABLES["epochs"].without("conversation_id", "created_at"),)
+_EPOCH_COLUMNS = ", ".join(f'"{name}"' for name in ("conversation_id", *_EPOCH_FIELDS))
 
 
 def _epoch_columns(alias: str) -> str:
@@ -164,10 +153,6 @@ LONG_TEXT = Statement(
         """
 )
 
-_EPOCH_COLUMNS = """
-    conversation_id, lane, epoch, epoch_id, format, "window", reason, start_seq, view_version,
-    frame, sections_hash, tools_hash, policy_hash
-"""
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id,
 # and with a redaction.
 ADD_EPOCH = Statement(
@@ -222,12 +207,7 @@ TEXTS = Statement(
         """
 )
 
-FIND_EPOCH = Statement(
-    f"""
-        SELECT {", ".join(f'e."{name}" AS e_{name}' for name in _EPOCH_FIELDS)}
-        FROM epochs e WHERE e.conversation_id = :conversation_id AND e.epoch_id = :epoch_id
-        """
-)
+FIND_EPOCH = Statement(f"SELECT * FROM epochs WHERE {equal('conversation_id', 'epoch_id')}")
 
 
 class ContextRepository(CompactionQueries, PinQueries):
@@ -298,8 +278,7 @@ class ContextRepository(CompactionQueries, PinQueries):
         row = await self._session.first(
             ROWS,
             conversation_id=conversation_id,
-            starts=[span.start for span in spans],
-            ends=[span.end for span in spans],
+            **edges(spans),
             as_chat=as_chat,
             trimmed_through=results_cleared_through,
             untrimmed=uncleared_results,
@@ -352,7 +331,7 @@ class ContextRepository(CompactionQueries, PinQueries):
         row = await self._session.first(
             FIND_EPOCH, conversation_id=conversation_id, epoch_id=epoch_id
         )
-        return epoch_from(row, "e_", None) if row is not None else None
+        return epoch_from(row, "", None) if row is not None else None
 
     async def newest_tools(self, conversation_id: str) -> str | None:
         """Return the tools of the newest epoch as JSON, None before any build."""

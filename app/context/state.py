@@ -17,7 +17,8 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.payload_cache import CachedPayload, PayloadCache
 from app.conversations.compaction_results import CompactResult
-from app.conversations.epochs import BuildInput, epoch_start_from, requested_window
+from app.conversations.conversation import ConversationState
+from app.conversations.epochs import BuildInput, Epoch, epoch_start_from, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED
 from app.conversations.ports import Observer
@@ -35,7 +36,7 @@ from app.conversations.turns import (
     open_call_seqs,
     pinned_seqs,
 )
-from app.conversations.view import MediaCut, ShortenedMessage, View
+from app.conversations.view import WHOLE_VIEW, MediaCut, ShortenedMessage, View
 from app.conversations.views import (
     agent_tools_tokens,
     shortened_entries,
@@ -175,14 +176,15 @@ class BuildState:
     does. `dynamic_texts` are those of scratchpad and status: `opening` has those before the
     history, `tail` those after it, with the notes. `excluded_seqs` are the tool results that the
     policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left out,
-    because no payload with it fits.
+    because no payload with it fits. `last_epoch` is the newest of this stream and context window.
+    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
     """
 
     attempt: Attempt
     input: BuildInput
     resolved: ResolvedSettings
     limits: Limits
-    view: View
+    view: View = WHOLE_VIEW
     entries: Sequence[Entry] = ()
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     dynamic_texts: tuple[str, ...] = ()
@@ -194,6 +196,9 @@ class BuildState:
     excluded_seqs: frozenset[int] | None = None
     degraded: tuple[str, ...] = ()
     reasoning_floor: int = 0
+    last_epoch: Epoch | None = None
+    cached: CachedPayload | None = None
+    cached_epoch_id: str = ""
 
     @property
     def format(self) -> FormatName:
@@ -201,9 +206,19 @@ class BuildState:
         return self.attempt.settings.format
 
     @property
+    def stored(self) -> ConversationState:
+        """The state of the conversation."""
+        return self.input.conversation.state
+
+    @property
     def fits(self) -> bool:
         """Whether the payload fits in the context window."""
         return self.usage.total <= self.limits.capacity
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether the rendered payload replays reasoning."""
+        return self.rendered is not None and self.rendered.assembler.has_reasoning
 
     @property
     def lasting_degraded(self) -> tuple[str, ...]:
@@ -292,7 +307,7 @@ class BuildState:
         kept = max(self.reasoning_floor, self.view.reasoning_after)
         newest = {item.role: item.seq for item in self.entries}
         floors = (newest.get(Role.USER, 0), newest.get(Role.ASSISTANT, 0) - 1)
-        head_seq = self.input.conversation.state.head_seq
+        head_seq = self.stored.head_seq
         floor = min((seq for seq in (*floors, head_seq) if seq > kept), default=None)
         return None if floor is None else replace(self.without_rendered(), reasoning_floor=floor)
 
@@ -302,7 +317,7 @@ class BuildState:
     def may_add_tools(self) -> bool:
         """Whether agent tools may come or go: not in a tool loop, whose prefix that would break."""
         newest = self.entries[-1].role if self.entries else Role.USER
-        has_calls = newest is Role.ASSISTANT and bool(self.input.conversation.state.open_calls)
+        has_calls = newest is Role.ASSISTANT and bool(self.stored.open_calls)
         in_loop = newest is Role.TOOL or has_calls
         return self.input.epoch is None or not in_loop or bool(self.resolved.agent_tools(()))
 
@@ -341,7 +356,7 @@ class BuildState:
 
         A sliding window goes on without open calls.
         """
-        seqs, item = self.input.conversation.state.calls.open.values(), self.view.provider_item
+        seqs, item = self.stored.calls.open.values(), self.view.provider_item
         slides = self.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         max_tokens = 0 if slides else self.limits.capacity // OPEN_CALLS_SHARE
         open_calls = open_call_seqs(self.entries, seqs, max_tokens)
@@ -431,7 +446,7 @@ class BuildState:
     @property
     def policy_usage(self) -> Usage:
         """The usage that is compared with the policy's own context window."""
-        resolved, state = self.resolved, self.input.conversation.state
+        resolved, state = self.resolved, self.stored
         if resolved.has_smaller_window:
             return resolved.usage(
                 state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)

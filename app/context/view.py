@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from app.common.errors import ServiceUnavailable
@@ -10,131 +10,98 @@ from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
 from app.context.history import can_extend, extended, render_view
-from app.context.payload_cache import CachedPayload
-from app.context.state import Attempt, BuildDependencies, BuildState, Changed
-from app.conversations.epochs import (
-    BuildInput,
-    Epoch,
-    EpochStart,
-    epoch_start_from,
-    is_view_current,
-)
+from app.context.state import BuildDependencies, BuildState, Changed
+from app.conversations.epochs import BuildInput, EpochStart, epoch_start_from, is_view_current
 from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
 from app.conversations.views import base_view, lacks_summary, view_for_model, with_omission_note
-from app.models.budget import Limits
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import PayloadTools, ResolvedSettings, accepts_all_tools
+from app.prompt.resolved_settings import PayloadTools, accepts_all_tools
 
 _MAX_UNKNOWN_TOKENS = 260_000
 """How many tokens are rendered before it is known whether they fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedConversation:
-    """A conversation and its resolved settings, as one build sees them.
-
-    `last_epoch` is the newest of this stream and context window. `cached_epoch_id` was read with
-    `cached`, which other builds may change meanwhile.
-    """
-
-    attempt: Attempt
-    input: BuildInput
-    resolved: ResolvedSettings
-    limits: Limits
-    last_epoch: Epoch | None
-    cached: CachedPayload | None
-    cached_epoch_id: str
-
-
-async def choose_view(deps: BuildDependencies, loaded: LoadedConversation) -> BuildState | Changed:
+async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
     """Return the state to start from, rendered unless its history may be far too long."""
-    build_input, resolved, last_epoch = loaded.input, loaded.resolved, loaded.last_epoch
+    resolved, last_epoch, format = state.resolved, state.last_epoch, state.format
+    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
     degraded: tuple[str, ...] = ()
     epoch_tools: PayloadTools | None = None
-    is_current = False
-    if (
-        last_epoch is not None
-        and start is not None
-        and _is_start_current(loaded, last_epoch, start)
-    ):
-        is_current, view = True, start.view
+    is_current = (
+        start is not None
+        and _is_current(state, start, state.stored.view_version)
+        and all(
+            start.view.shows(seq) and not start.view.clears_result(seq) for seq in state.input.pins
+        )
+    )
+    if is_current and last_epoch is not None and start is not None:
+        view, degraded = start.view, start.degraded
         if last_epoch.tools_hash == resolved.tools_hash:
             epoch_tools = start.tools
-        degraded = start.degraded
     else:
-        build_input = await _with_active_view(deps, build_input)
-        view = base_view(build_input.conversation.state, build_input.view, resolved.policy)
+        state = replace(state, input=await _with_active_view(deps, state.input))
+        conversation_state = state.stored
         view = replace(
-            view,
-            reasoning_of=resolved.accepted_reasoning(loaded.attempt.settings.format),
-            late_through=build_input.conversation.state.head_seq,
+            base_view(conversation_state, state.input.view, resolved.policy),
+            reasoning_of=resolved.accepted_reasoning(format),
+            late_through=conversation_state.head_seq,
             reasoning_after=start.view.reasoning_after if start is not None else 0,
         )
-        if (changed := await _add_missing_summary(deps, loaded, view)) is not None:
-            return changed
-        view = view_for_model(view, resolved.model or "", loaded.attempt.settings.format)
-        if (
-            last_epoch is not None
-            and start is not None
-            and _keeps_sliding_window(loaded, last_epoch, start)
-        ):
+        view = view_for_model(view, resolved.model or "", format)
+        is_sent = state.attempt.is_preview or view.sent_item is not None
+        if not is_sent and lacks_summary(view):
+            return await _add_missing_summary(deps, state)
+        if slides and start is not None and _keeps_sliding_window(state, start):
             view = replace(view, spans=start.view.spans)
     if view.shortened:
         degraded = (*degraded, MESSAGES_SHORTENED)
     if view.media_cut is not None:
         degraded = (*degraded, MEDIA_LEFT_OUT)
-    state = _initial_state(loaded, build_input, view).degrade(*degraded)
+    state = replace(state, view=view).degrade(*degraded)
+    state = state.with_dynamic_texts(resolved.dynamic(state.attempt.settings))
     if view.provider_item is not None and view.sent_item is None:
         state = await show_newest_user(deps, state)
     state = await _choose_tools(deps, state, epoch_tools)
-    state = await _with_history(deps, loaded, state, is_current=is_current)
-    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:
-        return _slide(state)
-    return state
+    state = await _with_history(deps, state, is_current=is_current)
+    return _slide(state) if slides else state
 
 
-async def _add_missing_summary(
-    deps: BuildDependencies, loaded: LoadedConversation, view: View
-) -> Changed | None:
+async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Changed:
     """Summarise what a provider's item stands for, where this payload cannot send it."""
-    attempt = loaded.attempt
-    view = view_for_model(view, loaded.resolved.model or "", attempt.settings.format)
-    if attempt.is_preview or view.sent_item is not None or not lacks_summary(view):
-        return None
-    state = loaded.input.conversation.state
+    attempt = state.attempt
     degraded = await deps.compaction.summarise_behind_item(
-        attempt.tenant_id, attempt.conversation_id, attempt.settings, state.view_version
+        attempt.tenant_id,
+        attempt.conversation_id,
+        attempt.settings,
+        state.stored.view_version,
     )
     return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
 
-def _is_start_current(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
-    build_input = loaded.input
-    version = build_input.conversation.state.view_version
-    return is_view_current(last_epoch, start, loaded.resolved, loaded.limits, version) and all(
-        start.view.shows(seq) and not start.view.clears_result(seq) for seq in build_input.pins
+def _is_current(state: BuildState, start: EpochStart, view_version: int) -> bool:
+    """Whether the last epoch's view is the one of this version of the conversation's."""
+    epoch = state.last_epoch
+    return epoch is not None and is_view_current(
+        epoch, start, state.resolved, state.limits, view_version
     )
 
 
-def _keeps_sliding_window(loaded: LoadedConversation, last_epoch: Epoch, start: EpochStart) -> bool:
+def _keeps_sliding_window(state: BuildState, start: EpochStart) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    state = loaded.input.conversation.state
+    conversation_state = state.stored
     return (
-        loaded.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-        and state.view_cause == RESULTS_CLEARED
-        and is_view_current(
-            last_epoch, start, loaded.resolved, loaded.limits, state.view_version - 1
-        )
+        conversation_state.view_cause == RESULTS_CLEARED
+        and _is_current(state, start, conversation_state.view_version - 1)
         and not start.degraded
-        and all(map(start.view.shows, loaded.input.pins))
+        and all(map(start.view.shows, state.input.pins))
     )
 
 
@@ -150,20 +117,6 @@ async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) ->
     return replace(build_input, view=receipt.view if receipt is not None else None)
 
 
-def _initial_state(loaded: LoadedConversation, build_input: BuildInput, view: View) -> BuildState:
-    attempt, resolved = loaded.attempt, loaded.resolved
-    state = BuildState(
-        attempt,
-        build_input,
-        resolved,
-        loaded.limits,
-        view,
-        degraded=attempt.degraded,
-        reasoning_floor=build_input.conversation.state.head_seq if attempt.drops_reasoning else 0,
-    )
-    return state.with_dynamic_texts(resolved.dynamic(attempt.settings))
-
-
 async def _choose_tools(
     deps: BuildDependencies, state: BuildState, epoch_tools: PayloadTools | None
 ) -> BuildState:
@@ -172,7 +125,7 @@ async def _choose_tools(
     A tool that a search found in this turn is defined, which ends the epoch.
     """
     resolved, format = state.resolved, state.format
-    promoted = state.input.conversation.state.promoted_now
+    promoted = state.stored.promoted_now
     if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
         return state if epoch_tools == state.tools else replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
@@ -191,24 +144,24 @@ async def _choose_tools(
 
 
 async def _with_history(
-    deps: BuildDependencies, loaded: LoadedConversation, state: BuildState, *, is_current: bool
+    deps: BuildDependencies, state: BuildState, *, is_current: bool
 ) -> BuildState:
     """Render the history, by the payload cache or the log; only read entries of a long one.
 
     One that is too long would be rendered in vain. That of the last epoch's view probably fits.
     """
-    build_input, last_epoch, cached = state.input, loaded.last_epoch, loaded.cached
+    build_input, last_epoch, cached = state.input, state.last_epoch, state.cached
     # Only a payload of the same view is extended by the rows that were read.
     is_warm = (
         last_epoch is not None
-        and loaded.cached_epoch_id == last_epoch.epoch_id
-        and last_epoch.view_version == build_input.conversation.state.view_version
+        and state.cached_epoch_id == last_epoch.epoch_id
+        and last_epoch.view_version == state.stored.view_version
     )
     if is_warm and cached is not None and cached.view == state.view and can_extend(cached, state):
         await deps.long_build.hold(build_input.rows)
         cached = await extended(deps, state, cached, build_input.rows)
         return await cached.call(state.with_rendered, cached)
-    if is_current or build_input.conversation.state.shown_tokens <= _MAX_UNKNOWN_TOKENS:
+    if is_current or state.stored.shown_tokens <= _MAX_UNKNOWN_TOKENS:
         return await render_view(deps, state)
     return replace(state, entries=await read_entries(deps, state, state.view))
 
@@ -217,7 +170,7 @@ async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -
     """Read the entries that a view shows."""
     entries: list[Entry] = []
     async with deps.database.session() as session:
-        for span in spans_through(view.spans, state.input.conversation.state.head_seq):
+        for span in spans_through(view.spans, state.stored.head_seq):
             entries += await session.log.entries(
                 state.attempt.conversation_id, span.start, span.end
             )

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from app.common.errors import ContextError
@@ -53,72 +53,49 @@ def within(session: Repositories) -> OpenSession:
 async def read_budget(
     resolver: SettingsResolver, open_session: OpenSession, conversation: Conversation
 ) -> BudgetStatus | None:
-    """Return the status for the stored settings, None if the context window is unknown.
-
-    A session is opened only for a strategy whose budget is not in the state.
-    """
-    resolved = await _find_resolved(resolver, conversation)
-    if resolved is None:
-        return None
-    return _status(
-        resolved, conversation, await read_visible_tokens(open_session, resolved, conversation)
-    )
+    """Return the status for the stored settings, None if the context window is unknown."""
+    statuses = await read_budgets(resolver, open_session, [conversation])
+    return statuses.get(conversation.conversation_id)
 
 
 async def read_budgets(
-    resolver: SettingsResolver, session: Repositories, conversations: Sequence[Conversation]
+    resolver: SettingsResolver, open_session: OpenSession, conversations: Sequence[Conversation]
 ) -> Mapping[str, BudgetStatus]:
-    """Return the statuses of conversations whose context window is known, by their ids.
+    """Return the statuses of conversations whose context window is known, by their ids."""
+    known: list[tuple[Conversation, ResolvedSettings]] = []
+    for conversation in conversations:
+        with suppress(ContextError):
+            known.append((conversation, await resolver.of(conversation)))
+    known = [(item, resolved) for item, resolved in known if resolved.limits is not None]
+    tokens = await read_visible_tokens(open_session, known)
+    statuses: dict[str, BudgetStatus] = {}
+    for conversation, resolved in known:
+        key, limits = conversation.conversation_id, resolved.required_limits()
+        usage = usage_of(resolved, conversation, tokens[key])
+        budget, pressure = measure(usage, limits), pressure_status(usage.total, limits)
+        statuses[key] = BudgetStatus(budget, pressure)
+    return statuses
 
-    One statement reads what is not in the states.
+
+async def read_visible_tokens(
+    open_session: OpenSession, known: Sequence[tuple[Conversation, ResolvedSettings]]
+) -> Mapping[str, int]:
+    """Return the tokens of each log in its next build, before the factor, by conversation.
+
+    These are the messages not replaced by a summary, or the last N of a sliding window. One
+    statement reads what is not in the states; otherwise no session is opened.
     """
-    found = [(item, await _find_resolved(resolver, item)) for item in conversations]
-    known = [(item, resolved) for item, resolved in found if resolved is not None]
     spans: dict[str, Sequence[Span]] = {
         item.conversation_id: newest
         for item, resolved in known
         if (newest := _newest_spans(resolved, item))
     }
-    tokens = await session.windows.tokens_in_several(spans) if spans else {}
-    return {
-        key: _status(resolved, item, min(tokens.get(key, shown), shown))
-        for item, resolved in known
-        for key, shown in ((item.conversation_id, item.state.shown_tokens),)
-    }
-
-
-async def _find_resolved(
-    resolver: SettingsResolver, conversation: Conversation
-) -> ResolvedSettings | None:
-    """Return the stored settings, None where they have no context window."""
-    try:
-        resolved = await resolver.of(conversation)
-    except ContextError:
-        return None
-    return resolved if resolved.limits is not None else None
-
-
-def _status(
-    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
-) -> BudgetStatus:
-    usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
-    assert limits is not None
-    return BudgetStatus(measure(usage, limits), pressure_status(usage.total, limits))
-
-
-async def read_visible_tokens(
-    open_session: OpenSession, resolved: ResolvedSettings, conversation: Conversation
-) -> int:
-    """Return the tokens of the log in the next build, before the factor.
-
-    These are the messages not replaced by a summary, or the last N of a sliding window.
-    """
-    visible = _newest_spans(resolved, conversation)
-    if not visible:
-        return conversation.state.shown_tokens
-    async with open_session() as session:
-        tokens = await session.windows.tokens_in(conversation.conversation_id, visible)
-    return min(tokens, conversation.state.shown_tokens)
+    tokens: Mapping[str, int] = {}
+    if spans:
+        async with open_session() as session:
+            tokens = await session.windows.tokens_in_several(spans)
+    shown = {item.conversation_id: item.state.shown_tokens for item, _ in known}
+    return {key: min(tokens.get(key, most), most) for key, most in shown.items()}
 
 
 def _newest_spans(resolved: ResolvedSettings, conversation: Conversation) -> Sequence[Span]:
@@ -195,12 +172,8 @@ async def read_reported(
     payload_stream = payload_stream_of(RequestSettings(report.format), report.model)
     newest = await session.usage.newest_epoch(conversation_id, payload_stream)
     before = await session.log.total_at(conversation_id, report.through_seq)
-    has_item = newest is not None and _has_item(newest.start_json)
+    has_item = newest is not None and epoch_start_from(newest.start_json).view.sent_item is not None
     return LastReport(report, state.tokens - before, current_epoch(newest, state), has_item)
-
-
-def _has_item(start_json: str) -> bool:
-    return epoch_start_from(start_json).view.sent_item is not None
 
 
 def judge(

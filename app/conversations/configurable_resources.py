@@ -1,50 +1,28 @@
 """What agents and conversations have in common: both are resources with settings of their own.
 
-Each has a model, a policy, metadata, and versioned lists of sections and tools. `AgentService`
-and `ConversationService` add how their resource is found, added and checked.
+Each has a model, a policy, metadata, and versioned lists of sections and tools. Settings are
+checked together with the settings that they inherit, when they are set. `AgentService` and
+`ConversationService` add how their resource is found, added and changed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic
 
 from app.common import json_text
-from app.common.errors import Conflict, NotFound, ValidationError
-from app.conversations.agents.agent import Agent
+from app.common.errors import Conflict, NotFound, Problem, ValidationError
 from app.conversations.messages.stored_results import DeleteConversationObjects
-from app.conversations.own_settings import (
-    CheckModel,
-    ListVersion,
-    OwnSettings,
-    Patch,
-    Resource,
-    check_summariser,
-    effective_policy,
-    list_json,
-    newest_version,
-    store_list,
-    with_policy_pointers,
-)
-from app.conversations.settings import SettingsList
+from app.conversations.repository import ConfigurableRepository
+from app.conversations.schemas import Resource, SettingsCreate, SettingsPatch
+from app.conversations.settings import ListVersion, SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.settings_statements import ConfigurableRepository
-from app.policy.policy import Policy
+from app.policy.policy import DEFAULT_POLICY, Policy, merge
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
-    """A creation request; two requests with one idempotency key are equal if `request` is."""
-
-    settings: OwnSettings = field(default_factory=OwnSettings)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    idempotency_key: str | None = None
-    request: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +36,10 @@ class Configured(Generic[Resource]):
 
 @dataclass(eq=False, repr=False)
 class ConfigurableService(ABC, Generic[Resource]):
-    """Creates, reads and changes one kind of resource."""
+    """Creates, reads and changes one kind of resource.
+
+    `_check_model` raises ValidationError at a JSON pointer for a model that may not summarise.
+    """
 
     kind: ClassVar[str]
     """The name of the resource in ids, such as `agent` in `agent_id`."""
@@ -69,26 +50,11 @@ class ConfigurableService(ABC, Generic[Resource]):
     _new_id: Callable[[], str]
     _now: Callable[[], datetime]
     _delete_objects: DeleteConversationObjects
-    _check_model: CheckModel
+    _check_model: Callable[[str, str], None]
 
     async def get(self, tenant_id: str, resource_id: str) -> Configured[Resource]:
         """Return one; raises NotFound."""
         async with self._database.session() as repositories:
-            return self._configured(await self._get(repositories, tenant_id, resource_id))
-
-    async def change(self, tenant_id: str, resource_id: str, patch: Patch) -> Configured[Resource]:
-        """Change the fields that a patch names.
-
-        Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
-        messages, since their counts are stored.
-        """
-        check_summariser(patch.policy, self._check_model)
-        async with self._database.transaction() as repositories:
-            agent = await self._new_agent(repositories, tenant_id, patch)
-            before = await self._get(repositories, tenant_id, resource_id, lock=True)
-            after = self._with_own_fields(before, patch.applied(before), patch, agent)
-            await self._repository(repositories).change(tenant_id, after)
-            await self._after_change(repositories, before, after)
             return self._configured(await self._get(repositories, tenant_id, resource_id))
 
     async def get_list(
@@ -99,12 +65,12 @@ class ConfigurableService(ABC, Generic[Resource]):
         Raises NotFound for an unknown resource or version.
         """
         async with self._database.session() as repositories:
-            newest = newest_version(await self._get(repositories, tenant_id, resource_id), kind)
-            if version is None or version == newest.version:
-                return newest
-            body = await self._repository(repositories).find_version(
-                tenant_id, resource_id, kind, version
-            )
+            resource = await self._get(repositories, tenant_id, resource_id)
+            newest: int = getattr(resource.versions, kind)
+            if version is None or version == newest:
+                return ListVersion(getattr(resource.settings, kind), newest)
+            repository = self._repository(repositories)
+            body = await repository.find_version(tenant_id, resource_id, kind, version)
         if body is None:
             raise NotFound(f"There is no version {version} of the {kind}", {"version": version})
         return ListVersion(body, version)
@@ -122,18 +88,18 @@ class ConfigurableService(ABC, Generic[Resource]):
         Raises NotFound, ValidationError, or Conflict when the version is not the expected one.
         """
         body = list_json(kind, items)
-        async with self._database.transaction() as session:
-            repository = self._repository(session)
-            resource = await self._get(session, tenant_id, resource_id, lock=True)
-            new = newest_version(resource, kind).replaced(kind, body, expected_version)
-            await store_list(repository, tenant_id, resource_id, resource, kind, new)
-        return new
+        async with self._database.transaction() as repositories:
+            resource = await self._get(repositories, tenant_id, resource_id, lock=True)
+            return await self._repository(repositories).replace_list(
+                tenant_id, resource, kind, body, expected_version
+            )
 
     async def _create(
         self,
         tenant_id: str,
         resource_id: str | None,
-        new: Creation,
+        new: SettingsCreate,
+        idempotency_key: str | None,
         add: Callable[[Repositories, str], Awaitable[str | None]],
     ) -> Configured[Resource]:
         """Create a resource, or return the one that an equal request with its key created.
@@ -141,14 +107,13 @@ class ConfigurableService(ABC, Generic[Resource]):
         `add` stores the resource with an id and returns its key, None when the id is taken.
         Raises Conflict for that, and what `add` raises.
         """
-        check_summariser(new.settings.policy, self._check_model)
+        self._check_summariser(new)
         resource_id = resource_id or self._new_id()
-        id_name = f"{self.kind}_id"
         async with self._database.transaction() as repositories:
-            if new.idempotency_key is not None:
-                request = [self.kind, new.request]
+            if idempotency_key is not None:
+                request = [self.kind, new.model_dump(exclude_unset=True)]
                 created_id = await claim_idempotency_key(
-                    repositories, tenant_id, new.idempotency_key, request, resource_id
+                    repositories, tenant_id, idempotency_key, request, resource_id
                 )
                 if created_id is not None:
                     try:
@@ -156,11 +121,12 @@ class ConfigurableService(ABC, Generic[Resource]):
                         created = await self._get(repositories, tenant_id, created_key)
                     except NotFound:
                         message = "What the Idempotency-Key created has been deleted"
-                        raise Conflict(message, {id_name: created_id}) from None
+                        raise Conflict(message, {f"{self.kind}_id": created_id}) from None
                     return self._configured(created)
             key = await add(repositories, resource_id)
             if key is None:
-                raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
+                taken = {f"{self.kind}_id": resource_id}
+                raise Conflict(f"The id {resource_id!r} is taken", taken)
             return self._configured(await self._get(repositories, tenant_id, key))
 
     async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
@@ -170,17 +136,6 @@ class ConfigurableService(ABC, Generic[Resource]):
     def _configured(self, resource: Resource) -> Configured[Resource]:
         model = resource.model or self._resolver.default_model
         return Configured(resource, self._effective_policy(resource), model)
-
-    async def _new_agent(
-        self, repositories: Repositories, tenant_id: str, patch: Patch
-    ) -> Agent | None:
-        """Return the agent that a patch names, locked before the resource as in a creation."""
-        return None
-
-    async def _after_change(
-        self, repositories: Repositories, before: Resource, after: Resource
-    ) -> None:
-        """Update what depends on settings, in the transaction that changes them."""
 
     @abstractmethod
     def _repository(self, repositories: Repositories) -> ConfigurableRepository[Resource]: ...
@@ -192,27 +147,34 @@ class ConfigurableService(ABC, Generic[Resource]):
         """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
 
     @abstractmethod
-    def _with_own_fields(
-        self, before: Resource, after: Resource, patch: Patch, agent: Agent | None
-    ) -> Resource:
-        """Return the changed resource with the changes that only its kind has.
+    def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...
 
-        Raises ValidationError for an invalid policy.
+    def _check_summariser(self, request: SettingsCreate | SettingsPatch) -> None:
+        """Raise ValidationError when a request names a model that may not summarise.
+
+        A stored policy is not checked again: a model that was allowed before does not block other
+        changes.
         """
+        if request.summariser is not None:
+            self._check_model(request.summariser, "/policy/compaction/model")
 
     def _policy(self, *levels: str) -> Policy:
         """Return the policy of stored settings; raises ValidationError for an invalid one."""
         try:
             return self._resolver.policy(*levels)
-        except ValidationError as error:
-            raise with_policy_pointers(error) from error
+        except ValidationError as error:  # its pointers start at the request body
+            problems = (Problem(f"/policy{each.pointer}", each.detail) for each in error.problems)
+            raise replace(error, problems=tuple(problems)) from error
 
     def _merged_policy(self, *levels: str) -> dict[str, Any]:
-        """Return the value of every leaf; these policies override that of the service."""
-        return effective_policy(self._service_policy, *map(json_text.loads, levels))
+        """Return the value of every leaf; these policies override that of the service.
 
-    @abstractmethod
-    def _effective_policy(self, resource: Resource) -> dict[str, Any]: ...
+        The result is not validated: reading a resource never fails because of its policy.
+        """
+        merged = merge(DEFAULT_POLICY, self._service_policy)
+        for level in levels:
+            merged = merge(merged, json_text.loads(level))
+        return merged
 
 
 async def claim_idempotency_key(

@@ -1,4 +1,4 @@
-"""Conversations: their settings, and the state of their log and view."""
+"""Agents and conversations: their settings, and the state of a log and its view."""
 
 from __future__ import annotations
 
@@ -6,18 +6,51 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.common.ids import AgentId, ConversationId
-from app.conversations.agents.agent import Agent
 from app.conversations.messages.batch import NO_CALLS, Calls
 from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
 from app.conversations.windows.active_window import (
+    DEFAULT_AGENT_WINDOW_SECONDS,
     NO_LIMIT,
     WHOLE_LOG_WINDOW,
     ActiveWindow,
     RollingWindow,
+    WindowSource,
     has_to_move,
 )
 from app.models.calibration import Calibration
+
+DEFAULT_AGENT_WINDOW = RollingWindow(DEFAULT_AGENT_WINDOW_SECONDS, WindowSource.SERVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A stored agent."""
+
+    agent_id: AgentId
+    name: str
+    settings: StoredSettings
+    metadata: str
+    created_at: datetime
+    updated_at: datetime
+    versions: ListVersions = NO_VERSIONS
+    rolling_window: RollingWindow = DEFAULT_AGENT_WINDOW
+    cleared_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """The id under which it is stored."""
+        return self.agent_id
+
+    @property
+    def model(self) -> str | None:
+        """The model of its conversations, unless they have their own."""
+        return self.settings.model
+
+    @property
+    def last_cleared_at(self) -> datetime:
+        """When it was last cleared; if it never was, when it was created."""
+        return self.cleared_at or self.created_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +159,11 @@ class Conversation:
     rolling_window: RollingWindow = NO_LIMIT
     own_id: str | None = None
     expires_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """The id under which it is stored."""
+        return self.conversation_id
 
     @property
     def public_id(self) -> str:

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-
-from cachetools import LRUCache
+from dataclasses import dataclass
 
 from app.common.errors import Conflict
-from app.common.public_ids import keys_of, likeliest_key
+from app.common.public_ids import keys_of
 from app.repositories import Database, Repositories
 
-_MAX_CACHED = 10_000
 
-
+@dataclass(eq=False, repr=False)
 class ConversationKeys:
-    """Returns keys for requests: mostly without a lookup.
+    """Finds keys and public ids of requests."""
 
-    The keys of conversations that are not stored under their likeliest one are cached, so that
-    only the first request for each takes a second attempt.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._cached: LRUCache[tuple[str, str], str] = LRUCache(_MAX_CACHED)
-
-    def likeliest(self, tenant_id: str, public_id: str) -> str:
-        """Return the key under which a conversation with this id is, if it exists."""
-        return self._cached.get((tenant_id, public_id)) or likeliest_key(tenant_id, public_id)
+    _database: Database
 
     async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
         """Return the public ids of conversations by their keys."""
@@ -39,10 +27,7 @@ class ConversationKeys:
             return None
         async with self._database.session() as session:
             found = await find_key(session, tenant_id, public_id)
-        if found is None or found == key:
-            return None
-        self._cached[tenant_id, public_id] = found
-        return found
+        return found if found != key else None
 
 
 async def public_ids_of(

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator
+from pydantic import BeforeValidator
 
 from app.common.errors import Problem, ValidationError
+from app.common.pages import Place
 from app.common.schema_errors import pointer_to
 from app.common.sendable import is_sendable
-from app.conversations.listing_filters import (
+from app.conversations.listing_repository import (
     MAX_LABEL_KEY_CHARS,
     MAX_LABEL_VALUE_CHARS,
     MAX_LABELS,
     ConversationFilter,
-    Place,
     TimeRange,
 )
 from app.http import cursors
 from app.http.fields import AgentId, ModelName
+from app.http.fields import Time as FieldTime
 
 METADATA_FILTER: dict[str, Any] = {
     "type": "object",
@@ -54,27 +55,9 @@ METADATA_PARAMETER: dict[str, Any] = {
 """What FastAPI cannot generate: a parameter for each key of an object."""
 
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+ -]\d\d:\d\d)")
-_YEARS = range(1970, 9000)
 
-
-def _rfc_3339(value: Any) -> Any:
-    """Return a time of RFC 3339; the `+` of an offset is a space in a query unless it is escaped.
-
-    Raises ValueError for the other forms that pydantic accepts, such as numbers.
-    """
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
-        raise ValueError("must be a time of RFC 3339, such as 2026-01-05T09:30:00Z")
-    return value.replace(" ", "+")
-
-
-def _in_range(value: datetime) -> datetime:
-    if value.year not in _YEARS:
-        raise ValueError("must be a time from 1970 to 8999")
-    return value.astimezone(UTC)
-
-
-Time = Annotated[AwareDatetime, BeforeValidator(_rfc_3339), AfterValidator(_in_range)]
+Time = Annotated[FieldTime, BeforeValidator(lambda text: str(text).replace(" ", "+"))]
+"""A time whose offset may have an unescaped `+`, which is a space in a query."""
 Include = Annotated[
     Literal["usage"] | None,
     Query(

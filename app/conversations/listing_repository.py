@@ -1,28 +1,30 @@
-"""Lists of conversations in PostgreSQL (rules in `app.conversations.listing_filters`).
+"""Lists of conversations in PostgreSQL, newest first by creation.
 
-A page is read in two statements: the places of those that match, and the items by their ids. An
-index is read in a subquery with a LIMIT: PostgreSQL reads it only as far as the page needs.
+1. A page is read from the index of the tenant's or of an agent's conversations, in its order. Each
+   row is compared with the other filters, at most MAX_SCANNED rows: the page may have fewer items
+   than its limit, and the list continues after it.
+2. With values of metadata at most MAX_TRIED rows are read so. If these do not fill the page, the
+   index of metadata is read, unless more than MAX_SCANNED conversations have these values.
+3. A conversation is active at the time of its newest message; before the first one, and after a
+   fork, at its creation.
+4. A page is read in two statements: the places of those that match, and the items by their ids. An
+   index is read in a subquery with a LIMIT: PostgreSQL reads it only as far as the page needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from app.common import json_text
-from app.common.pages import UNBOUNDED, Bound, Page
+from app.common.answers import answer
+from app.common.pages import UNBOUNDED, Bound, Page, Place
+from app.common.times import EARLIEST_TIME
+from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import Conversation
-from app.conversations.listing_filters import (
-    FIRST_ID,
-    LATEST,
-    MAX_SCANNED,
-    ConversationFilter,
-    LastCompaction,
-    ListedTotals,
-    Place,
-    Places,
-)
 from app.conversations.rows import (
     LISTED_COLUMNS,
     SETTINGS_COLUMNS,
@@ -36,6 +38,90 @@ from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 from app.models.usage_totals import MAX_DAYS, CallTotals
+
+MAX_LABELS: Final = 8
+MAX_LABEL_KEY_CHARS: Final = 64
+MAX_LABEL_VALUE_CHARS: Final = 512
+MAX_SCANNED: Final = 5_000
+"""Conversations that are compared with the filters for one page."""
+MAX_TRIED: Final = 250
+"""Conversations that are compared before the index of metadata is read."""
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+
+FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A range of times without its ends; None is no limit."""
+
+    after: datetime | None = None
+    before: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return self.after is not None or self.before is not None
+
+    @property
+    def start(self) -> datetime:
+        """The end that every time of the range is after."""
+        return self.after or EARLIEST_TIME
+
+    @property
+    def end(self) -> datetime:
+        """The end that every time of the range is before."""
+        return self.before or LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """What conversations of a list have in common; `model` is their own model, not an inherited.
+
+    `labels` are values of the metadata by key: strings, or numbers and booleans as JSON writes
+    them.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    agent_id: str | None = None
+    model: str | None = None
+    created: TimeRange = TimeRange()
+    active: TimeRange = TimeRange()
+
+
+EVERY_CONVERSATION: Final = ConversationFilter()
+
+
+Places = tuple[Sequence[Place], Place | None]
+"""Places of conversations that match, in order.
+
+If the read ended before the list did and found too few, the second is the place of its last row.
+"""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class LastCompaction:
+    """The newest compaction of a conversation."""
+
+    compaction_id: str
+    """Its id."""
+    created_at: datetime
+    """When it was applied."""
+    trigger: Trigger
+    """Why it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTotals:
+    """What a list shows of a conversation's usage and compactions, as they are stored.
+
+    `cost_usd` and `saved_tokens` are sums of the last MAX_DAYS days; the cost is None where no
+    call has a price.
+    """
+
+    cost_usd: float | None
+    saved_tokens: int
+    last_compaction: LastCompaction | None
+
 
 _WANTED: Final = "labels_of(:tenant_id, CAST(:labels AS text))"
 _COLUMNS: Final = "conversation_id, tenant_id, agent_id, model, metadata, created_at, expires_at"
@@ -158,34 +244,36 @@ class ConversationListRepository(Repository):
     """Reads pages of a tenant's conversations."""
 
     async def places(
-        self,
-        tenant_id: str,
-        wanted: ConversationFilter,
-        before: Place | None,
-        limit: int,
-        scanned: int,
-    ) -> Places:
-        """Return up to `limit` places that match after the place `before`.
-
-        Up to `scanned` conversations of the tenant or of the agent are compared.
-        """
-        rows = await self._session.all(
-            PLACES if wanted.agent_id is None else PLACES_OF_AGENT,
-            **_values(tenant_id, wanted, before, limit, scanned),
-        )
-        found = tuple(_place(row) for row in rows if row["matches"])
-        return Places(found, _place(rows[-1]) if len(rows) > len(found) else None)
-
-    async def labelled_places(
         self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
-    ) -> Places | None:
-        """Return the same by the index of metadata; None if too many have the values (rule 2)."""
-        counted, *rows = await self._session.all(
-            LABELLED, **_values(tenant_id, wanted, before, limit, MAX_SCANNED)
-        )
-        if counted["count"] > MAX_SCANNED:
-            return None
-        return Places(tuple(_place(row) for row in rows))
+    ) -> Places:
+        """Return up to `limit` places that match after the place `before` (rules 1 and 2)."""
+        until, until_id = min(before or (LATEST, FIRST_ID), (wanted.created.end, FIRST_ID))
+        values = {
+            "tenant_id": tenant_id,
+            "agent_id": wanted.agent_id,
+            "own_model": wanted.model,
+            "labels": json_text.dumps(dict(wanted.labels)),
+            "since": wanted.created.start,
+            "until": until,
+            "until_id": UUID(until_id),
+            "any_active": not wanted.active,
+            "active_after": wanted.active.start,
+            "active_before": wanted.active.end,
+            "limit": limit,
+        }
+        is_tried, scanned = bool(wanted.labels), MAX_TRIED if wanted.labels else MAX_SCANNED
+        while True:
+            rows = await self._session.all(
+                PLACES if wanted.agent_id is None else PLACES_OF_AGENT, **values, scanned=scanned
+            )
+            found = [_place(row) for row in rows if row["matches"]]
+            end = _place(rows[-1]) if len(rows) > len(found) else None
+            if end is None or not is_tried:
+                return found, end
+            is_tried, scanned = False, MAX_SCANNED
+            counted, *rows = await self._session.all(LABELLED, **values, scanned=scanned)
+            if counted["count"] <= MAX_SCANNED:
+                return [_place(row) for row in rows], None
 
     async def by_ids(
         self,
@@ -193,37 +281,28 @@ class ConversationListRepository(Repository):
         conversation_ids: Sequence[str],
         default_model: str | None,
         bound: Bound = UNBOUNDED,
-    ) -> Page[Conversation]:
-        """Return the existing ones of these, without sections, tools and policies."""
-        rows = await self._session.all(
-            BY_IDS,
-            tenant_id=tenant_id,
-            conversation_ids=list(conversation_ids),
-            model=None,
-            default_model=default_model,
-            **limits(len(conversation_ids), bound),
-        )
-        return page_of(rows, lambda row: conversation_from(row, self._settings_cache.defaults))
+        *,
+        with_usage: bool = False,
+    ) -> Page[tuple[Conversation, ListedTotals | None]]:
+        """Return the existing ones of these: without sections, tools and policies, or with totals.
 
-    async def by_ids_with_usage(
-        self,
-        tenant_id: str,
-        conversation_ids: Sequence[str],
-        default_model: str | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[Conversation, ListedTotals]]:
-        """Return the existing ones of these with all settings, and their totals."""
+        With totals they have all settings, of which their budgets are computed.
+        """
         rows = await self._session.all(
-            BY_IDS_WITH_USAGE,
+            BY_IDS_WITH_USAGE if with_usage else BY_IDS,
             tenant_id=tenant_id,
             conversation_ids=list(conversation_ids),
             model=None,
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
+        defaults = self._settings_cache.defaults
         return page_of(
             rows,
-            lambda row: (conversation_from(row, self._settings_cache.defaults), _totals_from(row)),
+            lambda row: (
+                conversation_from(row, defaults),
+                _totals_from(row) if with_usage else None,
+            ),
         )
 
 
@@ -243,24 +322,3 @@ def _totals_from(row: Any) -> ListedTotals:
 
 def _place(row: Any) -> Place:
     return row["created_at"], str(row["conversation_id"])
-
-
-def _values(
-    tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int, scanned: int
-) -> dict[str, Any]:
-    """Return the values of the filters, and the range up to the place before the page."""
-    until, until_id = min(before or (LATEST, FIRST_ID), (wanted.created.end, FIRST_ID))
-    return {
-        "tenant_id": tenant_id,
-        "agent_id": wanted.agent_id,
-        "own_model": wanted.model,
-        "labels": json_text.dumps(dict(wanted.labels)),
-        "since": wanted.created.start,
-        "until": until,
-        "until_id": UUID(until_id),
-        "any_active": not wanted.active,
-        "active_after": wanted.active.start,
-        "active_before": wanted.active.end,
-        "limit": limit,
-        "scanned": scanned,
-    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.common.errors import NotFound
-from app.conversations.agents.agent import Agent
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Agent, Conversation
 from app.repositories import Repositories
 
 

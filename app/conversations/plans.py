@@ -134,6 +134,24 @@ def placeholder_tokens_of(history: Iterable[Entry]) -> int:
     return sum(entry.placeholder_tokens for entry in history)
 
 
+def clearable(
+    history: Iterable[Entry], kept: Collection[int], hidden: Span | None = None, after: int = 0
+) -> list[Entry]:
+    """Return the results that a clearing may take: the one rule for all of them.
+
+    Those in `kept` stay, as in `never_cleared`; so do messages shown inside a hidden range, which
+    are hidden instead. Results up to `after` are placeholders already.
+    """
+    return [
+        item
+        for item in history
+        if item.clearable
+        and item.seq > after
+        and item.seq not in kept
+        and not (hidden is not None and hidden.holds(item.seq))
+    ]
+
+
 def oldest_cleared(clearable: Iterable[Entry], is_enough: Callable[[int], bool]) -> int:
     """Return the seq through which these results are cleared, the oldest first; 0 for none.
 

@@ -1,41 +1,240 @@
-"""Conversations in PostgreSQL: their settings, and their deletion."""
+"""Agents and conversations in PostgreSQL: their settings with versions, and their deletion."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
+from app.common.errors import Conflict
 from app.common.ids import ConversationId
-from app.conversations.agents.agent import Agent
-from app.conversations.conversation import Conversation
+from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.conversation import Agent, Conversation
 from app.conversations.rows import (
     CONVERSATION_COLUMNS,
     SETTINGS_JOINS,
     STATE_COLUMNS,
+    agent_from,
     newest_message_at,
     versions_of,
 )
-from app.conversations.settings import SettingsList, StoredSettings
-from app.conversations.settings_statements import (
-    FIRST_VERSIONS,
-    SET_SETTINGS,
-    ConfigurableRepository,
-    VersionStatements,
-    change_parameters,
+from app.conversations.settings import ListVersion, SettingsList, StoredSettings
+from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
+from app.conversations.windows.active_window import (
+    INHERIT,
+    OwnWindow,
+    WindowSource,
+    conversation_window,
 )
-from app.conversations.snapshot_removal import remove_from_snapshots
-from app.conversations.windows.active_window import INHERIT, OwnWindow, conversation_window
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
+from app.database.paging import bounded, lengths, limits, page_of
+from app.database.repository import Repository
 from app.database.sql import assigned, equal, fields_of, insert
+from app.database.tables import TABLES
 
-_OWN = (
+_KEPT_VERSIONS = 50
+"""The newest versions of a list, which are kept."""
+FIRST_VERSIONS = {
+    f"{kind}_version": f"CASE WHEN :{kind} = '[]' THEN 0 ELSE 1 END" for kind in SettingsList
+}
+"""The versions of the lists of a new resource: an empty list has none."""
+_SETTINGS = ("model", "policy", "sections", "tools", "metadata")
+_VERSIONS = ("sections_version", "tools_version")
+SET_SETTINGS = f"{assigned(*_SETTINGS, *_VERSIONS)}, updated_at = statement_timestamp()"
+
+
+class VersionStatements:
+    """Adds and finds the versions of lists in a table, whose key ends with `kind` and `version`."""
+
+    def __init__(self, table: str) -> None:
+        key = TABLES[table].key
+        self.add = Statement(insert(table, *key, "body"))
+        self.find = Statement(f"SELECT body FROM {table} WHERE {equal(*key)}")
+        of_kind = f"{equal(*key[:-1])} AND version <= CAST(:through AS bigint)"
+        self.drop = Statement(f"DELETE FROM {table} WHERE {of_kind}")
+
+
+Resource = TypeVar("Resource", Agent, Conversation)
+
+
+class ConfigurableRepository(Repository, ABC, Generic[Resource]):
+    """Stores the settings of one kind of resource, and the versions of its lists."""
+
+    versions: ClassVar[VersionStatements]
+
+    @abstractmethod
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
+
+    @abstractmethod
+    async def change(self, tenant_id: str, resource: Resource) -> None:
+        """Store the settings of a resource that exists."""
+
+    async def replace_list(
+        self,
+        tenant_id: str,
+        resource: Resource,
+        kind: SettingsList,
+        body: str,
+        expected: int | None = None,
+    ) -> ListVersion:
+        """Store a list of a locked resource as its newest version, unless it is the same.
+
+        Raises Conflict with the newest version when the caller expected another one.
+        """
+        newest: int = getattr(resource.versions, kind)
+        if expected not in (None, newest):
+            raise Conflict(
+                f"The {kind} are at version {newest}, not {expected}",
+                {"version": newest, "expected_version": expected},
+            )
+        if body == getattr(resource.settings, kind):
+            return ListVersion(body, newest)
+        version, key = newest + 1, self._key(tenant_id, resource.key)
+        await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
+        if (through := version - _KEPT_VERSIONS) > 0:
+            await self._session.run(self.versions.drop, kind=kind, through=through, **key)
+        settings = replace(resource.settings, **{kind.value: body})
+        versions = replace(resource.versions, **{kind.value: version})
+        await self.change(tenant_id, replace(resource, settings=settings, versions=versions))
+        return ListVersion(body, version)
+
+    async def _add_first_versions(
+        self, tenant_id: str, resource_id: str, settings: StoredSettings
+    ) -> None:
+        key = self._key(tenant_id, resource_id)
+        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
+            if body != "[]":
+                await self._session.run(self.versions.add, kind=kind, version=1, body=body, **key)
+
+    async def find_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
+    ) -> str | None:
+        """Return a version of a list as it was given, None for an unknown version."""
+        key = self._key(tenant_id, resource_id)
+        found: str | None = await self._session.value(
+            self.versions.find, kind=kind, version=version, **key
+        )
+        return found
+
+
+def _change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
+    """Return the fields of a resource and the parameters of `SET_SETTINGS`."""
+    versions = {f"{kind}_version": getattr(resource.versions, kind) for kind in SettingsList}
+    return fields_of(resource) | fields_of(resource.settings) | versions
+
+
+_OF_AGENT = (
+    *("tenant_id", "agent_id", "name", "model", "policy", "metadata", "rolling_window_seconds"),
+    "inherits_window",
+)
+ADD_AGENT = Statement(f"""
+    {insert("agents", *_OF_AGENT, "sections", "tools", **FIRST_VERSIONS)}
+    ON CONFLICT (tenant_id, agent_id) DO NOTHING
+""")
+_IS_AGENT = equal("tenant_id", "agent_id")
+_FIND_AGENT = f"SELECT * FROM agents WHERE {_IS_AGENT}"
+FIND_AGENT = Statement(_FIND_AGENT)
+LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
+# The list omits policies, sections and tools, which may be large.
+LIST_AGENTS = Statement(
+    bounded(
+        f"""
+            SELECT {", ".join(TABLES["agents"].without("policy", "sections", "tools"))},
+                '{{}}' AS policy, '[]' AS sections, '[]' AS tools
+            FROM agents
+            WHERE tenant_id = :tenant_id
+                AND (CAST(:before AS timestamptz) IS NULL OR (created_at, agent_id)
+                    < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+            ORDER BY created_at DESC, agent_id DESC LIMIT :limit
+        """,
+        ("*",),
+        lengths("metadata"),
+        "created_at DESC, agent_id DESC",
+    )
+)
+CHANGE_AGENT = Statement(f"""
+    UPDATE agents
+    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds", "inherits_window")}
+    WHERE {_IS_AGENT}
+""")
+SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}")
+AGENT_DELETE_STATEMENTS = {
+    table: Statement(f"DELETE FROM {table} WHERE {_IS_AGENT}")
+    for table in ("agents", "agent_versions")
+}
+"""Statements for all tables with rows of an agent, without those of its conversations."""
+
+
+class AgentRepository(ConfigurableRepository[Agent]):
+    """Stores agents."""
+
+    versions = VersionStatements("agent_versions")
+
+    def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
+        return {"tenant_id": tenant_id, "agent_id": resource_id}
+
+    async def add(self, tenant_id: str, agent: Agent) -> bool:
+        """Create one; False when the id is taken."""
+        values = fields_of(agent) | fields_of(agent.settings) | _window_parameters(agent)
+        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **values):
+            return False
+        await self._add_first_versions(tenant_id, agent.agent_id, agent.settings)
+        return True
+
+    async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
+        """Return one, or None; `lock` locks its row until the transaction ends."""
+        row = await self._session.first(
+            LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
+        )
+        return agent_from(row, self._settings_cache.defaults) if row is not None else None
+
+    async def page(
+        self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
+    ) -> Page[Agent]:
+        """Return a page, newest first; `before` is the creation time and id to start after."""
+        rows = await self._session.all(
+            LIST_AGENTS,
+            tenant_id=tenant_id,
+            before=before[0] if before else None,
+            before_id=before[1] if before else None,
+            **limits(limit, bound),
+        )
+        return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
+
+    async def change(self, tenant_id: str, resource: Agent) -> None:
+        """Store the settings of an agent that exists."""
+        values = _change_parameters(resource) | _window_parameters(resource)
+        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **values)
+
+    async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
+        """Set the time of its last clear."""
+        await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete the agent without its conversations; returns deleted rows by table."""
+        snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
+        deleted = {
+            name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)
+            for name, statement in AGENT_DELETE_STATEMENTS.items()
+        }
+        return deleted | snapshot_rows
+
+
+def _window_parameters(agent: Agent) -> dict[str, Any]:
+    window = agent.rolling_window
+    inherits = window.source is WindowSource.SERVICE
+    return {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
+
+
+_OF_CONVERSATION = (
     *("conversation_id", "tenant_id", "agent_id", "model", "policy", "metadata"),
     *("rolling_window_seconds", "expires_at", "own_id"),
 )
 ADD_CONVERSATION = Statement(f"""
-    {insert("conversations", *_OWN, "sections", "tools", **FIRST_VERSIONS)}
+    {insert("conversations", *_OF_CONVERSATION, "sections", "tools", **FIRST_VERSIONS)}
     ON CONFLICT (conversation_id) DO NOTHING
 """)
 
@@ -84,7 +283,6 @@ CHANGE_CONVERSATION = Statement(f"""
     SET {SET_SETTINGS}, {assigned("agent_id", "rolling_window_seconds", "expires_at")}
     WHERE {equal("conversation_id", "tenant_id")}
 """)
-VERSIONS = VersionStatements("conversation_versions")
 IDS_OF_AGENT = Statement(
     f"SELECT conversation_id FROM conversations WHERE {equal('tenant_id', 'agent_id')}"
 )
@@ -100,7 +298,7 @@ DELETE_STATEMENTS = {
 class ConversationRepository(ConfigurableRepository[Conversation]):
     """Stores conversations and their settings."""
 
-    versions = VERSIONS
+    versions = VersionStatements("conversation_versions")
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"conversation_id": resource_id}
@@ -144,9 +342,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             counter=counter,
             window_seconds=window.seconds,
         )
-        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
-            if body != "[]":
-                await self.add_version(tenant_id, conversation_id, kind, 1, body)
+        await self._add_first_versions(tenant_id, conversation_id, settings)
         return True
 
     async def stored_keys(
@@ -189,7 +385,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""
-        values = change_parameters(resource)
+        values = _change_parameters(resource)
         values["rolling_window_seconds"] = resource.rolling_window.stored
         await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 

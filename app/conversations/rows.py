@@ -11,9 +11,8 @@ from cachetools import LRUCache
 
 from app.common import json_text
 from app.common.ids import MessageId
-from app.conversations.agents.agent import Agent
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.epochs import Epoch
 from app.conversations.messages.batch import Calls
 from app.conversations.messages.row import LogRow, StoredMessage
@@ -288,20 +287,9 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     """Return an epoch from columns with a prefix, None without one."""
     if row[f"{prefix}epoch"] is None:
         return None
-    return Epoch(
-        epoch=row[f"{prefix}epoch"],
-        epoch_id=str(row[f"{prefix}epoch_id"]),
-        payload_stream=row[f"{prefix}lane"],
-        format=row[f"{prefix}format"],
-        window=row[f"{prefix}window"],
-        reason=row[f"{prefix}reason"],
-        start_seq=row[f"{prefix}start_seq"],
-        view_version=row[f"{prefix}view_version"],
-        start_json=row[f"{prefix}frame"] or known_start or "",
-        sections_hash=row[f"{prefix}sections_hash"],
-        tools_hash=row[f"{prefix}tools_hash"],
-        policy_hash=row[f"{prefix}policy_hash"],
-    )
+    columns = {"payload_stream": "lane", "start_json": "frame"}
+    values = {name: row[f"{prefix}{columns.get(name, name)}"] for name in Epoch.__slots__}
+    return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 
 def summaries_from(made: str) -> tuple[Summary, ...]:

@@ -1,26 +1,29 @@
-"""Conversations on the wire."""
+"""Agents and conversations on the wire."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, WrapValidator, create_model
 
-from app.conversations.expiry import MAX_TTL_SECONDS, Expiry
-from app.conversations.listing_filters import LastCompaction
-from app.conversations.settings_schemas import (
-    EFFECTIVE_SETTINGS,
-    EffectiveSettings,
-    ListedSettings,
-    SettingsCreate,
-    SettingsPatch,
-)
-from app.conversations.windows.active_window import INHERIT
+from app.common import json_text
+from app.common.answers import AnyObject
+from app.common.errors import Problem, ValidationError
+from app.conversations.conversation import Agent, Conversation
+from app.conversations.listing_repository import LastCompaction
+from app.conversations.settings import SettingsList, StoredSettings, list_json
+from app.conversations.windows.active_window import INHERIT, WindowSource
+from app.environment import one_line
 from app.http.fields import (
     AgentId,
     ConversationId,
+    DisplayName,
+    Metadata,
+    ModelName,
     OwnRollingWindow,
+    RequestSchema,
     ResponseSchema,
     Time,
     examples,
@@ -28,36 +31,170 @@ from app.http.fields import (
 from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
+from app.policy.policy import Group, Policy, merge
+from app.prompt.section_schemas import StoredSections, sections_to_store
+from app.prompt.sections import PromptSection
+from app.prompt.tool_schemas import AnyTool, StoredTools
 
+MAX_TTL_SECONDS = 100 * 366 * 86_400
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
-
-_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-_ITEM: dict[str, Any] = {
-    "conversation_id": _ID,
-    "agent_id": "support-bot",
-    "model": None,
-    "metadata": {"customer": "42"},
-    "head_seq": 12,
-    "turns": 3,
-    "message_count": 12,
-    "tokens": 1840,
-    "rolling_window_seconds": 86_400,
-    "rolling_window_source": "agent",
-    "last_cleared_at": None,
-    "last_message_at": "2026-01-05T09:41:12.654321+00:00",
-    "expires_at": None,
-    "created_at": "2026-01-05T09:30:00.123456+00:00",
-    "updated_at": "2026-01-05T09:30:00.123456+00:00",
-}
-CONVERSATION: dict[str, Any] = {
-    **_ITEM,
-    **EFFECTIVE_SETTINGS,
-    "policy_overrides": {"sandwich": {"preserve_bottom": 8}},
-}
-"""An example of a conversation with all its settings."""
+Resource = TypeVar("Resource", Agent, Conversation)
+"""A kind of resource with settings of its own."""
 
 
-class ConversationCreate(SettingsCreate):
+class _PolicyPatch(RequestSchema):
+    """The base of a change of the policy, whose own types say what is converted."""
+
+    model_config = ConfigDict(strict=False)
+
+
+def _patch_of(kind: type[Group]) -> Any:
+    """Return the schema of a change of these settings: none is required, null inherits again."""
+    members: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name not in kind.model_fields:
+            continue
+        is_group = isinstance(hint, type) and issubclass(hint, Group)
+        text = hint.__doc__ if is_group else one_line(kind.model_fields[name].description)
+        kind_of_value = _patch_of(hint) if is_group else hint
+        members[name] = (kind_of_value | None, Field(default=None, description=text))
+    name = f"{kind.__name__}Patch"
+    return create_model(name, __base__=_PolicyPatch, __doc__=kind.__doc__, **members)
+
+
+PolicyPatch: Any = _patch_of(Policy)
+"""Policy settings in a request."""
+
+
+class _Settings(RequestSchema):
+    """What requests that set settings have in common."""
+
+    model: ModelName | None = None
+    policy: PolicyPatch | None = None
+
+    @property
+    def own_policy(self) -> dict[str, Any] | None:
+        """The policy settings of the request, nested as in JSON."""
+        return self.policy.model_dump(exclude_unset=True) if self.policy is not None else None
+
+    @property
+    def summariser(self) -> str | None:
+        """The model for summaries that the policy names."""
+        compaction = self.policy and self.policy.compaction
+        return compaction.model if compaction else None
+
+
+class SettingsCreate(_Settings):
+    """The settings of a new agent or conversation."""
+
+    model: ModelName | None = None
+    """Its own model; null inherits from the agent or the service."""
+    policy: PolicyPatch | None = None
+    """Its own policy settings."""
+    sections: StoredSections = Field(default_factory=list)
+    """Its own sections of the system prompt."""
+    tools: StoredTools = Field(default_factory=list)
+    """Its own tools."""
+    metadata: Metadata = Field(default_factory=dict)
+
+    def stored(self) -> StoredSettings:
+        """Return them as they are stored; raises ValidationError for a name used twice."""
+        return StoredSettings(
+            model=self.model,
+            policy=json_text.dumps(merge({}, self.own_policy or {})),
+            sections=list_json(SettingsList.SECTIONS, sections_to_store(self.sections)),
+            tools=list_json(SettingsList.TOOLS, self.tools),
+        )
+
+
+class SettingsPatch(_Settings):
+    """A change of settings; omitted fields stay unchanged."""
+
+    model: ModelName | None = None
+    """`null` inherits from the agent or the service again."""
+    policy: PolicyPatch | None = None
+    """Merged leaf by leaf: a null leaf inherits again, a null policy resets all."""
+    metadata: Metadata = Field(default_factory=dict)
+    """Replaces the stored metadata."""
+
+    def applied(self, resource: Resource) -> Resource:
+        """Return the resource with model, policy and metadata changed."""
+        settings, fields = resource.settings, self.model_fields_set
+        if "model" in fields:
+            settings = replace(settings, model=self.model)
+        if "policy" in fields:
+            own = json_text.loads(settings.policy) if self.policy is not None else {}
+            merged = _without_empty_objects(merge(own, self.own_policy or {}))
+            settings = replace(settings, policy=json_text.dumps(merged))
+        metadata = json_text.dumps(self.metadata) if "metadata" in fields else resource.metadata
+        return replace(resource, settings=settings, metadata=metadata)
+
+
+def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
+    inner = (
+        (k, _without_empty_objects(v) if isinstance(v, dict) else v) for k, v in policy.items()
+    )
+    return {key: value for key, value in inner if value != {}}
+
+
+class _Expiring(RequestSchema):
+    """An expiry as a caller gives it: a time, or seconds from now; without both there is none."""
+
+    expires_at: Time | None = None
+    """When it expires; null for never."""
+    ttl_seconds: TtlSeconds | None = None
+    """Seconds from now until it expires, instead of `expires_at`; null for never."""
+
+    def expiry(self, now: datetime) -> datetime | None:
+        """Return the time; raises ValidationError for both, and for one that is not after now."""
+        if self.ttl_seconds is not None:
+            if self.expires_at is not None:
+                places = (Problem("/ttl_seconds", "must not be set beside expires_at"),)
+                raise ValidationError("Set expires_at or ttl_seconds, not both", problems=places)
+            return now + timedelta(seconds=self.ttl_seconds)
+        if self.expires_at is not None and self.expires_at <= now:
+            raise ValidationError.at("/expires_at", "must be in the future")
+        return self.expires_at
+
+
+class ListedSettings(ResponseSchema):
+    """What a list shows of the settings."""
+
+    model: str | None
+    """Its own model; null inherits."""
+    metadata: Metadata
+    """As the caller gave it."""
+    rolling_window_seconds: int | None
+    """Effective maximum age of the messages shown; null is no limit."""
+    rolling_window_source: WindowSource
+    """The level that sets this age."""
+    created_at: datetime
+    """When it was created."""
+    updated_at: datetime
+    """When its settings last changed."""
+
+
+class EffectiveSettings(ResponseSchema):
+    """Settings with those inherited."""
+
+    effective_model: str | None
+    """The model after inheritance."""
+    # Unchecked: an inherited policy may have become invalid, and is shown.
+    policy: Annotated[Policy, WrapValidator(lambda policy, _check: policy)]
+    """The effective policy: a value for every setting."""
+    policy_overrides: AnyObject
+    """Its own policy settings."""
+    sections: list[PromptSection]
+    """Its own sections of the system prompt."""
+    sections_version: int
+    """Version of the sections; 0 for none."""
+    tools: list[AnyTool]
+    """Its own tools, as the caller gave them."""
+    tools_version: int
+    """Version of the tools; 0 for none."""
+
+
+class ConversationCreate(SettingsCreate, _Expiring):
     """A new conversation."""
 
     model_config = examples(
@@ -73,17 +210,9 @@ class ConversationCreate(SettingsCreate):
     agent_id: AgentId | None = None
     """The agent it belongs to."""
     rolling_window_seconds: OwnRollingWindow = INHERIT
-    expires_at: Time | None = None
-    """When it expires; null for never, without `ttl_seconds`."""
-    ttl_seconds: TtlSeconds | None = None
-    """Seconds from now until it expires, instead of `expires_at`."""
-
-    def expiry(self) -> Expiry:
-        """Return the expiry that the caller gives."""
-        return Expiry(self.expires_at, self.ttl_seconds)
 
 
-class ConversationPatch(SettingsPatch):
+class ConversationPatch(SettingsPatch, _Expiring):
     """A change; omitted fields stay unchanged."""
 
     model_config = examples(
@@ -95,16 +224,6 @@ class ConversationPatch(SettingsPatch):
     agent_id: AgentId | None = None
     """The agent it belongs to from now on; null for none."""
     rolling_window_seconds: OwnRollingWindow = None
-    expires_at: Time | None = None
-    """A new time of expiry; null for never."""
-    ttl_seconds: TtlSeconds | None = None
-    """Seconds from now until it expires, instead of `expires_at`; null for never."""
-
-    def expiry(self) -> Expiry | None:
-        """Return the new expiry, None where it stays."""
-        if self.model_fields_set.isdisjoint(("expires_at", "ttl_seconds")):
-            return None
-        return Expiry(self.expires_at, self.ttl_seconds)
 
 
 class ConversationItem(ListedSettings):
@@ -170,3 +289,60 @@ class ConversationPage(Page[ListedConversation]):
 
 class ShownConversation(EffectiveSettings, ConversationItem):
     """A conversation with all its settings."""
+
+
+class AgentCreate(SettingsCreate):
+    """A new agent."""
+
+    model_config = examples(
+        {
+            "agent_id": "support-bot",
+            "name": "Support bot",
+            "model": "gpt-4o",
+            "sections": [{"name": "base", "content": "You answer support questions."}],
+        }
+    )
+
+    agent_id: AgentId | None = None
+    name: DisplayName
+    rolling_window_seconds: OwnRollingWindow = INHERIT
+
+
+class AgentPatch(SettingsPatch):
+    """A change; omitted fields stay unchanged."""
+
+    model_config = examples({"name": "Support bot (EU)", "model": None})
+
+    name: DisplayName | None = None
+    """A new name; null leaves it."""
+    rolling_window_seconds: OwnRollingWindow = None
+
+
+class AgentItem(ListedSettings):
+    """An agent in a list."""
+
+    agent_id: str
+    """Id of the agent."""
+    name: str
+    """Display name."""
+    last_cleared_at: datetime
+    """When it was last cleared; when it was created if it never was."""
+
+
+class ClearedAgent(ResponseSchema):
+    """An agent whose conversations were cleared."""
+
+    agent_id: str
+    """Id of the agent."""
+    last_cleared_at: datetime
+    """Payloads show no message from before."""
+    conversations: int
+    """How many conversations were cleared."""
+
+
+class AgentPage(Page[AgentItem]):
+    """Agents, newest first."""
+
+
+class ShownAgent(EffectiveSettings, AgentItem):
+    """An agent with all its settings."""

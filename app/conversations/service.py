@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound
-from app.conversations.agents.agent import Agent
-from app.conversations.configurable_resources import ConfigurableService, Configured, Creation
-from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.expiry import NO_EXPIRY, Expiry
+from app.common.pages import UNBOUNDED, Bound, Place
+from app.conversations.budget_status import BudgetStatus, read_budgets, within
+from app.conversations.configurable_resources import ConfigurableService, Configured
+from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.keys import find_key, free_key, own_id_of
-from app.conversations.listing_filters import EVERY_CONVERSATION, ConversationFilter, Place
-from app.conversations.listing_service import ConversationPage, list_conversations
-from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.own_settings import Patch
-from app.conversations.repository import ConversationRepository
-from app.conversations.settings import StoredSettings
-from app.conversations.windows.active_window import (
-    INHERIT,
-    SERVICE_DEFAULTS,
-    OwnWindow,
-    conversation_window,
+from app.conversations.listing_repository import (
+    EVERY_CONVERSATION,
+    ConversationFilter,
+    ListedTotals,
 )
+from app.conversations.lookup import get_conversation, lock_conversation
+from app.conversations.repository import ConversationRepository
+from app.conversations.schemas import ConversationCreate, ConversationPatch
+from app.conversations.settings import StoredSettings
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, conversation_window
 from app.repositories import Repositories
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewConversation(Creation):
-    """A request to create a conversation."""
-
-    public_id: str | None = None
-    agent_id: str | None = None
-    rolling_window_seconds: OwnWindow = INHERIT
-    expiry: Expiry = NO_EXPIRY
+ListedConversations = tuple[
+    Sequence[tuple[Conversation, ListedTotals | None, BudgetStatus | None]], Place | None
+]
+"""Conversations of a page with what was asked for, and the place to continue after."""
 
 
 class ConversationService(ConfigurableService[Conversation]):
@@ -48,18 +41,19 @@ class ConversationService(ConfigurableService[Conversation]):
 
     kind = "conversation"
 
-    async def create(self, tenant_id: str, new: NewConversation) -> Configured[Conversation]:
+    async def create(
+        self, tenant_id: str, new: ConversationCreate, idempotency_key: str | None = None
+    ) -> Configured[Conversation]:
         """Create one; a repeated idempotency key returns the first.
 
         Raises Conflict when the id is taken, ValidationError for an unknown agent or an invalid
         policy.
         """
-        settings = new.settings.stored()
-        expires_at = new.expiry.at(self._now())
+        settings, expires_at = new.stored(), new.expiry(self._now())
 
         async def add(repositories: Repositories, public_id: str) -> str | None:
             key = public_id
-            if new.public_id is not None:
+            if new.conversation_id is not None:
                 await repositories.conversations.lock_id(tenant_id, public_id)
                 key = await free_key(repositories, tenant_id, public_id)
             agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
@@ -84,7 +78,39 @@ class ConversationService(ConfigurableService[Conversation]):
                 key = await free_key(repositories, tenant_id, public_id)
             return None
 
-        return await self._create(tenant_id, new.public_id, new, add)
+        return await self._create(tenant_id, new.conversation_id, new, idempotency_key, add)
+
+    async def change(
+        self, tenant_id: str, conversation_id: str, patch: ConversationPatch
+    ) -> Configured[Conversation]:
+        """Change the fields that a patch names.
+
+        Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
+        messages, since their counts are stored.
+        """
+        self._check_summariser(patch)
+        fields = patch.model_fields_set
+        async with self._database.transaction() as repositories:
+            # The agent is locked before the conversation, as in a creation.
+            agent = await self._lock_agent(repositories, tenant_id, patch.agent_id)
+            before = await self._get(repositories, tenant_id, conversation_id, lock=True)
+            after = patch.applied(before)
+            if "agent_id" in fields:
+                after = after.given_to(agent)
+            if "rolling_window_seconds" in fields:
+                window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
+                after = replace(after, rolling_window=window)  # an inherited one is read again
+            if not fields.isdisjoint(("expires_at", "ttl_seconds")):
+                after = replace(after, expires_at=patch.expiry(self._now()))
+            unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
+            counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
+            if not before.state.head_seq:
+                after = replace(after, counter=counter)
+            elif counter not in (unchanged["budget"]["counter"], before.counter):
+                raise Conflict("The counter cannot change once there are messages")
+            await repositories.conversations.change(tenant_id, after)
+            await self._after_change(repositories, before, after)
+            return self._configured(await self._get(repositories, tenant_id, conversation_id))
 
     async def list(
         self,
@@ -95,19 +121,29 @@ class ConversationService(ConfigurableService[Conversation]):
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
-    ) -> ConversationPage:
-        """Return a page, newest first; `before` is the place to start after."""
-        async with self._database.session() as repositories:
-            return await list_conversations(
-                repositories,
-                self._resolver,
-                tenant_id,
-                wanted,
-                limit,
-                before,
-                bound,
-                with_usage=with_usage,
+    ) -> ListedConversations:
+        """Return a page, newest first, and the place that the list continues after, if it does.
+
+        `before` is the place to start after. The page may have fewer items than `limit`.
+        """
+        async with self._database.session() as session:
+            repository = session.conversation_list
+            # One more place shows whether the list continues.
+            places, end = await repository.places(tenant_id, wanted, before, limit + 1)
+            if len(places) > limit:
+                places = places[:limit]
+                end = places[-1]
+            ids = [conversation_id for _, conversation_id in places]
+            listed = await repository.by_ids(
+                tenant_id, ids, self._resolver.default_model, bound, with_usage=with_usage
             )
+            items = [item for item, _ in listed]
+            asked = items if with_usage else []
+            statuses = await read_budgets(self._resolver, within(session), asked)
+        if listed.has_more:
+            shown = {item.conversation_id for item in items}
+            end = next(place for place in reversed(places) if place[1] in shown)
+        return [(*each, statuses.get(each[0].conversation_id)) for each in listed], end
 
     async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:
         """Empty its active window, delete nothing, and return its state. Raises NotFound."""
@@ -158,11 +194,6 @@ class ConversationService(ConfigurableService[Conversation]):
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent
 
-    async def _new_agent(
-        self, repositories: Repositories, tenant_id: str, patch: Patch
-    ) -> Agent | None:
-        return await self._lock_agent(repositories, tenant_id, patch.agent_id)
-
     async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
         key = await find_key(repositories, tenant_id, resource_id)
         if key is None:
@@ -178,28 +209,6 @@ class ConversationService(ConfigurableService[Conversation]):
         get = lock_conversation if lock else get_conversation
         return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
 
-    def _with_own_fields(
-        self, before: Conversation, after: Conversation, patch: Patch, agent: Agent | None
-    ) -> Conversation:
-        """Change the agent, the window, the expiry, and the counter with the policy.
-
-        The counter is fixed once there are messages.
-        """
-        if "agent_id" in patch.fields:
-            after = after.given_to(agent)
-        if "rolling_window_seconds" in patch.fields:
-            window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
-            after = replace(after, rolling_window=window)  # an inherited one is read again
-        if patch.expiry is not None:
-            after = replace(after, expires_at=patch.expiry.at(self._now()))
-        unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
-        counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
-        if not before.state.head_seq:
-            return replace(after, counter=counter)
-        if counter not in (unchanged["budget"]["counter"], before.counter):
-            raise Conflict("The counter cannot change once there are messages")
-        return after
-
     async def _after_change(
         self, repositories: Repositories, before: Conversation, after: Conversation
     ) -> None:
@@ -210,8 +219,6 @@ class ConversationService(ConfigurableService[Conversation]):
             # A summary can be of messages from before the clear as well.
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
             await repositories.windows.take_clear(before.conversation_id, cleared_at)
-            return
-        if state.compaction_id is None:
             return
         receipt = await repositories.contexts.find_compaction(
             before.conversation_id, state.compaction_id

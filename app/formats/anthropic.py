@@ -16,10 +16,9 @@ from typing import Any, Literal
 
 from app.common import json_text
 from app.common.sendable import sendable
-from app.formats import base64_media, inline_media, json_fields, labels, mcp_parts, tool_calls
+from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.base64_media import PDF
-from app.formats.blocks import BlockProvider
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -35,6 +34,7 @@ from app.formats.message import (
 )
 from app.formats.reasoning_families import ANTHROPIC
 from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
+from app.formats.shared import BlockProvider
 from app.formats.tools import ToolDefinition, wire_fields
 
 _TITLES = {
@@ -108,7 +108,7 @@ class Anthropic(BlockProvider):
         return Message(Role.TOOL, parts, call_id, is_error=is_error, **beside)
 
     def _parse_part(self, block: Fields, role: Role) -> Part:
-        if role is not Role.ASSISTANT and (of_mcp := mcp_parts.read(block)) is not None:
+        if role is not Role.ASSISTANT and (of_mcp := media_parts.read_mcp(block)) is not None:
             return of_mcp
         match block.filled_text("type"), role:
             case "text", _:
@@ -161,7 +161,7 @@ class Anthropic(BlockProvider):
                 media_type = source.optional_text("media_type")
                 image = Image(media_type=media_type, data=source.filled_text("data"))
             case "url":
-                image = inline_media.image_from_url(source.filled_text("url"), f"{source.at}/url")
+                image = media_parts.image_from_url(source.filled_text("url"), f"{source.at}/url")
             case _:
                 return self._opaque(block)
         return replace(image, **block.beside(self.name, "source"))
@@ -211,7 +211,7 @@ class Anthropic(BlockProvider):
 
     def _adapt_file(self, file: File) -> File | Text:
         if file.data is not None:
-            media_type = inline_media.media_type_of(file) or ""
+            media_type = media_parts.media_type_of(file) or ""
             if media_type == PDF:
                 return file if file.media_type == PDF else replace(file, media_type=PDF)
             text = ""

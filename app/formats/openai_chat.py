@@ -10,19 +10,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from app.common.sendable import is_sendable
 from app.formats import (
-    adapting,
     base64_media,
-    inline_media,
     json_fields,
     labels,
-    mcp_parts,
+    media_parts,
     reasoning_fields,
     tool_calls,
 )
@@ -41,11 +39,10 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai import OpenAIProvider, system_messages
 from app.formats.requests import REPLACED, AgentCall, Answer, RequestFields, System, SystemPrompt
+from app.formats.shared import OpenAIProvider, system_messages
 from app.formats.tools import ToolDefinition, wire_fields
 
-_FIELDS = reasoning_fields.FORMAT
 _ROLES = {
     "user": Role.USER,
     "tool": Role.TOOL,
@@ -99,7 +96,13 @@ class OpenAIChat(OpenAIProvider):
     def _parse_assistant(self, message: Fields) -> Message:
         if any(json_fields.object_in(message.raw, "function_call").values()):
             raise message.error("function_call", "function_call is deprecated: send tool_calls")
-        parts = [*_parse_reasoning(message), *self._parse_content(message, Role.ASSISTANT)]
+        parts: list[Part] = []
+        for key in ("reasoning_content", "reasoning"):
+            message.optional_text(key)
+        if of_reasoning := reasoning_fields.fields_of(message.raw):
+            text = reasoning_fields.text_of(of_reasoning)
+            parts.append(Reasoning(text, of_reasoning, reasoning_fields.FORMAT))
+        parts += self._parse_content(message, Role.ASSISTANT)
         fields: dict[str, Any] = {}
         if refusal := message.optional_text("refusal"):
             fields["refusal"] = refusal
@@ -108,26 +111,26 @@ class OpenAIChat(OpenAIProvider):
             transcript = json_fields.text_in(audio, "transcript")
             parts.append(Opaque({"type": "audio", "transcript": transcript}, self.name))
             fields |= {"audio": {"id": audio["id"]}} if json_fields.text_in(audio, "id") else {}
-        parts.extend(_parse_generated_images(message.raw))
+        images = message.get("images")  # gateways add them; malformed ones are ignored
+        for item in images if isinstance(images, list) else ():
+            image = item.get("image_url") if isinstance(item, Mapping) else None
+            url = image if isinstance(image, str) else json_fields.text_in(image, "url")
+            media_type, data = base64_media.split_data_url(url) or (None, None)
+            parts += [Image(media_type, data, url if data is None else None)] if url else []
         if message.get("tool_calls") is not None:
             calls = map(self._parse_call, message.objects("tool_calls"))
             parts.extend(tool_calls.with_own_ids(calls))
-        name, beside = (
-            message.optional_text("name"),
-            (fields, self.name) if fields else (None, None),
-        )
+        name, beside = message.optional_text("name"), (fields, self.name) if fields else ()
         return Message(Role.ASSISTANT, tuple(parts), None, name, False, *beside)
 
     def _parse_content(self, message: Fields, role: Role) -> tuple[Part, ...]:
         if message.get("content") is None:
             return ()
-        is_assistant = role is Role.ASSISTANT
-        return self._parse_parts(
-            message, "content", partial(self._parse_part, is_assistant=is_assistant)
-        )
+        parse_part = partial(self._parse_part, is_assistant=role is Role.ASSISTANT)
+        return self._parse_parts(message, "content", parse_part)
 
     def _parse_part(self, part: Fields, *, is_assistant: bool) -> Part:
-        read = reasoning_fields.part_of(part) if is_assistant else mcp_parts.read(part)
+        read = reasoning_fields.part_of(part) if is_assistant else media_parts.read_mcp(part)
         if read is not None:
             return read
         match part.filled_text("type"):
@@ -137,7 +140,7 @@ class OpenAIChat(OpenAIProvider):
                 source, at = part.get("image_url"), f"{part.at}/image_url"
                 image = Fields({"url": source} if isinstance(source, str) else source, at)
                 url, detail = image.filled_text("url"), image.optional_text("detail")
-                found = inline_media.image_from_url(url, f"{at}/url", detail)
+                found = media_parts.image_from_url(url, f"{at}/url", detail)
                 return replace(found, **part.beside(self.name, "image_url"))
             case "file":
                 file = self._parse_file(part.object("file"))
@@ -149,20 +152,18 @@ class OpenAIChat(OpenAIProvider):
         return Opaque(part.json("prompt_cache_breakpoint"), self.name)
 
     def _parse_call(self, call: Fields) -> ToolCall:
-        call_id = call.filled_text("id")
-        match call.raw.get("type", "function"):
-            case "function":
-                function = call.object("function")
-                arguments, name = function.optional_text("arguments") or "{}", function.text("name")
-                block = reasoning_fields.call_fields_of(call.raw) or None
-                format = _FIELDS if block else None
-                return ToolCall(call_id, name, arguments, block=block, format=format)
-            case "custom":
-                custom = call.object("custom")
-                arguments, name = custom.text("input"), custom.text("name")
-                return ToolCall(call_id, name, arguments, custom=True)
-            case _:
-                raise call.error("type", 'must be "function" or "custom"')
+        call_id, kind = call.filled_text("id"), call.raw.get("type", "function")
+        if kind == "custom":
+            custom = call.object("custom")
+            arguments, name = custom.text("input"), custom.text("name")
+            return ToolCall(call_id, name, arguments, custom=True)
+        if kind != "function":
+            raise call.error("type", 'must be "function" or "custom"')
+        function = call.object("function")
+        arguments, name = function.optional_text("arguments") or "{}", function.text("name")
+        block = reasoning_fields.call_fields_of(call.raw) or None
+        format = reasoning_fields.FORMAT if block else None
+        return ToolCall(call_id, name, arguments, block=block, format=format)
 
     def _sent_name(self, message: Message) -> str | None:
         if message.role is Role.TOOL:
@@ -190,7 +191,7 @@ class OpenAIChat(OpenAIProvider):
             return kept
         first = kept.index(texts[0])
         rest = [part for part in kept[first:] if not isinstance(part, Text)]
-        return [*kept[:first], adapting.join_texts(texts), *rest]
+        return [*kept[:first], labels.join_texts(texts), *rest]
 
     def _adapt_file_source(self, file: File) -> File | Text:
         is_own_url = file.url is not None and file.format is self.name
@@ -207,8 +208,8 @@ class OpenAIChat(OpenAIProvider):
     def apart_texts(self, message: Message) -> tuple[str, ...]:
         """Return the label before these parts, and the text of a result without any."""
         has_text = any(isinstance(part, Text) for part in message.parts)
-        added = () if has_text else (adapting.MEDIA_FOLLOWS,)
-        return (adapting.media_label(message), *added) if self.apart(message) else ()
+        added = () if has_text else (labels.MEDIA_FOLLOWS,)
+        return (labels.media_label(message), *added) if self.apart(message) else ()
 
     def render(
         self,
@@ -227,17 +228,18 @@ class OpenAIChat(OpenAIProvider):
         message = self.adapt(message, ids)
         if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
-            content = self._content(texts) if texts else adapting.MEDIA_FOLLOWS
+            content = self._content(texts) if texts else labels.MEDIA_FOLLOWS
             return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
         if message.role is not Role.ASSISTANT:
             content = self._content(message.parts)
             return {"role": message.role.value, "content": content} | _name(message)
+        rendered = self._render_assistant(message)
         if not is_replayed:
-            return self._render_assistant(message)
+            return rendered
         if keep_reasoning:
-            return self._with_reasoning(message)
+            return self._with_reasoning(message, rendered)
         calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-        return _with_fields(self._render_assistant(message), {}, calls)
+        return _with_fields(rendered, {}, calls)
 
     def render_media(
         self, message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
@@ -252,7 +254,7 @@ class OpenAIChat(OpenAIProvider):
         media = self.apart(message)
         if not media:
             return None
-        label = Text(adapting.media_label(message))
+        label = Text(labels.media_label(message))
         return {"role": "user", "content": [self._wire_part(part) for part in (label, *media)]}
 
     def is_faithful(self, raw: Mapping[str, Any], message: Message) -> bool:
@@ -277,9 +279,8 @@ class OpenAIChat(OpenAIProvider):
             rendered["tool_calls"] = calls
         return rendered | self.beside(message) | _name(message)
 
-    def _with_reasoning(self, message: Message) -> dict[str, Any]:
-        """Render an assistant message with the fields of its reasoning as they came."""
-        rendered = self._render_assistant(message)
+    def _with_reasoning(self, message: Message, rendered: dict[str, Any]) -> dict[str, Any]:
+        """Return a rendered assistant message with the fields of its reasoning as they came."""
         thoughts = {
             index: thought
             for index, part in enumerate(message.parts)
@@ -296,11 +297,10 @@ class OpenAIChat(OpenAIProvider):
         return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
 
     def _content(self, parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-        match [part for part in parts if not isinstance(part, Reasoning)]:
-            case [Text(text)]:
-                return text
-            case visible:
-                return [self._wire_part(part) for part in visible]
+        visible = [part for part in parts if not isinstance(part, Reasoning)]
+        if len(visible) == 1 and isinstance(visible[0], Text):
+            return visible[0].text
+        return [self._wire_part(part) for part in visible]
 
     def _wire_part(self, part: Part) -> dict[str, Any]:
         match part:
@@ -308,7 +308,7 @@ class OpenAIChat(OpenAIProvider):
                 return {"type": "text", "text": part.text}
             case Image():
                 detail = {"detail": part.detail} if part.detail else {}
-                url = {"url": inline_media.url_of(part)}
+                url = {"url": media_parts.url_of(part)}
                 return {"type": "image_url", "image_url": url | detail} | self.beside(part)
             case File():
                 return {"type": "file", "file": _wire_file(part)} | self.beside(part)
@@ -318,8 +318,7 @@ class OpenAIChat(OpenAIProvider):
                 raise TypeError(f"{type(part).__name__} is not a content part")
 
     def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
-        is_reasoning = isinstance(part, Text | ToolCall)
-        return {} if is_reasoning else dict(block)
+        return {} if isinstance(part, Text | ToolCall) else dict(block)  # which are reasoning
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
         """Return the fields of a call that carry its signature."""
@@ -370,11 +369,8 @@ class OpenAIChat(OpenAIProvider):
         self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
     ) -> dict[str, Any]:
         """Return a tool message."""
-        return {
-            "role": "tool",
-            "tool_call_id": call_id,
-            "content": f"Error: {text}" if is_error else text,
-        }
+        content = f"Error: {text}" if is_error else text
+        return {"role": "tool", "tool_call_id": call_id, "content": content}
 
     def emptied(self, message: Message, text: str) -> dict[str, Any]:
         """Return a message whose calls have no arguments."""
@@ -385,24 +381,6 @@ class OpenAIChat(OpenAIProvider):
         if calls := list(map(wire_call, bare)):
             raw["tool_calls"] = calls
         return raw
-
-
-def _parse_reasoning(message: Fields) -> list[Part]:
-    for key in ("reasoning_content", "reasoning"):
-        message.optional_text(key)
-    fields = reasoning_fields.fields_of(message.raw)
-    return [Reasoning(reasoning_fields.text_of(fields), fields, _FIELDS)] if fields else []
-
-
-def _parse_generated_images(raw: Mapping[str, Any]) -> Iterable[Part]:
-    """Read images in the fields that gateways add; malformed ones are ignored."""
-    images = raw.get("images")
-    for item in images if isinstance(images, list) else ():
-        image = item.get("image_url") if isinstance(item, Mapping) else None
-        url = image.get("url") if isinstance(image, Mapping) else image
-        if isinstance(url, str) and url:
-            media_type, data = base64_media.split_data_url(url) or (None, None)
-            yield Image(url=url) if data is None else Image(media_type=media_type, data=data)
 
 
 def _with_fields(
@@ -431,8 +409,6 @@ def wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _wire_file(file: File) -> dict[str, Any]:
-    if file.data is not None:
-        return {"file_data": inline_media.url_of(file), "filename": file.name}
-    if file.url is not None:
-        return {"file_data": file.url} | ({"filename": file.name} if file.name else {})
-    return {"file_id": file.file_id} | ({"filename": file.name} if file.name else {})
+    named = {"filename": file.name} if file.name else {}
+    url = media_parts.url_of(file)
+    return {"file_id": file.file_id, **named} if url is None else {"file_data": url, **named}

@@ -1,14 +1,20 @@
-"""The providers by the name of their format, and batches of messages."""
+"""The providers by the name of their format, and what is wrong with a message of another format.
+
+A type of part that no provider lists is accepted: providers add types, and a part is replayed to
+its own provider unchanged.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from app.common.errors import Problem, ValidationError
 from app.formats.anthropic import Anthropic
 from app.formats.base import Provider
 from app.formats.gemini import Gemini
+from app.formats.media_parts import is_mcp
 from app.formats.message import FormatName
 from app.formats.openai_chat import OpenAIChat
 from app.formats.openai_responses import OpenAIResponses
@@ -21,17 +27,53 @@ PROVIDERS: Final[dict[FormatName, Provider]] = {
     provider.name: provider for provider in (openai_chat, openai_responses, anthropic, gemini)
 }
 _GROUPED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+"""Types of OpenAI Responses items, each a message by itself."""
 
 
 def with_request_pointers(error: ValidationError) -> ValidationError:
     """Return an error about joined items with JSON pointers to the items of the request."""
-    problems = tuple(
-        Problem(_GROUPED.sub(_request_pointer, problem.pointer), problem.detail)
+
+    def pointer_of(match: re.Match[str]) -> str:
+        return f"{match[1]}/{int(match[2]) + int(match[3])}{match[4]}"
+
+    problems = (
+        Problem(_GROUPED.sub(pointer_of, problem.pointer), problem.detail)
         for problem in error.problems
     )
-    return ValidationError(error.detail, problems=problems)
+    return ValidationError(error.detail, problems=tuple(problems))
 
 
-def _request_pointer(match: re.Match[str]) -> str:
-    start, first, offset, rest = match.groups()
-    return f"{start}/{int(first) + int(offset)}{rest}"
+def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
+    """Raise ValidationError at a part of another format, which no payload could have."""
+    for part_pointer, part in _parts(raw, pointer):
+        kind = part.get("type") if not is_mcp(part) else None
+        owners = [item.name for item in PROVIDERS.values() if kind in item.part_types]
+        if owners and format not in owners:
+            named = " or ".join(owners)
+            detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
+            raise ValidationError.at(f"{part_pointer}/type", detail)
+
+
+def with_format_hint(
+    error: ValidationError, raw: Mapping[str, Any], format: FormatName
+) -> ValidationError:
+    """Return an error with a hint at the format where the message looks like another one's."""
+    is_gemini = "parts" in raw and "content" not in raw
+    shape = FormatName.GEMINI if is_gemini else None
+    shape = FormatName.OPENAI_RESPONSES if raw.get("type") in _ITEMS else shape
+    if shape is None or shape is format:
+        return error
+    hint = f"; this has the shape of {shape}, not of {format}: is `format` right?"
+    problems = tuple(Problem(item.pointer, item.detail + hint) for item in error.problems)
+    return ValidationError(error.detail + hint, error.facts, problems)
+
+
+def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield an object and the parts inside it, each with its JSON pointer."""
+    yield pointer, raw
+    for key in ("content", "parts", "output"):
+        items = raw.get(key)
+        for index, part in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(part, Mapping):
+                yield from _parts(part, f"{pointer}/{key}/{index}")

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import json
-from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -41,7 +40,6 @@ from app.common.json_structure import (
 from app.http.heavy_requests import LIGHT_BYTES, take_share
 
 _BODY_SIZE = "body_size"
-_SLICE = 1 << 20
 _MIN_VALUE_BYTES = 2  # with its comma
 _MAX_CODING = 40
 _JSON = (b"content-type", b"application/json")
@@ -49,15 +47,15 @@ CLIENT_CLOSED_REQUEST = 499
 """The status in logs and metrics of a request whose client disconnected before the response."""
 
 
-class MalformedJson(ValidationError):
+class MalformedJson(ValidationError, status=400):
     """The body is not JSON."""
 
 
-class MalformedRequest(ValidationError):
+class MalformedRequest(ValidationError, status=400):
     """The HTTP request is ambiguous."""
 
 
-class EncodedBody(ValidationError):
+class EncodedBody(ValidationError, status=415):
     """The body has a content coding."""
 
 
@@ -199,14 +197,11 @@ def _structure_error(excess: ExceededLimit) -> ContextError:
 
 
 def _utf8_error(body: bytes) -> str | None:
-    decoder = getincrementaldecoder("utf-8")()
-    for start in range(0, len(body), _SLICE):
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(body[start : start + _SLICE], start + _SLICE >= len(body))
-        except UnicodeDecodeError as error:
-            at = start - pending + error.start
-            return f"The body is not UTF-8: invalid byte {body[at]:#04x} at offset {at}"
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        at = error.start
+        return f"The body is not UTF-8: invalid byte {body[at]:#04x} at offset {at}"
     return None
 
 

@@ -3,8 +3,8 @@
 1. Before an endpoint runs, its route replaces the public id in the path by the key. An endpoint
    needs the public id only for its answer, from `public_id_of`.
 2. If the likeliest key is not found, the conversation may have another one, because another tenant
-   has this UUID: then the endpoint runs again with that key, which is cached. So only a `404` costs
-   a lookup, and it is the same whether another tenant has the id or no tenant has it.
+   has this UUID: then the endpoint runs again with that key. So only a `404` costs a lookup, and it
+   is the same whether another tenant has the id or no tenant has it.
 3. Errors name the public id.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from app.common.errors import ContextError, NotFound
-from app.common.public_ids import public_id_from
+from app.common.public_ids import likeliest_key, public_id_from
 from app.http.dependencies import services, tenant_of
 
 _PARAMETER = "conversation_id"
@@ -54,7 +54,7 @@ async def call_with_key(
     request.scope["public_id"] = public_id
     tenant_id = tenant_of(request)
     keys = services(request).conversation_keys
-    key = keys.likeliest(tenant_id, public_id)
+    key = likeliest_key(tenant_id, public_id)
     try:
         while True:
             try:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +40,7 @@ from app.common.errors import (
 from app.common.logs import places, request_id
 from app.common.sendable import sendable_json
 from app.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
+from app.http.fields import ResponseSchema, examples
 
 MEDIA_TYPE = "application/problem+json"
 MAX_PROBLEM_BYTES = 65_536
@@ -49,160 +50,111 @@ _MAX_CHARACTERS = 1_000
 _STANDARD_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
 
 
-class ProblemPlace(BaseModel):
+class ProblemPlace(ResponseSchema):
     """A place of a request that is wrong."""
 
-    pointer: str = Field(
-        description="JSON pointer into the body, or to a parameter: `/query/limit`."
-    )
-    detail: str = Field(description="What is wrong there.")
+    pointer: str
+    """JSON pointer into the body, or to a parameter: `/query/limit`."""
+    detail: str
+    """What is wrong there."""
 
 
-class ProblemAnswer(BaseModel):
+class ProblemAnswer(ResponseSchema):
     """An RFC 9457 problem, with further fields for some codes."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "urn:context-service:problem:conflict",
-                    "title": "Conflict",
-                    "status": 409,
-                    "detail": "The log's head is 12, not 11",
-                    "code": "CONFLICT",
-                    "errors": [],
-                    "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
-                    "head_seq": 12,
-                    "expected_seq": 11,
-                }
-            ]
-        },
-    )
-
-    type: str = Field(description="URN of the kind of problem.")
-    title: str = Field(description="Name of the kind of problem.")
-    status: int = Field(description="The HTTP status.")
-    detail: str = Field(description="The cause of this problem.")
-    code: str = Field(description="Stable code of the kind of problem, for programs.")
-    errors: list[ProblemPlace] = Field(
-        description="The places that are wrong, if known; the first hundred of them."
-    )
-    request_id: str = Field(
-        description="Id of the request, as in `X-Request-Id` and in the log of the service."
-    )
-
-
-STATUS: Mapping[type[ContextError], int] = {
-    ValidationError: 422,
-    MalformedJson: 400,
-    MalformedRequest: 400,
-    EncodedBody: 415,
-    UnknownParameter: 422,
-    NotFound: 404,
-    Conflict: 409,
-    UnpairedToolResult: 409,
-    ContextLimitUnknown: 422,
-    ContextOverflow: 422,
-    Gone: 410,
-    PayloadTooLarge: 413,
-    Unauthenticated: 401,
-    Forbidden: 403,
-    RateLimited: 429,
-    ServiceUnavailable: 503,
-    InsufficientStorage: 507,
-}
-"""The HTTP status of every error class."""
-
-_EXAMPLES: tuple[ContextError, ...] = (
-    ValidationError.at("/expected_seq", "must be a valid integer"),
-    MalformedJson("The body is not JSON: unexpected end of data: line 1 column 13"),
-    MalformedRequest("A request must have exactly one Host header"),
-    EncodedBody.at(
-        "/header/content-encoding",
-        "must be identity: a body with Content-Encoding gzip is not decoded",
-    ),
-    UnknownParameter.at(
-        "/query/limt", "is not a parameter of this operation, which accepts cursor, limit"
-    ),
-    NotFound.conversation("0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"),
-    Conflict("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
-    UnpairedToolResult(
-        "Tool result for call 'call_7' answers no open call; nothing was stored",
-        {"tool_call_id": "call_7"},
-    ),
-    ContextLimitUnknown(
-        "The context window of 'my-model', the model of the conversation, is unknown: set"
-        " budget.context_window in the policy, describe the model with PUT /v1/models/{model}, or"
-        " set budget.context_window to derive",
-        {"model": "my-model", "model_source": "conversation"},
-    ),
-    ContextOverflow(
-        "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there, 40,004 of"
-        " them for the user message with seq 12",
+    model_config = ConfigDict(extra="allow") | examples(
         {
-            "budget": {
-                "total": 8000,
-                "max_output_tokens": 4096,
-                "system_prompt": 8,
-                "skill_prompts": 0,
-                "tool_descriptions": 0,
-                "summary": 0,
-                "conversation": 40004,
-                "effective_window": 3904,
-                "used_tokens": 40012,
-                "remaining_tokens": -36108,
-                "used_percentage": 1024.9,
+            "type": "urn:context-service:problem:conflict",
+            "title": "Conflict",
+            "status": 409,
+            "detail": "The log's head is 12, not 11",
+            "code": "CONFLICT",
+            "errors": [],
+            "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
+            "head_seq": 12,
+            "expected_seq": 11,
+        }
+    )
+
+    type: str
+    """URN of the kind of problem."""
+    title: str
+    """Name of the kind of problem."""
+    status: int
+    """The HTTP status."""
+    detail: str
+    """The cause of this problem."""
+    code: str
+    """Stable code of the kind of problem, for programs."""
+    errors: list[ProblemPlace]
+    """The places that are wrong, if known; the first hundred of them."""
+    request_id: str
+    """Id of the request, as in `X-Request-Id` and in the log of the service."""
+
+
+EXAMPLES: Mapping[type[ContextError], ContextError] = {
+    type(error): error
+    for error in (
+        ValidationError.at("/expected_seq", "must be a valid integer"),
+        MalformedJson("The body is not JSON: unexpected end of data: line 1 column 13"),
+        MalformedRequest("A request must have exactly one Host header"),
+        EncodedBody.at(
+            "/header/content-encoding",
+            "must be identity: a body with Content-Encoding gzip is not decoded",
+        ),
+        UnknownParameter.at(
+            "/query/limt", "is not a parameter of this operation, which accepts cursor, limit"
+        ),
+        NotFound.conversation("0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"),
+        Conflict("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
+        UnpairedToolResult(
+            "Tool result for call 'call_7' answers no open call; nothing was stored",
+            {"tool_call_id": "call_7"},
+        ),
+        ContextLimitUnknown(
+            "The context window of 'my-model', the model of the conversation, is unknown: set"
+            " budget.context_window in the policy",
+            {"model": "my-model", "model_source": "conversation"},
+        ),
+        ContextOverflow(
+            "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there",
+            {
+                "budget": {"effective_window": 3904, "used_tokens": 40012},
+                "largest": [{"kind": "message", "tokens": 40004, "id": "msg_7", "seq": 12}],
+                "suggestions": [
+                    {
+                        "action": "offload_oversized",
+                        "detail": "Set messages.offload_oversized in the policy to true",
+                    },
+                ],
             },
-            "largest": [
-                {
-                    "kind": "message",
-                    "tokens": 40004,
-                    "id": "msg_7",
-                    "seq": 12,
-                    "role": "user",
-                    "pinned": False,
-                },
-                {"kind": "section", "tokens": 8, "name": "rules"},
-            ],
-            "suggestions": [
-                {
-                    "action": "offload_oversized",
-                    "detail": "Set messages.offload_oversized in the policy to true",
-                },
-                {
-                    "action": "larger_window",
-                    "detail": "Take a window of at least 44,108 tokens: a model with a larger one,"
-                    " or a larger budget.context_window or max_context_tokens",
-                },
-            ],
-        },
-    ),
-    Gone(
-        "Output blob_9f86d081884c7d659a2feaa0 was collected",
-        {"ref": "blob_9f86d081884c7d659a2feaa0"},
-    ),
-    PayloadTooLarge("A body has at most 33,554,432 bytes", {"limit": 33554432}),
-    Unauthenticated("The API key is unknown, revoked or expired"),
-    Forbidden("Without an API key the service accepts requests to its address only"),
-    RateLimited(
-        "The 600 requests of this minute are used up",
-        {"limit": 600, "kind": "requests", "retry_after": 23},
-    ),
-    ServiceUnavailable("The database does not answer", {"reason": "TimeoutError"}),
-    InsufficientStorage("The disk of the database is full", {"reason": "DiskFullError"}),
-)
-_EXAMPLE_OF = {type(error): error for error in _EXAMPLES}
+        ),
+        Gone(
+            "Output blob_9f86d081884c7d659a2feaa0 was collected",
+            {"ref": "blob_9f86d081884c7d659a2feaa0"},
+        ),
+        PayloadTooLarge("A body has at most 33,554,432 bytes", {"limit": 33554432}),
+        Unauthenticated("The API key is unknown, revoked or expired"),
+        Forbidden("Without an API key the service accepts requests to its address only"),
+        RateLimited(
+            "The 600 requests of this minute are used up",
+            {"limit": 600, "kind": "requests", "retry_after": 23},
+        ),
+        ServiceUnavailable("The database does not answer", {"reason": "TimeoutError"}),
+        InsufficientStorage("The disk of the database is full", {"reason": "DiskFullError"}),
+    )
+}
+"""An error of every class."""
 _REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
 _RETRY_AFTER = ("Retry-After", "Seconds to wait before a retry.")
 _HEADERS = {
-    STATUS[ServiceUnavailable]: _RETRY_AFTER,
-    STATUS[InsufficientStorage]: _RETRY_AFTER,
-    STATUS[RateLimited]: _RETRY_AFTER,
-    STATUS[EncodedBody]: ("Accept-Encoding", "The accepted content coding: `identity`."),
-    STATUS[Unauthenticated]: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
+    ServiceUnavailable.status: _RETRY_AFTER,
+    InsufficientStorage.status: _RETRY_AFTER,
+    RateLimited.status: _RETRY_AFTER,
+    EncodedBody.status: ("Accept-Encoding", "The accepted content coding: `identity`."),
+    Unauthenticated.status: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
 }
 _log = logging.getLogger("app.api")
 
@@ -235,12 +187,7 @@ def answer_error(error: ContextError) -> Response:
     if isinstance(error, EncodedBody):
         headers["Accept-Encoding"] = "identity"
     return problem(
-        STATUS[type(error)],
-        error.code,
-        error.sentence,
-        error.problems,
-        error.facts,
-        headers=headers,
+        error.status, error.code, error.sentence, error.problems, error.facts, headers=headers
     )
 
 
@@ -294,7 +241,7 @@ def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     if ServiceUnavailable in kinds:
         kinds = (*kinds, InsufficientStorage)  # a database that answers may have a full disk
     for kind in kinds:
-        by_status.setdefault(STATUS[kind], []).append(kind)
+        by_status.setdefault(kind.status, []).append(kind)
     return {status: _response(status, matching) for status, matching in by_status.items()}
 
 
@@ -316,8 +263,8 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
 
 
 def _example(kind: type[ContextError]) -> dict[str, Any]:
-    error = _EXAMPLE_OF[kind]
-    document = _document(STATUS[kind], kind.code, error.sentence, error.problems)
+    error = EXAMPLES[kind]
+    document = _document(kind.status, kind.code, error.sentence, error.problems)
     return document | {"request_id": _REQUEST_ID, **error.facts}
 
 

@@ -1,14 +1,13 @@
 """Request validation errors: pydantic's messages at JSON pointers into the request.
 
-An answer names at most a hundred places. pydantic creates objects for all errors or for none: a
-body with very many errors is validated again by the first items of its objects and lists.
+An answer names at most a hundred places. pydantic creates objects for all errors or for none: of a
+body with very many errors only their number is told.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -23,8 +22,6 @@ _KEY = re.compile(r"\[.*\]\Z", re.DOTALL)
 _MAX_PLACES = 100
 _MAX_ERRORS = 1_000
 """The number of errors whose objects pydantic creates within milliseconds."""
-_MAX_SAMPLED = 10_000
-"""The number of values of a body that are validated again."""
 
 
 def validated(schema: TypeAdapter[Any], value: Any) -> Any:
@@ -33,33 +30,9 @@ def validated(schema: TypeAdapter[Any], value: Any) -> Any:
         return schema.validate_python(value)
     except PydanticError as error:
         count = error.error_count()
-        errors = _errors_of(error) if count <= _MAX_ERRORS else _sampled_errors(schema, value)
+        is_few = count <= _MAX_ERRORS
+        errors = error.errors(include_url=False, include_input=False) if is_few else []
         raise validation_error(in_body(errors), value, count) from error
-
-
-def _errors_of(error: PydanticError) -> list[Any]:
-    return error.errors(include_url=False, include_input=False)
-
-
-def _sampled_errors(schema: TypeAdapter[Any], value: Any) -> list[Any]:
-    try:
-        schema.validate_python(_sample(value, [_MAX_SAMPLED]))
-    except PydanticError as error:
-        # A field may be missing only because the sample leaves it out.
-        return [each for each in _errors_of(error) if each["type"] != "missing"]
-    return []
-
-
-def _sample(value: Any, remaining: list[int]) -> Any:
-    """Return a value with the first hundred items of each object and list in it."""
-    remaining[0] -= 1
-    if remaining[0] <= 0:
-        return value if not isinstance(value, dict | list) else type(value)()
-    if isinstance(value, dict):
-        return {key: _sample(value[key], remaining) for key in islice(value, _MAX_PLACES)}
-    if isinstance(value, list):
-        return [_sample(item, remaining) for item in value[:_MAX_PLACES]]
-    return value
 
 
 def validation_error(

@@ -23,14 +23,13 @@ from pydantic.json_schema import models_json_schema
 
 from app.common.answers import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
-from app.conversations.events.schemas import StreamedEvent
+from app.conversations.events.routes import StreamedEvent
 from app.conversations.list_filters import METADATA_FILTER
 from app.http.authentication import RATE_LIMIT_HEADERS
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
 from app.openapi.examples import example_of
-from app.openapi.links import add_links
 from app.prompt.tool_schemas import TOOL_FUNCTION
 
 DESCRIPTION = """\
@@ -149,7 +148,6 @@ def _complete(document: dict[str, Any]) -> None:
             _drop_fastapi_errors(operation["responses"])
             _name_successes(operation["responses"], schemas)
             _add_refusals(operation, needs_key=path.startswith("/v1/"))
-    add_links(document["paths"])
     _name_items_of_pairs(schemas)
     components["schemas"] = dict(sorted(schemas.items()))
     components["responses"] = {

@@ -1,17 +1,18 @@
-"""`/healthz`, `/readyz` and `/metrics`."""
+"""`/healthz`, `/readyz`, `/metrics` and `/v1/caller`."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.common.errors import ServiceUnavailable, Unauthenticated
-from app.http.dependencies import services
+from app.http.dependencies import caller_of, services
 from app.http.errors import problems_of
 from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
+from app.tenancy.api_keys import Caller
 
 
 class Health(ResponseSchema):
@@ -44,18 +45,6 @@ METRICS: dict[str, Any] = {
 }
 
 
-class Metrics(Protocol):
-    """The metrics of the service, and the access to them."""
-
-    def admits(self, authorization: str) -> bool:
-        """Return whether an `Authorization` header, which may be empty, may read them."""
-        ...
-
-    async def scrape(self) -> tuple[bytes, str]:
-        """Return the metrics as text, and the media type."""
-        ...
-
-
 @router.get("/healthz", summary="Liveness")
 async def healthz() -> Health:
     """Return `ok` while the process runs, without access to the database."""
@@ -83,8 +72,14 @@ async def metrics(request: Request) -> Response:
     required as `Authorization: Bearer`. Metrics of the database's queues are missing while the
     database is unavailable.
     """
-    service_metrics: Metrics = request.app.state.metrics
-    if not service_metrics.admits(request.headers.get("authorization", "")):
+    telemetry = services(request).telemetry
+    if not telemetry.admits(request.headers.get("authorization", "")):
         raise Unauthenticated("The metrics require the token of the settings")
-    body, media_type = await service_metrics.scrape()
+    body, media_type = await telemetry.scrape()
     return Response(body, media_type=media_type)
+
+
+@router.get("/v1/caller", summary="Read about the key")
+async def get_caller(request: Request) -> Caller:
+    """Return the tenant of the request's key, and whether it may only read."""
+    return caller_of(request)

@@ -23,6 +23,16 @@ from app.http.bodies import Json
 from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 
+_LINKS = {
+    "name": "Context Service",
+    "version": "",
+    "inspector": "/inspector",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "health": "/healthz",
+    "readiness": "/readyz",
+}
+
 
 class ServiceLinks(ResponseSchema):
     """The version of the service, and the paths to start from."""
@@ -47,14 +57,6 @@ router = APIRouter(route_class=WireRoute, tags=["health"])
 docs_router = APIRouter(route_class=WireRoute, include_in_schema=False)
 """The API reference, which is no part of the API."""
 
-_TITLE = "Context Service"
-_LINKS = {
-    "inspector": "/inspector",
-    "docs": "/docs",
-    "openapi": "/openapi.json",
-    "health": "/healthz",
-    "readiness": "/readyz",
-}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -64,6 +66,7 @@ _PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-
 _HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 
 _KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_KIND = re.compile("text/html|application/json")
 _FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
 
 INSPECTOR = Path(app.__file__).with_name("inspector_files")
@@ -79,14 +82,13 @@ INSPECTOR = Path(app.__file__).with_name("inspector_files")
 async def get_links(request: Request) -> Response:
     """Return the version, and the paths of documentation and health.
 
-    If `Accept` prefers `text/html` to `application/json`, as browsers do, the answer leads to the
+    If `Accept` names `text/html` before `application/json`, as browsers do, the answer leads to the
     inspector.
     """
-    version: str = request.app.version
     headers = _HEADERS | {"Vary": "Accept"}
-    if _quality(request, "text/html") > _quality(request, "application/json"):
+    if _KIND.findall(request.headers.get("accept", "").lower())[:1] == ["text/html"]:
         return RedirectResponse("inspector", 303, headers)
-    return Json({"name": _TITLE, "version": version, **_LINKS}, headers=headers)
+    return Json(_LINKS | {"version": request.app.version}, headers=headers)
 
 
 @docs_router.get("/inspector")
@@ -114,19 +116,3 @@ async def inspector_file(name: str) -> Response:
 
 def _page(name: str) -> Response:
     return FileResponse(INSPECTOR / name, media_type="text/html", headers=_PAGE_HEADERS)
-
-
-def _quality(request: Request, media_type: str) -> float:
-    """Return the quality that `Accept` names for exactly this media type, 0 without it."""
-    for listed in request.headers.get("accept", "").split(","):
-        name, *parameters = (part.strip().lower() for part in listed.split(";"))
-        if name == media_type:
-            return next(map(_number, (p[2:] for p in parameters if p.startswith("q="))), 1.0)
-    return 0.0
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -1,8 +1,12 @@
 """Records metrics and spans of this process, and reads the backlog when it is scraped.
 
-1. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
+1. Labels have few possible values: never a tenant, a conversation or a model that only a caller
+   named. The `model` label has the models of the settings, which the service calls itself.
+2. A span holds ids, sizes and kinds, never content: no text of messages and no text of exceptions.
+   Without a collector the tracer is the API's no-op.
+3. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
    that each of several processes serves all of them. Gauges of dead processes are removed.
-2. The backlog is read from the database on each scrape, for at most a second. If the database does
+4. The backlog is read from the database on each scrape, for at most a second. If the database does
    not answer in time, those metrics are missing.
 """
 
@@ -11,30 +15,35 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import platform
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
-from app.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable
 from app.conversations.compaction_results import CompactResult
 from app.database.connections import PoolState
 from app.models.model_calls import Completion, Gateway, ModelCall
-from app.operation.metrics import Metrics, ScrapedMetrics
-from app.operation.spans import CompletionRecorder, ResultRecorder, Spans
 from app.tenancy.api_keys import bearer_of
 from app.work.backlog import Waiting
 
@@ -43,16 +52,55 @@ if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configur
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 BACKLOG_TIMEOUT_SECONDS = 1.0
-"""How long the database may take to return the backlog (rule 2)."""
+"""How long the database may take to return the backlog (rule 4)."""
 SAMPLE_SECONDS = 5.0
 """How often each of several processes records the state of its pool."""
-OK_OUTCOME = "ok"
-"""The outcome of a successful model call; other outcomes are the gateway's reasons."""
+
+COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "http_requests": ("Requests answered, by route template", "method", "route", "status"),
+    "appends": ("Appends that stored something",),
+    "appended_messages": ("Messages stored by appends",),
+    "appended_tokens": ("Tokens of the messages stored",),
+    "builds": ("Payloads built", "format", "kind", "pressure", "degraded"),
+    "compactions": ("Compactions, by outcome", "trigger", "strategy", "outcome"),
+    "compaction_saved_tokens": (
+        *("Tokens that compactions removed from payloads", "trigger", "strategy"),
+    ),
+    "llm_calls": ("Model calls, by outcome", "model", "outcome"),
+    "llm_tokens": ("Tokens of answered calls, input and output", "model", "direction"),
+    "llm_cost_usd": ("Cost of answered calls whose price is known, in USD", "model"),
+    "refused_keys": ("Refused API keys, by reason", "reason"),
+    "jobs": ("Background work, by outcome", "kind", "outcome"),
+    "database_errors": ("Database sessions that failed, by kind of error", "kind"),
+}
+"""The counters by name: a description and the labels."""
+DURATIONS: Mapping[str, tuple[str, ...]] = {
+    "http_request": ("Duration of requests, without event streams", "method", "route"),
+    "compaction": ("Duration of compactions", "trigger"),
+    "llm_call": ("Duration of model calls", "model"),
+    "job": ("Duration of background work", "kind"),
+}
+GAUGES: Mapping[str, str] = {
+    "event_streams": "Open event streams",
+    "pool_size": "Database connections that are open",
+    "pool_in_use": "Database connections in use",
+    "pool_waiting": "Sessions that wait for a connection",
+    "pool_limit": "Database connections that may be open",
+}
+_REQUEST_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_WORK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-@cache
-def _process_collector() -> ProcessCollector:
-    return ProcessCollector(registry=None)  # reads the boot time: once per process
+@dataclass(slots=True)
+class _Measured:
+    """What a block does: its span, and the outcome that is counted at its end."""
+
+    span: Span
+    outcome: str
 
 
 class Telemetry:
@@ -63,35 +111,51 @@ class Telemetry:
     ) -> None:
         self._token = token
         self._tracing = tracing
-        self._spans = Spans(tracing.tracer if tracing else None)
-        self._registry = CollectorRegistry()
-        self._scraped = ScrapedMetrics(version)
+        self._tracer = tracing.tracer if tracing else NoOpTracer()
+        self._scraped = _Scraped(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
+        self._registry = registry = CollectorRegistry()
         if self._directory is None:
-            self._registry.register(self._scraped)
-            self._registry.register(_process_collector())
-        self._metrics = Metrics(self._registry)
+            registry.register(self._scraped)
+            registry.register(_process_collector())
+        self._counters = {
+            name: Counter(f"context_{name}", text, labels, registry=registry)
+            for name, (text, *labels) in COUNTERS.items()
+        }
+        self._durations = {
+            name: Histogram(
+                f"context_{name}_duration_seconds",
+                text,
+                labels,
+                registry=registry,
+                buckets=_REQUEST_BUCKETS if name == "http_request" else _WORK_BUCKETS,
+            )
+            for name, (text, *labels) in DURATIONS.items()
+        }
+        self._gauges = {
+            name: Gauge(f"context_{name}", text, registry=registry, multiprocess_mode="livesum")
+            for name, text in GAUGES.items()
+        }
         self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None
         self._read_backlog: Callable[[], Awaitable[Waiting]] | None = None
-        self._reading_backlog: asyncio.Task[Waiting | None] | None = None
+        self._reading_backlog: asyncio.Task[Waiting] | None = None
 
     @property
     def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
         """The ASGI middleware that spans requests; None without traces."""
         return self._tracing.middleware if self._tracing else None
 
-    # --- called by the API ----------------------------------------------------------------
+    # --- called by the API and the services -----------------------------------------------
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count a request, and record its duration unless it was a stream."""
         key = method, route, status
         cached = self._request_metrics.get(key)
         if cached is None:
-            metrics = self._metrics
             cached = self._request_metrics[key] = (
-                metrics.requests.labels(*key),
-                metrics.request_seconds.labels(method, route),
+                self._counters["http_requests"].labels(*key),
+                self._durations["http_request"].labels(method, route),
             )
         cached[0].inc()
         if seconds is not None:
@@ -99,101 +163,118 @@ class Telemetry:
 
     def streaming(self, change: int) -> None:
         """Count an event stream that started (1) or ended (-1)."""
-        self._metrics.streams.inc(change)
-
-    # --- called by the services -----------------------------------------------------------
+        self._gauges["event_streams"].inc(change)
 
     def appended(self, messages: int, tokens: int) -> None:
         """Count an append, its messages and its tokens."""
-        self._metrics.appends.inc()
-        self._metrics.appended_messages.inc(messages)
-        self._metrics.appended_tokens.inc(tokens)
+        self._counters["appends"].inc()
+        self._counters["appended_messages"].inc(messages)
+        self._counters["appended_tokens"].inc(tokens)
 
     def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
         """Count a payload."""
-        kind = "delta" if is_delta else "full"
-        degraded = "yes" if is_degraded else "no"
-        self._metrics.builds.labels(format, kind, pressure, degraded).inc()
+        kind, degraded = "delta" if is_delta else "full", "yes" if is_degraded else "no"
+        self._counters["builds"].labels(format, kind, pressure, degraded).inc()
+
+    def key_refused(self, reason: str) -> None:
+        """Count a refused API key."""
+        self._counters["refused_keys"].labels(reason).inc()
+
+    def database_failed(self, kind: str) -> None:
+        """Count a database session that failed with this kind of error."""
+        self._counters["database_errors"].labels(kind).inc()
 
     @contextmanager
     def compacting(
         self, conversation_id: str, trigger: str, strategy: str
-    ) -> Iterator[ResultRecorder]:
+    ) -> Iterator[Callable[[CompactResult], None]]:
         """Count and span a compaction; the block passes its result."""
-        metrics, outcome, started = self._metrics, "failed", perf_counter()
-        try:
-            with self._spans.compacting(conversation_id, trigger, strategy) as record_span:
+        attributes = {
+            "context.conversation_id": conversation_id,
+            "context.compaction.trigger": trigger,
+            "context.compaction.strategy": strategy,
+        }
 
-                def record(result: CompactResult) -> None:
-                    nonlocal outcome
-                    outcome = "compacted" if result.compacted else "not_needed"
-                    if result.compacted:
-                        saved = max(0, result.before_tokens - result.after_tokens)
-                        metrics.saved_tokens.labels(trigger, strategy).inc(saved)
-                    record_span(result)
+        def record(result: CompactResult) -> None:
+            measured.outcome = "compacted" if result.compacted else "not_needed"
+            if result.compacted:
+                saved = max(0, result.before_tokens - result.after_tokens)
+                self._counters["compaction_saved_tokens"].labels(trigger, strategy).inc(saved)
+            for name in ("compacted", "before_tokens", "after_tokens"):
+                measured.span.set_attribute(f"context.compaction.{name}", getattr(result, name))
 
-                yield record
-        except (Conflict, NotFound):
-            outcome = "superseded"
-            raise
-        except asyncio.CancelledError:
-            outcome = "interrupted"
-            raise
-        finally:
-            metrics.compactions.labels(trigger, strategy, outcome).inc()
-            metrics.compaction_seconds.labels(trigger).observe(perf_counter() - started)
-
-    def key_refused(self, reason: str) -> None:
-        """Count a refused API key."""
-        self._metrics.refused_keys.labels(reason).inc()
-
-    # --- called by the gateway, the worker and the store ----------------------------------
+        with self._measured(
+            "compaction", (trigger, strategy), "compaction", attributes
+        ) as measured:
+            yield record
 
     @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[CompletionRecorder]:
-        """Count and span a model call; the block passes its completion."""
-        metrics, model, started = self._metrics, call.model, perf_counter()
-        outcome = "error"
-        try:
-            with self._spans.calling(call) as record_span:
+    def calling(self, call: ModelCall) -> Iterator[Callable[[Completion], None]]:
+        """Count a model call, and span it by the conventions for generative AI.
 
-                def record(answer: Completion) -> None:
-                    nonlocal outcome
-                    outcome = OK_OUTCOME
-                    metrics.call_tokens.labels(model, "input").inc(answer.input_tokens)
-                    metrics.call_tokens.labels(model, "output").inc(answer.output_tokens)
-                    metrics.call_cost.labels(model).inc(answer.cost(call.info) or 0.0)
-                    record_span(answer)
+        The block passes its completion.
+        """
+        provider, slash, _ = call.model.partition("/")
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": provider if slash else "openai",
+            "gen_ai.request.model": call.model,
+            "gen_ai.request.max_tokens": call.max_tokens,
+        }
 
-                yield record
-        except ServiceUnavailable as error:
-            outcome = str(error.facts.get("reason", outcome))
-            raise
-        except asyncio.CancelledError:
-            outcome = "interrupted"
-            raise
-        finally:
-            metrics.calls.labels(model, outcome).inc()
-            metrics.call_seconds.labels(model).observe(perf_counter() - started)
+        def record(answer: Completion) -> None:
+            measured.outcome = "ok"
+            cost, span = self._counters["llm_cost_usd"], measured.span
+            cost.labels(call.model).inc(answer.cost(call.info) or 0.0)
+            for direction in ("input", "output"):
+                tokens = getattr(answer, f"{direction}_tokens")
+                self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
+                span.set_attribute(f"gen_ai.usage.{direction}_tokens", tokens)
+            span.set_attribute("gen_ai.response.finish_reasons", [answer.finish_reason])
+
+        name, kind = f"chat {call.model}", SpanKind.CLIENT
+        with self._measured("llm_call", (call.model,), name, attributes, kind) as measured:
+            yield record
 
     @contextmanager
     def working(self, conversation_id: str, job_id: str | None) -> Iterator[None]:
         """Count and span background work: a due compaction, or a job that a client requested."""
-        kind, outcome, started = "due" if job_id is None else "asked", "failed", perf_counter()
-        try:
-            with self._spans.working(conversation_id, kind):
-                yield
-            outcome = "done"
-        except asyncio.CancelledError:
-            outcome = "interrupted"
-            raise
-        finally:
-            self._metrics.jobs.labels(kind, outcome).inc()
-            self._metrics.job_seconds.labels(kind).observe(perf_counter() - started)
+        kind = "due" if job_id is None else "asked"
+        attributes = {"context.conversation_id": conversation_id, "context.job.kind": kind}
+        with self._measured("job", (kind,), "job", attributes, SpanKind.CONSUMER) as measured:
+            yield
+            measured.outcome = "done"
 
-    def database_failed(self, kind: str) -> None:
-        """Count a database session that failed with this kind of error."""
-        self._metrics.database_errors.labels(kind).inc()
+    @contextmanager
+    def _measured(
+        self,
+        what: str,
+        labels: tuple[str, ...],
+        name: str,
+        attributes: Mapping[str, Any],
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Iterator[_Measured]:
+        """Count, time and span a block; of an exception only its kind is recorded."""
+        started = perf_counter()
+        with self._tracer.start_as_current_span(
+            name,
+            kind=kind,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            measured = _Measured(span, "failed")
+            try:
+                yield measured
+            except BaseException as error:
+                measured.outcome = _outcome(what, error)
+                reason = error.facts.get("reason") if isinstance(error, ContextError) else None
+                span.set_attribute("error.type", str(reason or type(error).__name__))
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+            finally:
+                self._counters[f"{what}s"].labels(*labels, measured.outcome).inc()
+                self._durations[what].labels(labels[0]).observe(perf_counter() - started)
 
     # --- scraped --------------------------------------------------------------------------
 
@@ -225,7 +306,13 @@ class Telemetry:
         """Return the metrics of this process, or of all processes that share a directory."""
         if self._directory is None:
             return self._registry
-        _remove_dead_gauges(Path(self._directory))
+        for path in Path(self._directory).glob("gauge_live*_*.db"):
+            pid = int(path.stem.rpartition("_")[2])
+            with suppress(PermissionError):  # it runs as another user
+                try:
+                    os.kill(pid, 0)
+                except ProcessLookupError:
+                    mark_process_dead(pid, self._directory)  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
         registry.register(self._scraped)
@@ -234,11 +321,9 @@ class Telemetry:
     def sample(self) -> None:
         """Record the state of the pool."""
         if self._pool is not None:
-            pool, metrics = self._pool(), self._metrics
-            metrics.pool_size.set(pool.size)
-            metrics.pool_in_use.set(pool.in_use)
-            metrics.pool_waiting.set(pool.waiting)
-            metrics.pool_limit.set(pool.limit)
+            pool = self._pool()
+            for name in ("size", "in_use", "waiting", "limit"):
+                self._gauges[f"pool_{name}"].set(getattr(pool, name))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -258,18 +343,21 @@ class Telemetry:
                 await self._tracing.close()
 
     async def _waiting(self) -> Waiting | None:
-        """Return the backlog, None if the database does not answer in time (rule 2).
+        """Return the backlog, None if the database does not answer in time (rule 4).
 
         A new query starts only when the previous one has ended.
         """
         if self._read_backlog is None:
             return None
-        if self._reading_backlog is None or self._reading_backlog.done():
-            self._reading_backlog = asyncio.create_task(_backlog_or_none(self._read_backlog))
-        await asyncio.wait({self._reading_backlog}, timeout=BACKLOG_TIMEOUT_SECONDS)
-        if self._reading_backlog.done():
-            return None if self._reading_backlog.cancelled() else self._reading_backlog.result()
-        self._reading_backlog.cancel()
+        reading = self._reading_backlog
+        if reading is None or reading.done():
+            reading = self._reading_backlog = asyncio.ensure_future(self._read_backlog())
+        await asyncio.wait({reading}, timeout=BACKLOG_TIMEOUT_SECONDS)
+        if not reading.done():
+            reading.cancel()
+            return None
+        with suppress(ServiceUnavailable, asyncio.CancelledError):
+            return reading.result()
         return None
 
     async def _sample_periodically(self) -> None:
@@ -293,20 +381,43 @@ class MeasuredGateway:
         return completion
 
 
-async def _backlog_or_none(read_backlog: Callable[[], Awaitable[Waiting]]) -> Waiting | None:
-    try:
-        return await read_backlog()
-    except ServiceUnavailable:
-        return None
+class _Scraped(Collector):
+    """Metrics that are read on each scrape: the version and the backlog."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self.waiting: Waiting | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; the backlog is missing while the database is unavailable."""
+        description = "The version of the service"
+        info = GaugeMetricFamily("context_service_info", description, labels=("version", "python"))
+        info.add_metric((self._version, platform.python_version()), 1)
+        yield info
+        if (waiting := self.waiting) is not None:
+            for name, text, value in (
+                ("due_conversations", "Conversations with a due compaction", waiting.due),
+                ("open_jobs", "Queued and running jobs", waiting.jobs),
+                (
+                    "queue_age_seconds",
+                    "Age of the oldest due conversation or open job, in seconds",
+                    waiting.oldest_seconds,
+                ),
+            ):
+                yield GaugeMetricFamily(f"context_{name}", text, value)
 
 
-def _remove_dead_gauges(directory: Path) -> None:
-    """Remove the gauges of processes that ended (rule 1)."""
-    for path in directory.glob("gauge_live*_*.db"):
-        pid = int(path.stem.rpartition("_")[2])
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
-        except PermissionError:
-            pass  # it runs as another user
+@cache
+def _process_collector() -> ProcessCollector:
+    return ProcessCollector(registry=None)  # reads the boot time: once per process
+
+
+def _outcome(what: str, error: BaseException) -> str:
+    """Return the outcome of what an error has ended: of a call the gateway's reason."""
+    if isinstance(error, asyncio.CancelledError):
+        return "interrupted"
+    if what == "llm_call":
+        facts = error.facts if isinstance(error, ServiceUnavailable) else {}
+        return str(facts.get("reason", "error"))
+    is_superseded = what == "compaction" and isinstance(error, Conflict | NotFound)
+    return "superseded" if is_superseded else "failed"

@@ -22,12 +22,8 @@ from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import (
-    Tracer,
-    format_trace_id,
-    get_current_span,
-)
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.trace import Tracer, format_trace_id, get_current_span
 from opentelemetry.util.http import sanitize_method
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,7 +47,14 @@ class Tracing:
 
     def __init__(self, endpoint: str, version: str) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
-        self._exporter = LoggedExporter(_address(endpoint))
+        # The library would log each failed batch.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        base = endpoint.rstrip("/")
+        self._exporter = LoggedExporter(
+            base if base.endswith(PATH) else base + PATH,
+            timeout=EXPORT_TIMEOUT_SECONDS,
+            meter_provider=NoOpMeterProvider(),
+        )
         resource = Resource.create({"service.name": SERVICE, "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
@@ -65,8 +68,23 @@ class Tracing:
         The library sees the request without path, query, client and headers, except those that
         continue the caller's trace.
         """
+
+        async def named_by_route(redacted: Scope, receive: Receive, send: Send) -> None:
+            """Call the app in the library's span, which gets its name from the matched route."""
+            scope, span = redacted["original_scope"], get_current_span()
+            scope["trace_id"] = format_trace_id(span.get_span_context().trace_id)
+
+            async def send_named(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    route = getattr(scope.get("route"), "path", UNROUTED)
+                    span.update_name(f"{_method(scope)} {route}")
+                    span.set_attribute("http.route", route)
+                await send(message)
+
+            await app(scope, receive, send_named)
+
         instrumented = OpenTelemetryMiddleware(
-            _RouteNamedApp(app),
+            named_by_route,
             default_span_details=lambda scope: (_method(scope), {}),
             tracer_provider=self._provider,
             meter_provider=NoOpMeterProvider(),
@@ -99,29 +117,22 @@ class Tracing:
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
         if closing.is_alive():
-            self._exporter.shutdown()  # cancels a pending retry, which is logged
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # cancels a retry
             await asyncio.to_thread(closing.join, RETRY_CANCEL_SECONDS)
 
 
-class LoggedExporter(SpanExporter):
+class LoggedExporter(OTLPSpanExporter):
     """Sends spans; logs the first failure, and the first success after it."""
 
-    def __init__(self, address: str) -> None:
-        # The library would log each failed batch.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._exporter = OTLPSpanExporter(
-            address, timeout=EXPORT_TIMEOUT_SECONDS, meter_provider=NoOpMeterProvider()
-        )
-        self._fails = False
+    _fails = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send a batch, or lose it."""
+        kind = "not_taken"
         try:
-            result = self._exporter.export(spans)
+            result = super().export(spans)
         except Exception as error:  # the next batch may succeed
             result, kind = SpanExportResult.FAILURE, type(error).__name__
-        else:
-            kind = "not_taken"
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             data = {"reason": kind, "spans": len(spans)}
@@ -131,41 +142,8 @@ class LoggedExporter(SpanExporter):
         self._fails = fails
         return result
 
-    def shutdown(self) -> None:
-        """Cancel a pending retry."""
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing: each batch is sent at once."""
-        return True
-
-
-class _RouteNamedApp:
-    """The app inside the library's span, which gets its name from the matched route."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, redacted_scope: Scope, receive: Receive, send: Send) -> None:
-        scope, span = redacted_scope["original_scope"], get_current_span()
-        scope["trace_id"] = format_trace_id(span.get_span_context().trace_id)
-
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", UNROUTED)
-                span.update_name(f"{_method(scope)} {route}")
-                span.set_attribute("http.route", route)
-            await send(message)
-
-        await self._app(scope, receive, send_named)
-
 
 def _method(scope: Scope) -> str:
     """Return the method for a span name, as OpenTelemetry's conventions write it."""
     method = sanitize_method(scope["method"])
     return "HTTP" if method == "_OTHER" else method
-
-
-def _address(endpoint: str) -> str:
-    base = endpoint.rstrip("/")
-    return base if base.endswith(PATH) else base + PATH

@@ -48,10 +48,11 @@ class SourceMessage:
         """Whether it answers earlier calls."""
         return bool(PROVIDERS[self.format].results(self.message))
 
-    @property
-    def split_count(self) -> int:
-        """The number of messages that the log splits it into."""
-        return len(PROVIDERS[self.format].split(self.message))
+    def ids_in(self, target_id: str, copy_id: str) -> tuple[str, ...]:
+        """Return the ids that its parts may have in the log of a conversation."""
+        own = (copy_id, self.id) if self.conversation_id == target_id else (copy_id,)
+        count = len(PROVIDERS[self.format].split(self.message))
+        return tuple(f"{id}#{at}" if at else id for id in own for at in range(count))
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -110,11 +111,6 @@ def _as_text(source: SourceMessage, parsed: Sequence[Message]) -> SourceMessage:
 def copy_id(target_id: str, source: SourceMessage) -> str:
     """Return the id of a message's copy in a conversation (rule 1)."""
     return str(uuid5(NAMESPACE, f"{target_id}/{source.conversation_id}/{source.id}"))
-
-
-def split_ids(message_id: str, count: int) -> tuple[str, ...]:
-    """Return the ids of the `count` messages that the log splits a message into."""
-    return (message_id, *(f"{message_id}#{number}" for number in range(1, count)))
 
 
 def renamed_calls(calls: Iterable[str], used: Collection[str], origin: str) -> dict[str, str]:

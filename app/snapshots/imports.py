@@ -33,13 +33,17 @@ from app.conversations.windows.active_window import window_from
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
 from app.snapshots.export_checks import ImportChecker
-from app.snapshots.export_format import IMPORTING_TENANT, ExportReader, Line, RecordKind
+from app.snapshots.export_format import (
+    IMPORTING_TENANT,
+    SETTINGS,
+    ExportReader,
+    Line,
+    RecordKind,
+)
+from app.snapshots.exports_repository import ADDITIONS, BEGIN, LOCK, PUBLISH, RENEW, STALE
 
 STALE_SECONDS = 600
 """After this time without a line, an import may be removed."""
-MAX_WAIT_SECONDS = 30.0
-"""How long a repeated import waits for the first one."""
-_POLL_SECONDS = 0.25
 _DROP_TIMEOUT_SECONDS = 60
 _STALE_BATCH = 50
 _LINES_AT_ONCE = 100
@@ -86,7 +90,7 @@ class ImportService:
     _max_blob_bytes: int
 
     async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
-        """Import an export; a repeated idempotency key returns the first import, and waits for it.
+        """Import an export; a repeated idempotency key returns the first import.
 
         Raises ValidationError or PayloadTooLarge with the number of the line, or Conflict when the
         id is taken. Then nothing is stored.
@@ -94,18 +98,12 @@ class ImportService:
         if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
             return repeated
         public_id = new.public_id or self._new_id()
-        key, waited = None, 0.0
-        while key is None:
-            try:
-                key = await self._begin(tenant_id, public_id)
-            except Conflict:
-                is_running = await self._is_running(tenant_id, public_id)
-                if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
-                    return repeated
-                if new.idempotency_key is None or not is_running or waited >= MAX_WAIT_SECONDS:
-                    raise
-                await asyncio.sleep(_POLL_SECONDS)
-                waited += _POLL_SECONDS
+        try:
+            key = await self._begin(tenant_id, public_id)
+        except Conflict:  # an equal import may have ended meanwhile
+            if (repeated := await self._repeated(tenant_id, pieces, new)) is None:
+                raise
+            return repeated
         try:
             imported = await self._store(tenant_id, key, public_id, pieces, new)
         except BaseException:
@@ -133,13 +131,6 @@ class ImportService:
                 raise Conflict("The Idempotency-Key was used with another body")
             return await _made(session, tenant_id, made)
 
-    async def _is_running(self, tenant_id: str, public_id: str) -> bool:
-        """Return whether an import with this id runs: its key is used, and by no tenant."""
-        keys = keys_of(tenant_id, public_id)
-        async with self._database.session() as session:
-            stored = await session.conversations.stored_keys(tenant_id, public_id, keys)
-        return bool(stored) and not any(stored.values())
-
     async def _begin(self, tenant_id: str, public_id: str) -> str:
         """Create the conversation, which no tenant sees, and return its key; raises Conflict."""
         before = self._now() - timedelta(seconds=STALE_SECONDS)
@@ -147,7 +138,7 @@ class ImportService:
             await _remove(self._database, key, before)
         async with self._database.session() as session:
             key = await free_key(session, tenant_id, public_id)
-            if not await session.exports.begin(key):
+            if not await session.session.run(BEGIN, conversation_id=key):
                 raise id_taken(public_id)
         return key
 
@@ -175,10 +166,7 @@ class ImportService:
         chars = 0
         async for line in lines:
             match line.type:
-                case "export" | "end" | RecordKind.STATE:
-                    continue
-                case RecordKind.SETTINGS:
-                    await self._check_own_settings(tenant_id, line.fields, new)
+                case "export" | "end" | RecordKind.SETTINGS | RecordKind.STATE:
                     continue
                 case RecordKind.BLOB:
                     await self._add_blob(tenant_id, key, line, lines)
@@ -219,7 +207,7 @@ class ImportService:
     async def _writing(self, key: str) -> AsyncIterator[Repositories]:
         """Write in a transaction of an import that was not removed."""
         async with self._database.transaction() as session:
-            if not await session.exports.renew(key):
+            if not await session.session.run(RENEW, conversation_id=key):
                 raise _removed(key)
             yield session
 
@@ -232,7 +220,9 @@ class ImportService:
                 found = await session.blobs.find_all(key, list(refs))
                 for ref in refs.keys() - {blob.id for blob in found}:
                     raise refs[ref].error(f"The blob {ref!r} is not in the export")
-            if not await session.exports.add(kind, key, [line.fields for line in batch]):
+            rows = json_text.dumps([line.fields for line in batch])
+            added = await session.session.run(ADDITIONS[kind], conversation_id=key, rows=rows)
+            if added < len(batch):
                 first = batch[0].number
                 raise batch[-1].error(f"A message id stands twice, between line {first} and this")
 
@@ -253,7 +243,10 @@ class ImportService:
         async with self._writing(key) as session:
             if fields["is_collected"]:
                 row = {"content_id": content_id, "collected_at": self._now().isoformat()}
-                await session.exports.add(RecordKind.BLOB, key, [{**fields, **row}])
+                rows = json_text.dumps([{**fields, **row}])
+                await session.session.run(
+                    ADDITIONS[RecordKind.BLOB], conversation_id=key, rows=rows
+                )
                 return
             await session.blobs.begin_upload(IMPORTING_TENANT, key, content_id)
         chunker = Chunker()
@@ -280,24 +273,6 @@ class ImportService:
             if fields["attached"]:
                 await session.blobs.attach(key, [blob.id])
 
-    async def _check_own_settings(
-        self, tenant_id: str, settings: Mapping[str, Any], new: NewImport
-    ) -> None:
-        """Check the settings as those of a new conversation of the agent."""
-        agent_id = new.agent_id or settings["agent_id"]
-        agent_policy = "{}"
-        if agent_id is not None:
-            async with self._database.session() as session:
-                agent = await session.agents.find(tenant_id, agent_id)
-            if agent is None:
-                raise _no_agent(agent_id)
-            agent_policy = agent.settings.policy
-        names = ("policy", "sections", "tools", "metadata")
-        parsed = {name: json_text.loads(settings[name]) for name in names}
-        model = {} if settings["model"] is None else {"model": settings["model"]}
-        self._check_settings(parsed | model)
-        self._resolver.policy(agent_policy, settings["policy"])
-
     async def _publish(
         self,
         session: Repositories,
@@ -308,17 +283,27 @@ class ImportService:
         new: NewImport,
     ) -> None:
         """Give the conversation to its tenant, with its window and its view."""
-        agent_id = new.agent_id or checker.settings["agent_id"]
-        # The lock orders the import and a deletion of the agent.
-        if agent_id is not None and (
-            await session.agents.find(tenant_id, agent_id, lock=True) is None
-        ):
-            raise _no_agent(agent_id)
+        settings = dict(checker.settings)
+        agent_id = settings["agent_id"] = new.agent_id or settings["agent_id"]
+        agent_policy = "{}"
+        if agent_id is not None:
+            # The lock orders the import and a deletion of the agent.
+            agent = await session.agents.find(tenant_id, agent_id, lock=True)
+            if agent is None:
+                detail = f"There is no agent {agent_id!r}: create it first, or name another one"
+                raise ValidationError.at("/query/agent_id", f"{detail} in `agent_id`")
+            agent_policy = agent.settings.policy
+        lists = ("policy", "sections", "tools", "metadata")
+        given = {name: json_text.loads(settings[name]) for name in lists}
+        self._check_settings(
+            given | ({"model": settings["model"]} if settings["model"] is not None else {})
+        )
+        self._resolver.policy(agent_policy, settings["policy"])
         expires_at = _time(checker.settings["expires_at"])
-        if expires_at is not None and expires_at <= self._now():
-            expires_at = None  # the import of an old export would be deleted at once
-        settings = {**checker.settings, "agent_id": agent_id, "expires_at": expires_at}
-        if not await session.exports.publish(tenant_id, key, own_id, settings):
+        # The import of an old export would be deleted at once.
+        settings["expires_at"] = expires_at if expires_at and expires_at > self._now() else None
+        own = {name: settings[name] for name in SETTINGS} | {"own_id": own_id}
+        if not await session.session.run(PUBLISH, **own, tenant_id=tenant_id, conversation_id=key):
             raise _removed(key)
         head, receipt = checker.head, None
         await set_head(session, key, head | {"cleared_at": _time(head["cleared_at"])})
@@ -338,8 +323,8 @@ async def remove_stale_imports(database: Database, now: Callable[[], datetime]) 
     removed, batch = 0, _STALE_BATCH
     while batch == _STALE_BATCH:
         async with database.session() as session:
-            stale = await session.exports.stale(before, _STALE_BATCH)
-        batch = sum([await _remove(database, key, before) for key in stale])
+            stale = await session.session.all(STALE, before=before, limit=_STALE_BATCH)
+        batch = sum([await _remove(database, str(key), before) for (key,) in stale])
         removed += batch
     return removed
 
@@ -347,7 +332,7 @@ async def remove_stale_imports(database: Database, now: Callable[[], datetime]) 
 async def _remove(database: Database, key: str, before: datetime) -> bool:
     """Remove an import that has not continued since a time; the sweep deletes its objects."""
     async with database.transaction() as session:
-        if not await session.exports.lock_stale(key, before):
+        if await session.session.first(LOCK, conversation_id=key, before=before) is None:
             return False
         await session.conversations.remove(key)
     return True
@@ -378,13 +363,6 @@ def _ref_of(line: Line) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text is not None else None
-
-
-def _no_agent(agent_id: str) -> ValidationError:
-    return ValidationError.at(
-        "/query/agent_id",
-        f"There is no agent {agent_id!r}: create it first, or name another one in `agent_id`",
-    )
 
 
 def _removed(key: str) -> Conflict:

@@ -39,7 +39,6 @@ FIRST_AT = Statement(
         """
 )
 _OWN = TABLES["snapshots"].without("created_at")
-# Spans are passed as the text of their array: PostgreSQL would flatten an array of arrays.
 ADD = Statement(
     f"""
         WITH added AS (
@@ -50,12 +49,9 @@ ADD = Statement(
             INSERT INTO snapshot_parts (
                 conversation_id, session_id, tenant_id, spans, message_count
             )
-            SELECT part.conversation_id, added.session_id, added.tenant_id,
-                CAST(part.spans AS bigint[]), part.message_count
-            FROM added, unnest(
-                CAST(:part_ids AS uuid[]), CAST(:part_spans AS text[]),
-                CAST(:part_counts AS bigint[])
-            ) AS part (conversation_id, spans, message_count)
+            SELECT part.id, added.session_id, added.tenant_id, part.spans, part.count
+            FROM added, json_to_recordset(CAST(:parts AS json))
+                AS part (id uuid, spans bigint[], count bigint)
         ), imported AS (
             INSERT INTO snapshot_messages (tenant_id, session_id, position, source_id, body)
             SELECT added.tenant_id, added.session_id, item.position, item.source_id, item.body
@@ -227,9 +223,16 @@ class SnapshotRepository(Repository):
             tenant_id=tenant_id,
             **fields_of(snapshot)
             | {"models": json_text.dumps({it.conversation_id: it.model for it in snapshot.models})},
-            part_ids=[part.conversation_id for part in parts],
-            part_spans=[_array_text(part.spans) for part in parts],
-            part_counts=[part.message_count for part in parts],
+            parts=json_text.dumps(
+                [
+                    {
+                        "id": part.conversation_id,
+                        "spans": [edge for it in part.spans for edge in (it.start, it.end)],
+                        "count": part.message_count,
+                    }
+                    for part in parts
+                ]
+            ),
             source_ids=[message.source_id for message in messages],
             bodies=[message.body for message in messages],
         )
@@ -326,11 +329,6 @@ def _snapshot_from(row: Any) -> Snapshot:
         row,
         models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
     )
-
-
-def _array_text(spans: Sequence[Span]) -> str:
-    edges = (str(edge) for span in spans for edge in (span.start, span.end))
-    return f"{{{','.join(edges)}}}"
 
 
 def _spans(edges: Sequence[int]) -> tuple[Span, ...]:

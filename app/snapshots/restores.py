@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -34,8 +34,8 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
-from app.conversations.own_settings import OwnSettings
-from app.conversations.service import ConversationService, NewConversation
+from app.conversations.schemas import ConversationCreate
+from app.conversations.service import ConversationService
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName
@@ -46,7 +46,6 @@ from app.snapshots.copies import (
     pending_calls,
     renamed_calls,
     source_of,
-    split_ids,
     with_results_as_text,
 )
 from app.snapshots.reading import SnapshotReader
@@ -87,15 +86,6 @@ class _Target:
     added: set[str] = field(default_factory=set)
     restored: int = 0
     messages: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A source, the id of its copy, and all ids that it may have in the target's log."""
-
-    source: SourceMessage
-    id: str
-    possible_ids: tuple[str, ...]
 
 
 @dataclass(eq=False, repr=False)
@@ -169,8 +159,11 @@ class RestoreService:
             if snapshot.agent_id is not None:
                 agent = await session.agents.find(tenant_id, snapshot.agent_id)
         inherited = (agent.model if agent is not None else None) or self._default_model
-        own = OwnSettings(model=model if model != inherited else None)
-        new = NewConversation(source_id, agent.agent_id if agent else None, settings=own)
+        new = ConversationCreate(
+            conversation_id=source_id,
+            agent_id=agent.agent_id if agent else None,
+            model=model if model != inherited else None,
+        )
         try:
             created = await self._conversations.create(tenant_id, new)
         except Conflict:  # a concurrent restore has created it
@@ -218,7 +211,7 @@ class RestoreService:
         """Copy messages into a conversation, except those that it has."""
         sources = with_results_as_text(self._sources(tenant_id, snapshot, part))
         async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
-            copies = [_copy_of(target.public_id, source) for source in batch]
+            copies = {copy_id(target.public_id, source): source for source in batch}
             existing: Mapping[str, Sequence[int]] = {}
             for remaining_attempts in range(_MAX_ATTEMPTS)[::-1]:
                 existing = await self._existing_seqs(target, copies)
@@ -229,7 +222,7 @@ class RestoreService:
                     if not remaining_attempts:
                         raise
             target.messages += len(copies)
-            target.restored += sum(copy.id in target.added for copy in copies)
+            target.restored += len(target.added & copies.keys())
             older_copies = [seqs for copy, seqs in existing.items() if copy not in target.added]
             if older_copies:
                 spans = spans_of(seq for seqs in older_copies for seq in seqs)
@@ -249,23 +242,21 @@ class RestoreService:
                 await session.windows.move(target.key, state)
 
     async def _existing_seqs(
-        self, target: _Target, copies: Sequence[_Copy]
+        self, target: _Target, copies: Mapping[str, SourceMessage]
     ) -> dict[str, list[int]]:
         """Return the seqs of those copies that the target's log has (rule 2)."""
-        ids = [message_id for copy in copies for message_id in copy.possible_ids]
+        names = {id: source.ids_in(target.public_id, id) for id, source in copies.items()}
         async with self._database.session() as session:
-            seqs = await session.snapshots.seqs_of(target.key, ids)
-        by_copy = {
-            copy.id: [seqs[name] for name in copy.possible_ids if name in seqs] for copy in copies
-        }
-        return {copy: copy_seqs for copy, copy_seqs in by_copy.items() if copy_seqs}
+            seqs = await session.snapshots.seqs_of(target.key, [*chain(*names.values())])
+        found = {id: [seqs[name] for name in own if name in seqs] for id, own in names.items()}
+        return {id: own for id, own in found.items() if own}
 
     async def _append(
         self,
         tenant_id: str,
         snapshot: Snapshot,
         target: _Target,
-        copies: Sequence[_Copy],
+        copies: Mapping[str, SourceMessage],
         existing: Mapping[str, Sequence[int]],
     ) -> None:
         """Append those copies that the log does not have, with clashing calls renamed."""
@@ -273,20 +264,19 @@ class RestoreService:
         calls: Mapping[str, str] | None = {}
         origin = ""
         new: list[tuple[FormatName, dict[str, Any]]] = []
-        for copy in copies:
-            source = copy.source
+        for id, source in copies.items():
             if not source.is_result:
-                origin = copy.id
+                origin = id
                 own = renamed_calls(source.own_calls, target.used_calls, origin)
                 renamed |= {call: own.get(call, call) for call in source.own_calls}
                 calls = renamed
-            if copy.id in existing:
+            if id in existing:
                 continue
             if source.is_result and origin in existing:
                 open_calls = (await self._find(tenant_id, target.key)).state.open_calls
                 calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
-                new.append((source.format, copy_of(source, copy.id, snapshot.session_id, calls)))
+                new.append((source.format, copy_of(source, id, snapshot.session_id, calls)))
         for format, run in groupby(new, key=itemgetter(0)):
             messages = [message for _, message in run]
             for start in range(0, len(messages), self._max_messages):
@@ -313,11 +303,3 @@ async def in_batches(
         group.append(source)
     if batch or group:
         yield batch + group
-
-
-def _copy_of(target_id: str, source: SourceMessage) -> _Copy:
-    own_id, count = copy_id(target_id, source), source.split_count
-    possible_ids = split_ids(own_id, count)
-    if source.conversation_id == target_id:
-        possible_ids += split_ids(source.id, count)
-    return _Copy(source, own_id, possible_ids)

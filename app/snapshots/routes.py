@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
-from functools import cache
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -62,21 +61,11 @@ _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
-_EXAMPLE = (
-    '{"type":"export","format":"context-service.conversation","version":1,'
-    '"conversation_id":"0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",'
-    '"created_at":"2026-01-05T09:30:00.123456+00:00",'
-    '"exported_at":"2026-01-06T09:30:00.123456+00:00"}\n'
-)
 _RAW: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _LINES: dict[str, Any] = {
     MEDIA_TYPE: {
-        "schema": {
-            "type": "string",
-            "format": "binary",
-            "description": "One JSON object on each line.",
-        },
-        "example": _EXAMPLE,
+        "schema": {"type": "string", "format": "binary"},
+        "example": '{"type":"export","format":"context-service.conversation","version":1}\n',
     }
 }
 _PATH = "/v1/snapshots"
@@ -103,8 +92,11 @@ async def save_agent_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    save = services(request).snapshots.save_agent
-    return await _saved(request, save, agent_id_from(agent_id), body)
+    return _created(
+        await services(request).snapshots.save_agent(
+            tenant_of(request), agent_id_from(agent_id), body.description if body else None
+        )
+    )
 
 
 @router.post(
@@ -121,8 +113,11 @@ async def save_conversation_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    save = services(request).snapshots.save_conversation
-    return await _saved(request, save, conversation_id, body)
+    return _created(
+        await services(request).snapshots.save_conversation(
+            tenant_of(request), conversation_id, body.description if body else None
+        )
+    )
 
 
 @router.get(_PATH, summary="List snapshots")
@@ -269,16 +264,6 @@ def _session_id_from(text: str) -> str:
     return text.lower()
 
 
-async def _saved(
-    request: Request,
-    save: Callable[[str, str, str | None], Awaitable[Snapshot]],
-    resource_id: str,
-    body: SnapshotSave | None,
-) -> Response:
-    description = body.description if body is not None else None
-    return _created(await save(tenant_of(request), resource_id, description))
-
-
 def _created(saved: Snapshot) -> Response:
     return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
 
@@ -385,12 +370,7 @@ async def import_conversation(
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise ValidationError unless a conversation could be created with these settings."""
-    validated(_creation(), dict(settings))
-
-
-@cache
-def _creation() -> TypeAdapter[Any]:
-    return TypeAdapter(ConversationCreate)
+    validated(TypeAdapter(ConversationCreate), dict(settings))
 
 
 async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:

@@ -25,25 +25,25 @@ from app.http.fields import (
     examples,
 )
 from app.http.pages import Page
-from app.snapshots.snapshot import SNAPSHOT, Snapshot
+from app.snapshots.snapshot import Snapshot
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
 """Validation of this many messages takes a few seconds in a thread."""
-_CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
-_FORKED_AT = "2026-01-05T09:45:00.123456+00:00"
-_MESSAGE: dict[str, Any] = {
-    "role": "user",
-    "content": "Validate the tokens, please.",
-    "id": "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071",
-    "conversation_id": _CONVERSATION_ID,
-    "seq": 1,
-    "format": "openai_chat",
-    "created_at": "2026-02-12T14:12:07.000211+00:00",
-    "output_ref": None,
-    "content_truncated": False,
-    "content_collected": False,
-    "given": None,
+_ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
+_EXAMPLE: dict[str, Any] = {
+    **dict.fromkeys(("timestamp", "window_start", "window_end"), _TIME),
+    **{"session_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
+    **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID], "imported": False},
+    "models": [{"conversation_id": _ID, "model": "claude-sonnet-4-5"}],
+    "messages": [
+        {
+            **{"role": "user", "content": "Validate the tokens, please.", "id": "m1", "seq": 1},
+            **{"conversation_id": _ID, "format": "openai_chat", "created_at": _TIME},
+            **dict.fromkeys(("content_truncated", "content_collected"), False),
+            **dict.fromkeys(("output_ref", "given")),
+        }
+    ],
 }
 
 
@@ -124,7 +124,7 @@ class ImportedModel(RequestSchema):
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot."""
 
-    model_config = examples(SNAPSHOT | {"messages": [_MESSAGE]})
+    model_config = examples(_EXAMPLE)
 
     session_id: str = Field(pattern=UUID_PATTERN)
     """UUID of the snapshot; 409 if it is used."""
@@ -158,7 +158,7 @@ class SnapshotImport(RequestSchema):
 class SnapshotRestore(RequestSchema):
     """The target of a restore."""
 
-    model_config = examples({}, {"conversation_id": _CONVERSATION_ID})
+    model_config = examples({}, {"conversation_id": _ID})
 
     conversation_id: ConversationId | None = None
     """Another conversation to copy the messages to; the source conversations by default."""

@@ -19,20 +19,20 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult, Validation
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.public_ids import keys_of
 from app.common.sendable import sendable
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.tombstones import REDACTED_SUMMARY
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY
 from app.conversations.view import spans_through
 from app.conversations.windows.active_window import marker_of
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName
-from app.policy.policy import Policy, ToolOutputPolicy
+from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
 from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, without_ref
 from app.snapshots.reading import SnapshotReader, changed_meanwhile
@@ -82,18 +82,11 @@ class SnapshotService:
         Raises NotFound, or ValidationError when the window is empty.
         """
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        windows = await self._windows(tenant_id, [conversation])
+            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+        windows = await self._windows(tenant_id, [found])
         if not windows:
             raise ValidationError(NO_MESSAGES)
-        conversation = windows[0].conversation
-        bounds = conversation.state.cleared_at, conversation.rolling_window.seconds
-        settings = self._resolver.policy_of(conversation), conversation.model
-        return await self._save(
-            tenant_id, windows, description, conversation.agent_id, bounds, settings
-        )
+        return await self._save(tenant_id, windows, description, None)
 
     async def save_agent(
         self, tenant_id: str, agent_id: str, description: str | None = None
@@ -115,11 +108,7 @@ class SnapshotService:
         windows = await self._windows(tenant_id, conversations)
         if not windows:
             raise ValidationError("No conversation of the agent has messages")
-        bounds = agent.last_cleared_at, agent.rolling_window.seconds
-        settings = self._resolver.policy(agent.settings.policy), agent.model
-        return await self._save(
-            tenant_id, windows, description, agent_id, bounds, settings, lock_agent=True
-        )
+        return await self._save(tenant_id, windows, description, agent)
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
@@ -142,58 +131,50 @@ class SnapshotService:
         tenant_id: str,
         windows: Sequence[SnapshotWindow],
         description: str | None,
-        agent_id: str | None,
-        window_bounds: tuple[datetime | None, int | None],
-        summary_settings: tuple[Policy, str | None],
-        *,
-        lock_agent: bool = False,
+        agent: Agent | None,
     ) -> Snapshot:
-        """Store a snapshot of windows, without the conversations that are deleted meanwhile.
+        """Store a snapshot of the windows of an agent, or of one conversation.
 
-        `window_bounds` are the time of the last clear and the seconds of the rolling window.
-        `summary_settings` are the policy and the model that choose the summariser.
+        Conversations that are deleted meanwhile are left out.
         """
         now, default_model = self._active.now(), self._resolver.default_model
-        start = marker_of(*window_bounds, now)
-        if start is None:
-            first = windows[0].part
-            async with self._database.session() as session:
-                start = await session.snapshots.first_at(
-                    first.conversation_id, first.spans[0].start
-                )
-        policy, model = summary_settings
+        first, part = windows[0].conversation, windows[0].part
+        owner = agent or first
+        cleared_at, policy = first.state.cleared_at, self._resolver.policy_of(first)
+        if agent is not None:
+            cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
+        start = marker_of(cleared_at, owner.rolling_window.seconds, now)
+        async with self._database.session() as session:
+            first_at = await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
         summary = await self._summaries.of(
-            tenant_id, windows, policy.compaction.model, model or default_model
+            tenant_id, windows, policy.compaction.model, owner.model or default_model
         )
         async with self._database.transaction() as session:
-            # The lock orders this transaction and a deletion of the agent.
-            if lock_agent and agent_id is not None:
-                await get_agent(session, tenant_id, agent_id, lock=True)
+            if agent is not None:  # the lock orders this transaction and a deletion of the agent
+                await get_agent(session, tenant_id, agent.agent_id, lock=True)
             ids = [window.part.conversation_id for window in windows]
             existing = await session.snapshots.lock_conversations(tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
             if not saved:
-                raise NotFound.conversation(windows[0].part.public_id)
+                raise NotFound.conversation(part.public_id)
+            versions = [window.conversation.state.redacted_version for window in saved]
             if len(saved) < len(windows):
                 summary = REMOVED_SUMMARY
-            elif any(
-                existing[item.part.conversation_id] != item.conversation.state.redacted_version
-                for item in saved
-            ):
+            elif versions != [existing[window.part.conversation_id] for window in saved]:
                 summary = REDACTED_SUMMARY
-            models = (
+            models = [
                 (item.part.public_id, item.conversation.model or default_model) for item in saved
-            )
+            ]
             snapshot = Snapshot(
                 session_id=self._new_id(),
                 timestamp=now,
                 description=sendable(description) if description is not None else None,
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
-                window_start=start or now,
+                window_start=start or first_at or now,
                 window_end=now,
-                agent_id=agent_id,
-                conversation_ids=tuple(window.part.public_id for window in saved),
+                agent_id=owner.agent_id,
+                conversation_ids=tuple(public_id for public_id, _ in models),
                 models=tuple(SnapshotModel(each, model) for each, model in models if model),
             )
             await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])

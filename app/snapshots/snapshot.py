@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from app.common.answers import answer
 from app.conversations.view import Span, count_in
@@ -19,26 +18,6 @@ class SnapshotModel:
     """The conversation."""
     model: str
     """The model that its payloads were built for, its own or an inherited one."""
-
-
-SNAPSHOT: dict[str, Any] = {
-    "session_id": "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f",
-    "timestamp": "2026-02-12T14:30:00.123456+00:00",
-    "description": "Working on auth refactor",
-    "summary": "Implemented JWT token validation and the refresh flow. Tests of expiry are open.",
-    "message_count": 1,
-    "window_start": "2026-02-12T00:00:00+00:00",
-    "window_end": "2026-02-12T14:30:00.123456+00:00",
-    "agent_id": None,
-    "conversation_ids": ["0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"],
-    "imported": False,
-    "models": [
-        {
-            "conversation_id": "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",
-            "model": "claude-sonnet-4-5",
-        }
-    ],
-}
 
 
 @answer()

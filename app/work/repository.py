@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
-from uuid import UUID
 
 import asyncpg
 
@@ -24,7 +22,7 @@ from app.common import json_text
 from app.conversations.compaction_receipt import Failure
 from app.database.connections import Statement
 from app.database.repository import Repository
-from app.database.sql import equal, read
+from app.database.sql import equal, plain, read
 from app.work.job import Claim, Job, JobStatus
 
 CHANNEL = "context_work"
@@ -64,13 +62,19 @@ WAITING = Statement(
         ORDER BY waiting.job_id IS NULL, waiting.since LIMIT :limit
         """
 )
-# The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
-# another worker claims it, or an append changes it, and the next claim finds it.
-# `excluded.expires_at` is `:seconds` from now.
-_CLAIM = """
+
+
+def _claim(found: str) -> Statement:
+    """Return a claim of work, which is found by a head that this locks.
+
+    The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
+    another worker claims it, or an append changes it, and the next claim finds it.
+    """
+    return Statement(
+        f"""
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
-        SELECT h.conversation_id, :holder, {until}, 1
-        {found} SKIP LOCKED
+        SELECT h.conversation_id, :holder, {_IN_SECONDS}, 1
+        FROM heads h {found} SKIP LOCKED
         ON CONFLICT (conversation_id) DO UPDATE
         SET holder = excluded.holder, expires_at = excluded.expires_at,
             attempts = lease.attempts + 1, retry_at = NULL
@@ -78,24 +82,18 @@ _CLAIM = """
             >= make_interval(secs => CAST(:seconds AS double precision))
         RETURNING attempts
         """
-CLAIM_DUE = Statement(
-    _CLAIM.format(
-        until=_IN_SECONDS,
-        found="""FROM heads h
-        WHERE h.conversation_id = :conversation_id AND h.due_at <= now()
-        FOR NO KEY UPDATE OF h""",
     )
+
+
+CLAIM_DUE = _claim(
+    "WHERE h.conversation_id = :conversation_id AND h.due_at <= now() FOR NO KEY UPDATE OF h"
 )
-CLAIM_JOB = Statement(
-    _CLAIM.format(
-        until=_IN_SECONDS,
-        found="""FROM heads h
+CLAIM_JOB = _claim(
+    """
         JOIN jobs j ON j.conversation_id = h.conversation_id
-        WHERE h.conversation_id = :conversation_id
-            AND j.conversation_id = :conversation_id
+        WHERE h.conversation_id = :conversation_id AND j.conversation_id = :conversation_id
             AND j.job_id = :job_id AND j.status IN ('queued', 'running')
-        FOR KEY SHARE OF h""",
-    )
+        FOR KEY SHARE OF h"""
 )
 RETRY_LATER = Statement(
     f"""
@@ -185,31 +183,26 @@ class JobRepository(Repository):
         for _ in range(_MAX_READS):
             waiting = await self._session.all(WAITING, limit=_CANDIDATES)
             for work in waiting:
-                if (claim := await self._claim(work, holder, seconds)) is not None:
-                    return claim
+                tenant_id, conversation_id, job_id = map(plain, work)
+                claim = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
+                if job_id is None:
+                    row = await self._session.first(CLAIM_DUE, **claim)
+                else:
+                    row = await self._session.first(CLAIM_JOB, **claim, job_id=job_id)
+                if row is None:
+                    continue  # another worker was faster, or it is done
+                if job_id is not None:
+                    await self.change(conversation_id, job_id, JobStatus.RUNNING)
+                return Claim(tenant_id, conversation_id, job_id, holder, row["attempts"])
             if not waiting:
                 break
         return None
 
-    async def _claim(self, work: Any, holder: str, seconds: float) -> Claim | None:
-        """Claim this work, unless another worker was faster or it is done."""
-        key = {"conversation_id": work["conversation_id"], "job_id": work["job_id"]}
-        statement = CLAIM_DUE if work["job_id"] is None else CLAIM_JOB
-        row = await self._session.first(statement, **key, holder=UUID(holder), seconds=seconds)
-        if row is None:
-            return None
-        job_id = None
-        if work["job_id"] is not None:
-            job_id = str(work["job_id"])
-            await self.change(str(work["conversation_id"]), job_id, JobStatus.RUNNING)
-        return Claim(
-            work["tenant_id"], str(work["conversation_id"]), job_id, holder, row["attempts"]
-        )
-
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
         """Release a lease; workers can claim the conversation again after `seconds`."""
-        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
-        await self._session.run(RETRY_LATER, **key, seconds=seconds)
+        await self._session.run(
+            RETRY_LATER, conversation_id=conversation_id, holder=holder, seconds=seconds
+        )
 
     async def notify(self) -> None:
         """Notify workers of new work."""
@@ -217,25 +210,23 @@ class JobRepository(Repository):
 
     async def set_due(self, conversation_id: str) -> bool:
         """Make a compaction due; False when it is due already."""
-        return await self._session.run(SET_DUE, conversation_id=UUID(conversation_id)) == 1
+        return await self._session.run(SET_DUE, conversation_id=conversation_id) == 1
 
     async def clear_due(self, conversation_id: str, head_seq: int) -> None:
         """Mark the compaction as not due, unless messages were appended after `head_seq`."""
-        await self._session.run(CLEAR_DUE, conversation_id=UUID(conversation_id), head_seq=head_seq)
+        await self._session.run(CLEAR_DUE, conversation_id=conversation_id, head_seq=head_seq)
 
     async def postpone(self, conversation_id: str, seconds: float) -> None:
         """Count a failure, and make the compaction due later."""
-        await self._session.run(POSTPONE, conversation_id=UUID(conversation_id), seconds=seconds)
+        await self._session.run(POSTPONE, conversation_id=conversation_id, seconds=seconds)
 
     async def record_failure(self, conversation_id: str, failure: str) -> None:
         """Store why a compaction failed, in place of the previous failure."""
-        await self._session.run(
-            RECORD_FAILURE, conversation_id=UUID(conversation_id), failure=failure
-        )
+        await self._session.run(RECORD_FAILURE, conversation_id=conversation_id, failure=failure)
 
     async def find_failure(self, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""
-        row = await self._session.first(FIND_FAILURE, conversation_id=UUID(conversation_id))
+        row = await self._session.first(FIND_FAILURE, conversation_id=conversation_id)
         if row is None:
             return None
         failure = json_text.loads(row["last_failure"])
@@ -243,14 +234,14 @@ class JobRepository(Repository):
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take the lease, or renew it as its holder; False while another process holds it."""
-        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
-        row = await self._session.first(TAKE_LEASE, **key, seconds=seconds)
+        row = await self._session.first(
+            TAKE_LEASE, conversation_id=conversation_id, holder=holder, seconds=seconds
+        )
         return row is not None and row["is_held"]
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
         """Release the lease, unless another process took it over."""
-        key = {"conversation_id": UUID(conversation_id), "holder": UUID(holder)}
-        await self._session.run(RELEASE_LEASE, **key)
+        await self._session.run(RELEASE_LEASE, conversation_id=conversation_id, holder=holder)
 
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
@@ -259,8 +250,8 @@ class JobRepository(Repository):
         added = await self._session.run(
             ADD_JOB,
             tenant_id=tenant_id,
-            conversation_id=UUID(conversation_id),
-            job_id=UUID(job_id),
+            conversation_id=conversation_id,
+            job_id=job_id,
             kind=kind,
             ask=request,
         )
@@ -269,7 +260,7 @@ class JobRepository(Repository):
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
-        row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=UUID(job_id))
+        row = await self._session.first(FIND_JOB, tenant_id=tenant_id, job_id=job_id)
         return read(Job, row) if row is not None else None
 
     async def change(
@@ -282,9 +273,11 @@ class JobRepository(Repository):
         error: str | None = None,
     ) -> bool:
         """Store the state of a job; False when it has ended (rule 5)."""
-        key = {"conversation_id": UUID(conversation_id), "job_id": UUID(job_id)}
         ended = {"status": status, "result": result, "error": error}
-        return await self._session.run(CHANGE_JOB, **key, **ended) == 1
+        changed = await self._session.run(
+            CHANGE_JOB, conversation_id=conversation_id, job_id=job_id, **ended
+        )
+        return changed == 1
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from app.context.payload_cache import PayloadCache
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies
 from app.context.usage.service import UsageService
-from app.conversations.agents.service import AgentService, NewAgent
+from app.conversations.agents import AgentService
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
@@ -42,8 +42,8 @@ from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.own_settings import OwnSettings, Patch
-from app.conversations.service import ConversationService, NewConversation
+from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
+from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
@@ -353,8 +353,10 @@ class Harness:
         agent_id: str | None = None,
     ) -> str:
         """Create a conversation and return its id."""
-        own = OwnSettings(None, policy or {}, sections, tools)
-        new = NewConversation(conversation_id, agent_id, settings=own)
+        lists: dict[str, Any] = {"sections": list(sections), "tools": list(tools)}
+        new = ConversationCreate(
+            conversation_id=conversation_id, agent_id=agent_id, policy=policy, **lists
+        )
         return (await self.conversations.create(TENANT, new)).resource.conversation_id
 
     async def agent(
@@ -364,19 +366,17 @@ class Harness:
         agent_id: str | None = None,
     ) -> str:
         """Create an agent and return its id."""
-        new = NewAgent(
-            "Agent",
-            agent_id,
-            settings=OwnSettings(None, policy or {}),
+        new = AgentCreate(
+            name="Agent",
+            agent_id=agent_id,
+            policy=policy,
             rolling_window_seconds=rolling_window_seconds,
         )
         return (await self.agents.create(TENANT, new)).resource.agent_id
 
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""
-        await self.conversations.change(
-            TENANT, conversation_id, Patch(frozenset({"policy"}), policy=policy)
-        )
+        await self.conversations.change(TENANT, conversation_id, ConversationPatch(policy=policy))
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT

@@ -32,6 +32,7 @@ from app.conversations.plans import (
     HistoryBudget,
     NoCompaction,
     Plan,
+    clearable,
     oldest_cleared,
     tokens_of,
     with_cleared,
@@ -186,7 +187,7 @@ def _clear_results(progress: _Progress, groups_kept: int, deep: bool) -> _Progre
     end = groups[-groups_kept] if len(groups) > groups_kept else 0
     tokens = tokens_of(search.history)
     through = oldest_cleared(
-        (item for item in search.history[:end] if item.clearable and item.seq not in search.pinned),
+        clearable(search.history[:end], search.pinned),
         lambda freed: not deep and search.budget.meets_target(tokens - freed),
     )
     if not through:

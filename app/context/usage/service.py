@@ -194,7 +194,10 @@ class UsageService:
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
-                visible_tokens = await read_visible_tokens(within(session), resolved, conversation)
+                known = [(conversation, resolved)]
+                visible_tokens = (await read_visible_tokens(within(session), known))[
+                    conversation_id
+                ]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction

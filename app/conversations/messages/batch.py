@@ -1,4 +1,4 @@
-"""Batches of messages: how they change the open calls of their log, and their times.
+"""Batches of messages: how they change the open calls of their log.
 
 1. A client's call is open until it has a result. A call with the id of an open one closes that.
 2. A call group begins at a message of the user or the assistant. To it belong the results of its
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
@@ -97,21 +96,6 @@ class BatchShape:
         """How many turns have begun at each message."""
         return tuple(accumulate(int(draft.starts_turn) for draft in self.drafts))
 
-    @property
-    def calls(self) -> dict[str, Any]:
-        """What an append requires of the calls in the log, and how it changes them."""
-        return {
-            "required": self.required,
-            "closed": self.closed,
-            "opened": list(self.opened),
-            "opened_at": list(self.opened.values()),
-            "start": self.start,
-            "provider": self.provider,
-            "is_answering": self.is_answering,
-            "begins_answer": self.begins_answer,
-            "is_known": self.is_known,
-        }
-
     def after(self, before: Calls, head_seq: int) -> Calls:
         """Return the waiting calls of a log that had these at `head_seq`."""
         left = {id: seq for id, seq in before.open.items() if id not in self.closed}
@@ -189,31 +173,6 @@ def _answered(call_id: str, waiting: Mapping[str, int]) -> str | None:
     if call_id in waiting:
         return call_id
     return next((id for id in waiting if unnumbered(id) == unnumbered(call_id)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The times of a batch's messages, as the active window uses them.
-
-    `sent` are the timestamps of the messages; it is None for a message without one or with one
-    in the future, whose time is `now`. `newest` is the maximum up to each message.
-    """
-
-    now: datetime
-    sent: tuple[datetime | None, ...]
-    newest: tuple[datetime, ...]
-
-    @property
-    def oldest_sent(self) -> datetime | None:
-        """The oldest timestamp."""
-        return min(filter(None, self.sent), default=None)
-
-
-def batch_times(drafts: Sequence[Draft], now: datetime) -> Times:
-    """Return the times of a batch that is received at `now`."""
-    times = (draft.sent_at for draft in drafts)
-    sent = tuple(at if at is not None and at < now else None for at in times)
-    return Times(now, sent, tuple(accumulate((at or now for at in sent), max)))
 
 
 def unpaired(call_id: str, what: str) -> UnpairedToolResult:

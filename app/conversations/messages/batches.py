@@ -12,15 +12,13 @@ from app.blobs.blobs import Blob, StoredChunk
 from app.blobs.offloading import OffloadRules, PreviewedBlob
 from app.blobs.preview import has_long_line, should_offload
 from app.common import json_text
+from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.sendable import is_sendable
 from app.conversations.messages.batch import Append
 from app.conversations.messages.draft import (
-    DEFAULT_RULES,
     Draft,
     make_drafts,
-    plain_draft,
-    plain_text,
 )
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
@@ -62,7 +60,6 @@ class Batch:
 
     request: Append
     settings: AppendSettings
-    has_results: bool
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
     collected_blob_ids: frozenset[str] = frozenset()
@@ -83,12 +80,8 @@ class Batches:
         conversation_id: str,
         request: Append,
         settings: AppendSettings,
-        has_results: bool,
     ) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
-        if not has_results:
-            drafts = await self._drafts(conversation_id, request, settings.counter, DEFAULT_RULES)
-            return Batch(request, settings, has_results, drafts)
         attached: Mapping[str, PreviewedBlob] = {}
         refs = _attached_refs(request)
         if refs:
@@ -107,7 +100,7 @@ class Batches:
         collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(request, settings, has_results, drafts, blobs, collected, warnings)
+        return Batch(request, settings, drafts, blobs, collected, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
@@ -125,14 +118,6 @@ class Batches:
         chars_since_yield = 0
         for index, message in PROVIDERS[request.format].group_items(request.messages):
             pointer = f"/messages/{index}"
-            text = plain_text(message, request.format)
-            if text is not None:
-                drafts.append(plain_draft(message, text, count, pointer))
-                chars_since_yield += len(text)
-                if chars_since_yield > _CHARS_BEFORE_YIELD:
-                    chars_since_yield = 0
-                    await asyncio.sleep(0)
-                continue
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
             if is_result and not is_known and _may_offload(message, size, rules.policy):
@@ -141,13 +126,10 @@ class Batches:
                     tool_names = await session.log.open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
             try:
-                if size > _THREAD_CHARS:
-                    message_drafts = await asyncio.to_thread(
-                        make_drafts, message, request.format, count, pointer, rules
-                    )
-                else:
-                    message_drafts = make_drafts(message, request.format, count, pointer, rules)
-                    chars_since_yield += size
+                is_long = size > _THREAD_CHARS
+                message_drafts = await in_thread_if(
+                    is_long, make_drafts, message, request.format, count, pointer, rules
+                )
             except ValidationError as error:
                 if message is request.messages[index]:
                     raise
@@ -159,6 +141,7 @@ class Batches:
                     tool_names |= zip(draft.call_ids, draft.call_names, strict=True)
                     rules = replace(rules, tool_names=tool_names)
             drafts.extend(message_drafts)
+            chars_since_yield += size
             if chars_since_yield > _CHARS_BEFORE_YIELD:
                 chars_since_yield = 0
                 await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from app.common.errors import NotFound, ValidationError
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
+from app.conversations.messages.pins_repository import SHOW_PINNED
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.views import base_view, kept_with_pins
@@ -75,14 +76,18 @@ class PinService:
     ) -> None:
         """Show the pinned messages that the active compaction hides or clears."""
         state, conversation_id = conversation.state, conversation.conversation_id
-        if state.compaction_id is None:
-            return
         receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         if receipt is not None:
             view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
             kept, tokens, messages = kept_with_pins(view, state.kept_seqs, around)
             if kept != state.kept_seqs:
-                await session.contexts.show_pinned(conversation_id, kept, tokens, messages)
+                await session.session.run(
+                    SHOW_PINNED,
+                    conversation_id=conversation_id,
+                    kept=kept,
+                    tokens=tokens,
+                    messages=messages,
+                )
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""

@@ -32,35 +32,27 @@ TURN = Statement(
     )
 )
 
-PINNED = Statement(
-    """
-        SELECT m.seq, m.role, m.tokens, m.joins FROM pins p
-        JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
-        WHERE p.conversation_id = :conversation_id
-        ORDER BY m.seq
-        """
-)
-PIN = Statement(
-    """
-        INSERT INTO pins (conversation_id, seq)
-        SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
-        ON CONFLICT (conversation_id, seq) DO NOTHING
-        """
-)
-UNPIN = Statement(
-    """
-        DELETE FROM pins WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
-        """
-)
-SHOW_PINNED = Statement(
-    """
-        UPDATE heads
-        SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
-            hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
-            hidden_messages = hidden_messages - CAST(:messages AS bigint)
-        WHERE conversation_id = :conversation_id
-        """
-)
+PINNED = Statement("""
+    SELECT m.seq, m.role, m.tokens, m.joins FROM pins p
+    JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
+    WHERE p.conversation_id = :conversation_id
+    ORDER BY m.seq
+""")
+PIN = Statement("""
+    INSERT INTO pins (conversation_id, seq)
+    SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
+    ON CONFLICT (conversation_id, seq) DO NOTHING
+""")
+UNPIN = Statement("""
+    DELETE FROM pins WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
+""")
+SHOW_PINNED = Statement("""
+    UPDATE heads
+    SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
+        hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
+        hidden_messages = hidden_messages - CAST(:messages AS bigint)
+    WHERE conversation_id = :conversation_id
+""")
 
 
 class PinQueries(Repository):
@@ -85,15 +77,3 @@ class PinQueries(Repository):
     async def unpin(self, conversation_id: str, seqs: Sequence[int]) -> int:
         """Unpin messages, and return how many were pinned."""
         return await self._session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
-
-    async def show_pinned(
-        self, conversation_id: str, kept: Sequence[int], tokens: int, messages: int
-    ) -> None:
-        """Show hidden or cleared messages again, which adds this many messages and tokens."""
-        await self._session.run(
-            SHOW_PINNED,
-            conversation_id=conversation_id,
-            kept=kept,
-            tokens=tokens,
-            messages=messages,
-        )

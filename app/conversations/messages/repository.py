@@ -15,8 +15,6 @@ from app.conversations.messages.batch import (
     MAX_OPEN_CALLS,
     Append,
     BatchShape,
-    Times,
-    batch_times,
 )
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
@@ -35,6 +33,7 @@ from app.conversations.windows.active_window import marker_of
 from app.database.connections import Statement
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.database.sql import fields_of
 from app.formats.message import FormatName, Role
 
 _STORED = (
@@ -225,11 +224,18 @@ class LogRepository(Repository):
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-        conversation, times = known.conversation, batch_times(shape.drafts, now)
+        conversation = known.conversation
         window_seconds = conversation.rolling_window.seconds
+        # A time in the future counts as now; `newest` is the maximum up to each message.
+        times = [draft.sent_at for draft in shape.drafts]
+        sent = [at if at is not None and at < now else None for at in times]
+        newest = list(accumulate((at or now for at in sent), max))
         is_long = sum(len(draft.body) for draft in shape.drafts) > THREAD_BYTES
-        rows = await in_thread_if(is_long, _rows, request.format, shape, ids, times)
-        batch = {
+        rows = await in_thread_if(is_long, _rows, request.format, shape, ids, sent, newest)
+        batch = fields_of(shape) | {
+            "drafts": None,
+            "opened": list(shape.opened),
+            "opened_at": list(shape.opened.values()),
             "counter": conversation.counter,
             "model": conversation.model or default_model,
             "expected_seq": request.expected_seq,
@@ -243,13 +249,12 @@ class LogRepository(Repository):
             "turns": shape.turns[-1],
             "tokens": sum(draft.tokens for draft in shape.drafts),
             "mentions": _mentions(shape.drafts),
-            **shape.calls,
             "window_seconds": window_seconds,
             "window_start": marker_of(None, window_seconds, now),
             "max_open_calls": MAX_OPEN_CALLS,
-            "now": times.now,
-            "newest_at": times.newest[-1],
-            "oldest_sent": times.oldest_sent,
+            "now": now,
+            "newest_at": newest[-1],
+            "oldest_sent": min(filter(None, sent), default=None),
         }
         row = await self._session.first(
             APPEND,
@@ -407,20 +412,26 @@ class LogRepository(Repository):
         return claimed == 1
 
 
-def _rows(format: FormatName, shape: BatchShape, ids: Sequence[str], times: Times) -> str:
+def _rows(
+    format: FormatName,
+    shape: BatchShape,
+    ids: Sequence[str],
+    sent: Sequence[datetime | None],
+    newest: Sequence[datetime],
+) -> str:
     """Return the JSON of a batch's rows, by the columns of their table [log.one-statement]."""
     totals = accumulate(draft.tokens for draft in shape.drafts)
-    placed = zip(shape.drafts, ids, shape.turns, totals, times.newest, times.sent, strict=True)
+    placed = zip(shape.drafts, ids, shape.turns, totals, newest, sent, strict=True)
     rows = [
         {
+            **draft.columns,
             "seq": seq,
             "message_id": message_id,
             "turn": turn,
             "total_tokens": total,
             "format": format,
-            **draft.columns,
-            "output": output.as_json() if (output := draft.stored_output) is not None else None,
             "timestamp": draft.timestamp,
+            "output": output.as_json() if (output := draft.stored_output) is not None else None,
             "at": newest_at,
             "late_at": sent_at,
         }

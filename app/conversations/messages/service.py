@@ -25,7 +25,6 @@ from app.conversations.messages.batches import (
     Batch,
     Batches,
     attach_blobs,
-    has_results,
 )
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
@@ -33,10 +32,9 @@ from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED
-from app.conversations.own_settings import newest_version, sections_json, store_list
 from app.conversations.ports import Observer
 from app.conversations.rows import CachedSettings
-from app.conversations.settings import SettingsList
+from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold
 from app.conversations.windows.service import ActiveWindows
@@ -87,7 +85,6 @@ class LogService:
                 "/messages",
                 f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
             )
-        with_results = any(has_results(raw, request.format) for raw in request.messages)
         for _ in range(_MAX_ATTEMPTS):
             known = await self._known(tenant_id, conversation_id)
             if known.conversation.is_outdated(self._active.now()):
@@ -95,9 +92,7 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             settings = await self._settings(known.conversation)
-            batch = await self._batches.prepare(
-                tenant_id, conversation_id, request, settings, with_results
-            )
+            batch = await self._batches.prepare(tenant_id, conversation_id, request, settings)
             try:
                 stored = await self._stored(tenant_id, known, batch)
             except _SettingsChanged:
@@ -286,9 +281,7 @@ class LogService:
                     replayed: dict[str, Any] = json_text.loads(used[1])
                     return replayed
             settings, prepared = await self._settings(known.conversation), batch.settings
-            if settings.counter != prepared.counter or (
-                batch.has_results and settings.output != prepared.output
-            ):
+            if (settings.counter, settings.output) != (prepared.counter, prepared.output):
                 raise _SettingsChanged
             name, leading = await self._store_system_section(
                 session, tenant_id, known.conversation, batch
@@ -326,9 +319,9 @@ class LogService:
             sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
         else:
             own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
-        kind, key = SettingsList.SECTIONS, current.conversation_id
-        new = newest_version(current, kind).replaced(kind, sections_json(sections), None)
-        await store_list(session.conversations, tenant_id, key, current, kind, new)
+        kind = SettingsList.SECTIONS
+        body = list_json(kind, sections)
+        await session.conversations.replace_list(tenant_id, current, kind, body)
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from app.common.pages import UNBOUNDED, Bound, Page
+from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.conversation import Conversation
-from app.conversations.listing_filters import ConversationFilter, Place
-from app.conversations.listing_service import find_places
+from app.conversations.listing_repository import ConversationFilter
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.recall import RecallPage, recall
@@ -199,12 +198,12 @@ class SearchService:
                     return
                 wanted = ConversationFilter(agent_id=agent_id)
                 async with self._database.session() as session:
-                    places = await find_places(
-                        session.conversation_list, tenant_id, wanted, before, _CONVERSATIONS
+                    places, end = await session.conversation_list.places(
+                        tenant_id, wanted, before, _CONVERSATIONS
                     )
-                cost += _SEARCHED * len(places.items)
-                pending = [SearchPlace(place, _ALL) for place in places.items]
-                before = places.items[-1] if places.items else places.end
+                cost += _SEARCHED * len(places)
+                pending = [SearchPlace(place, _ALL) for place in places]
+                before = places[-1] if places else end
                 if before is None:
                     return
                 continue

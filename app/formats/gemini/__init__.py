@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from app.common import json_text
-from app.formats import adapting, base64_media, inline_media, json_fields, labels, tool_calls
+from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.base64_media import PDF
 from app.formats.gemini.parsing import (
@@ -61,14 +61,6 @@ from app.formats.requests import AgentCall, RequestFields, System, SystemPrompt
 from app.formats.tools import ToolDefinition, wire_fields
 
 _FILE_TYPES = ("text/", "audio/", "video/")
-_TYPES_BY_SUFFIX = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "jpeg": "image/jpeg",
-    "webp": "image/webp",
-    "heic": "image/heic",
-    "heif": "image/heif",
-}
 _CALLS = ("functionCall", "function_call")
 _RESPONSES = ("functionResponse", "function_response")
 _NOT_COUNTED = ("thoughtSignature", "thought_signature", "text", "thought", *_CALLS, *_RESPONSES)
@@ -114,10 +106,26 @@ class Gemini(GeminiParsing):
 
     def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
         if message.role is Role.ASSISTANT:
-            return _with_derived_ids(parts)
-        if message.role is not Role.TOOL:
+            # Calls without an id have those that `parse` would derive from these parts (rule 3).
+            named = (
+                replace(part, id=part.name)
+                if isinstance(part, ToolCall) and _has_no_id(part)
+                else part
+                for part in parts
+            )
+            derived = zip(parts, tool_calls.with_own_ids(named), strict=True)
+            return [part if new == part else new for part, new in derived]
+        texts = [part for part in parts if isinstance(part, Text)]
+        if message.role is not Role.TOOL or not texts:
             return parts
-        return _joined_texts(parts) if original_part(message) is None else _with_sent_text(parts)
+        if (original := original_part(message)) is None:
+            rest = [part for part in parts if not isinstance(part, Text)]
+            return [labels.join_texts(texts), *rest] if len(texts) > 1 else parts
+        if "\\u" not in texts[0].text:
+            return parts
+        # The text is that of the response that is sent, whose escaped characters `clean` replaced.
+        text = response_text(field_in(original, "functionResponse").get(RESULT_KEY) or {})
+        return parts if text == texts[0].text else [replace(texts[0], text=text), *parts[1:]]
 
     def _sent_id(self, call: ToolCall, ids: Mapping[str, str]) -> str:
         """Return the id to send; a derived one stays as it is (rule 3)."""
@@ -132,7 +140,7 @@ class Gemini(GeminiParsing):
         if image.data is not None or declared is not None:
             return declared
         suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
-        return _TYPES_BY_SUFFIX.get(suffix, "image/jpeg")
+        return f"image/{suffix}" if f"image/{suffix}" in self.image_types else "image/jpeg"
 
     def apart(self, message: Message) -> tuple[Part, ...]:
         """List the media of a result that are sent as parts of their own (rule 4)."""
@@ -140,7 +148,7 @@ class Gemini(GeminiParsing):
 
     def apart_texts(self, message: Message) -> tuple[str, ...]:
         """Return the label before these parts."""
-        return (adapting.media_label(message),) if tool_media(message) else ()
+        return (labels.media_label(message),) if tool_media(message) else ()
 
     def for_payload(
         self,
@@ -154,17 +162,25 @@ class Gemini(GeminiParsing):
         With `keep_reasoning`, signed thoughts that Gemini made stay (rule 5).
         """
         message = self.adapt(message, ids)
-        parts = [new for part in message.parts for new in self._payload_parts(part, keep_reasoning)]
-        return adapting.with_parts(message, parts)
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, Reasoning):
+                is_own = part.format is self.name and part.block is not None
+                parts += [part] if keep_reasoning and is_own else []
+            elif keep_reasoning or not isinstance(part, Opaque):
+                parts.append(part)
+            else:
+                is_signed = field_in(part.block, "thoughtSignature")
+                parts.append(replace(part, block=unsigned(part.block)) if is_signed else part)
+        return message.with_parts(parts)
 
     def _adapt_file(self, file: File) -> File | Image | Text:
-        media_type = inline_media.media_type_of(file)
+        media_type = media_parts.media_type_of(file) or ""
         if file.data is not None:
-            if (media_type or "").startswith("image/"):
-                return self._adapt_image(
-                    Image(media_type, file.data, block=file.block, format=file.format)
-                )
-            if not (media_type == PDF or (media_type or "").startswith(_FILE_TYPES)):
+            if media_type.startswith("image/"):
+                image = Image(media_type, file.data, block=file.block, format=file.format)
+                return self._adapt_image(image)
+            if not (media_type == PDF or media_type.startswith(_FILE_TYPES)):
                 return labels.label_for(file)
             return file if media_type == file.media_type else replace(file, media_type=media_type)
         if (document := labels.document_text(file)) is not None:
@@ -173,19 +189,8 @@ class Gemini(GeminiParsing):
             return file
         if not base64_media.is_web_url(file.url) or is_own_file(file.url or ""):
             return labels.label_for(file)
-        if (media_type or "").startswith("image/"):
-            return self._adapt_image(Image(media_type, url=file.url))
-        return file
-
-    def _payload_parts(self, part: Part, keep_reasoning: bool) -> Iterable[Part]:
-        match part:
-            case Reasoning():
-                is_own = part.format is self.name and part.block is not None
-                return (part,) if keep_reasoning and is_own else ()
-            case Opaque() if not keep_reasoning and field_in(part.block, "thoughtSignature"):
-                return (replace(part, block=unsigned(part.block)),)
-            case _:
-                return (part,)
+        is_image = media_type.startswith("image/")
+        return self._adapt_image(Image(media_type, url=file.url)) if is_image else file
 
     def render(
         self,
@@ -201,25 +206,16 @@ class Gemini(GeminiParsing):
         The first part of a result is the response.
         """
         message = self.for_payload(message, ids, keep_reasoning=keep_reasoning)
-        match message.role:
-            case Role.USER | Role.SYSTEM:
-                return "user", [self._wire_part(part, keep_reasoning) for part in message.parts]
-            case Role.ASSISTANT:
-                return "model", self._wire_model(message, keep_reasoning)
-            case Role.TOOL:
-                return "user", self._wire_result(message, call)
-
-    def _wire_model(self, message: Message, keep_reasoning: bool) -> list[dict[str, Any]]:
-        parts: list[dict[str, Any]] = []
-        is_first = True
-        for part in message.parts:
-            wired = self._wire_part(part, keep_reasoning)
-            if isinstance(part, ToolCall):
-                if is_first and not field_in(wired, "thoughtSignature"):
-                    wired = unsigned(wired) | {"thoughtSignature": STAND_IN_SIGNATURE}
-                is_first = False
-            parts.append(wired)
-        return parts
+        if message.role is Role.TOOL:
+            return "user", self._wire_result(message, call)
+        parts = [self._wire_part(part, keep_reasoning) for part in message.parts]
+        if message.role is not Role.ASSISTANT:
+            return "user", parts
+        calls = (at for at, part in enumerate(message.parts) if isinstance(part, ToolCall))
+        first = next(calls, None)
+        if first is not None and not field_in(parts[first], "thoughtSignature"):
+            parts[first] = unsigned(parts[first]) | {"thoughtSignature": STAND_IN_SIGNATURE}
+        return "model", parts
 
     def _wire_part(self, part: Part, keep_reasoning: bool) -> dict[str, Any]:
         match part:
@@ -255,10 +251,9 @@ class Gemini(GeminiParsing):
         if media.data is not None:
             key, held = "inlineData", {**typed, "data": media.data, **named}
         else:
-            file_id = (
-                media.file_id if isinstance(media, File) and media.format is self.name else None
-            )
-            key, held = "fileData", {"fileUri": file_id or media.url or "", **typed, **named}
+            own_id = media.file_id if isinstance(media, File) else None
+            uri = (own_id if media.format is self.name else None) or media.url or ""
+            key, held = "fileData", {"fileUri": uri, **typed, **named}
         return {key: {**held, **(own.pop(key_in(own, key), None) or {})}, **own}
 
     def _wire_result(
@@ -282,16 +277,16 @@ class Gemini(GeminiParsing):
         response = {**identity, RESULT_KEY: response_of(message)}
         parts: list[dict[str, Any]] = [{"functionResponse": response}]
         if media:
-            parts.append({"text": adapting.media_label(message)})
+            parts.append({"text": labels.media_label(message)})
             parts += [self._wire_part(part, False) for part in media]
         return parts
 
     def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a part, and those of its call or response."""
-        held = (block[key] for key in (*_CALLS, *_RESPONSES) if isinstance(block.get(key), Mapping))
         fields = without(block, *_NOT_COUNTED)
-        for item in held:
-            fields |= without(item, *_HELD_NOT_COUNTED)
+        for key in (*_CALLS, *_RESPONSES):
+            if isinstance(held := block.get(key), Mapping):
+                fields |= without(held, *_HELD_NOT_COUNTED)
         return fields
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
@@ -323,12 +318,6 @@ class Gemini(GeminiParsing):
         system = {"system_instruction": fields.system} if fields.system is not None else {}
         config = {"max_output_tokens": fields.max_output, **fields.tools, **system}
         return {self.items_key: fields.items, "config": config}
-
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Raise: no gateway sends payloads in Gemini's format."""
-        raise ValueError("No gateway sends payloads in Gemini's format")
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List calls and responses."""
@@ -370,34 +359,6 @@ class Gemini(GeminiParsing):
 def _has_no_id(call: ToolCall) -> bool:
     own = original_call(call)
     return own is not None and not own.get("id")
-
-
-def _with_derived_ids(parts: list[Part]) -> list[Part]:
-    """Give calls without an id the ids that `parse` would derive from these parts (rule 3)."""
-    named = (
-        replace(part, id=part.name) if isinstance(part, ToolCall) and _has_no_id(part) else part
-        for part in parts
-    )
-    derived = zip(parts, tool_calls.with_own_ids(named), strict=True)
-    return [part if new == part else new for part, new in derived]
-
-
-def _with_sent_text(parts: list[Part]) -> list[Part]:
-    """Take the text from the response that is sent, whose escaped characters `clean` replaced."""
-    answer, *others = parts
-    if not isinstance(answer, Text) or "\\u" not in answer.text or answer.block is None:
-        return parts
-    text = response_text(
-        answer.block[key_in(answer.block, "functionResponse")].get(RESULT_KEY) or {}
-    )
-    return parts if text == answer.text else [replace(answer, text=text), *others]
-
-
-def _joined_texts(parts: list[Part]) -> list[Part]:
-    texts = [part for part in parts if isinstance(part, Text)]
-    if len(texts) < 2:
-        return parts
-    return [adapting.join_texts(texts), *(part for part in parts if not isinstance(part, Text))]
 
 
 def function_calls(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

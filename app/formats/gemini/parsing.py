@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common.errors import ValidationError
-from app.formats import adapting, base64_media, json_fields, tool_calls
-from app.formats.blocks import BlockProvider
+from app.formats import base64_media, json_fields, labels, tool_calls
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -23,6 +22,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
+from app.formats.shared import BlockProvider
 
 STAND_IN_SIGNATURE = "skip_thought_signature_validator"
 """Marks a call that was not made by the model to which it is sent."""
@@ -43,13 +43,8 @@ _OWN_FILES = "https://generativelanguage.googleapis.com/"
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 _MEDIA_FIELDS = ("data", "mimeType", "mime_type", "fileUri", "file_uri")
 _RESPONSE_FIELDS = (
-    "id",
-    "name",
-    "response",
-    "parts",
-    "scheduling",
-    "willContinue",
-    "will_continue",
+    *("id", "name", "response", "parts", "scheduling"),
+    *("willContinue", "will_continue"),
 )
 
 
@@ -64,7 +59,8 @@ class GeminiParsing(BlockProvider):
             json_fields.refuse_role(role, pointer, "user, model, function")
         parts = list(content.objects("parts"))
         if role == "model":
-            return (Message(Role.ASSISTANT, self._parse_model(parts)),)
+            parsed = (self._parse_part(part, Role.ASSISTANT) for part in parts)
+            return (Message(Role.ASSISTANT, tool_calls.with_own_ids(parsed)),)
         return self._parse_user(parts)
 
     def is_result(self, block: Mapping[str, Any]) -> bool:
@@ -91,25 +87,6 @@ class GeminiParsing(BlockProvider):
             messages.append(replace(message, tool_call_id=call_id))
         return messages
 
-    def _parse_model(self, parts: Sequence[Fields]) -> tuple[Part, ...]:
-        parsed: list[Part] = []
-        for part in parts:
-            key = key_in(part.raw, "functionCall")
-            if part.get(key) is None:
-                parsed.append(self._parse_part(part, Role.ASSISTANT))
-                continue
-            parsed.append(self._parse_call(part, part.object(key)))
-        return tool_calls.with_own_ids(parsed)
-
-    def _parse_call(self, part: Fields, call: Fields) -> ToolCall:
-        _has_signature(part)
-        name = call.filled_text("name")
-        args = call.object("args").json() if call.get("args") is not None else {}
-        call_id = call.optional_text("id") or name
-        return ToolCall(
-            call_id, name, json_fields.compact(args), block=part.json(), format=self.name
-        )
-
     def _parse_result(self, result: Fields) -> Message:
         key = key_in(result.raw, "functionResponse")
         answer = result.object(key)
@@ -130,9 +107,19 @@ class GeminiParsing(BlockProvider):
         is_signed = _has_signature(part)
         for name in ("functionResponse", "functionCall"):
             if part.get(key := key_in(part.raw, name)) is not None:
-                raise part.error(key, "is not allowed here")
+                if name == "functionResponse" or role is not Role.ASSISTANT:
+                    raise part.error(key, "is not allowed here")
+                call = part.object(key)
+                called = call.filled_text("name")
+                args = call.object("args").json() if call.get("args") is not None else {}
+                call_id, text = call.optional_text("id") or called, json_fields.compact(args)
+                return ToolCall(call_id, called, text, block=part.json(), format=self.name)
         if part.get("text") is not None:
-            return self._parse_text(part, role, is_signed=is_signed)
+            text, block = part.text("text"), part.json()
+            is_thought = part.get("thought") is True or (is_signed and not text.strip())
+            if is_thought and role is Role.ASSISTANT:
+                return Reasoning(text, block, self.name) if is_signed else Reasoning(text)
+            return Text(text, block, self.name) if _has_more_fields(part, "text") else Text(text)
         for name, read in (("inlineData", _parse_inline), ("fileData", self._parse_uri)):
             if part.get(key := key_in(part.raw, name)) is not None:
                 if is_signed:
@@ -151,13 +138,6 @@ class GeminiParsing(BlockProvider):
 
     def _opaque(self, part: Fields) -> Opaque:
         return Opaque(part.json(), self.name)
-
-    def _parse_text(self, part: Fields, role: Role, *, is_signed: bool) -> Text | Reasoning:
-        text, block = part.text("text"), part.json()
-        is_thought = part.get("thought") is True or (is_signed and not text.strip())
-        if is_thought and role is Role.ASSISTANT:
-            return Reasoning(text, block, self.name) if is_signed else Reasoning(text)
-        return Text(text, block, self.name) if _has_more_fields(part, "text") else Text(text)
 
     def _parse_uri(self, media: Fields) -> Image | File:
         uri = media.filled_text(key_in(media.raw, "fileUri"))
@@ -243,7 +223,7 @@ def response_of(message: Message) -> Mapping[str, Any]:
     if original is not None:
         response: Mapping[str, Any] = field_in(original, "functionResponse").get(RESULT_KEY) or {}
         return response
-    return {"error" if message.is_error else "output": message.text or adapting.MEDIA_FOLLOWS}
+    return {"error" if message.is_error else "output": message.text or labels.MEDIA_FOLLOWS}
 
 
 def response_name(message: Message) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.sendable import sendable, sendable_json
-from app.formats import adapting, base64_media, inline_media, labels, tool_calls
+from app.formats import base64_media, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.compactions import is_compaction
 from app.formats.json_fields import Fields
@@ -42,7 +42,6 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.openai import system_messages
 from app.formats.openai_responses import parsing
 from app.formats.openai_responses.parsing import (
     BUILT_IN_CALLS,
@@ -63,6 +62,7 @@ from app.formats.requests import (
     System,
     SystemPrompt,
 )
+from app.formats.shared import system_messages
 from app.formats.tools import ToolDefinition, wire_fields
 
 _ID_REQUIRED = ("computer_call", "local_shell_call")
@@ -140,7 +140,7 @@ class OpenAIResponses(ResponsesParsing):
                 is_unbound = not keep_reasoning
         while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
             parts.pop()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
         """Return a message with labels for items that the provider of these families does not have.
@@ -156,7 +156,7 @@ class OpenAIResponses(ResponsesParsing):
             else part
             for part in message.parts
         ]
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def unbound(self, message: Message) -> Message:
         """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
@@ -165,7 +165,7 @@ class OpenAIResponses(ResponsesParsing):
         for part in message.parts:
             parts.append(self._without_id(part) if is_unbound else part)
             is_unbound = is_unbound or is_compaction(part)
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_repeated_ids(self, message: Message, seen: set[str]) -> Message:
         """Return a message without the ids of earlier items, which `seen` has (rule 6).
@@ -183,7 +183,7 @@ class OpenAIResponses(ResponsesParsing):
             elif not isinstance(part, Reasoning):
                 parts.append(self._without_id(part))
             seen |= {item_id} if isinstance(item_id, str) else set()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def _without_id(self, part: Part) -> Part:
         """Return a part as the provider accepts it without the reasoning before it (rule 4)."""
@@ -214,18 +214,10 @@ class OpenAIResponses(ResponsesParsing):
         `call_type` is the type of the rendered call that a result answers (rule 3).
         """
         message = self.for_payload(message, ids, keep_reasoning=keep_reasoning)
-        match message.role:
-            case Role.USER:
-                return self._user_items(message)
-            case Role.SYSTEM:
-                content = [self._wire_part(part) for part in message.parts]
-                return [{"type": "message", "role": "developer", "content": content}]
-            case Role.ASSISTANT:
-                return [self._item(part) for part in message.parts]
-            case Role.TOOL:
-                return [self._wire_result(message, call_type)]
-
-    def _user_items(self, message: Message) -> list[dict[str, Any]]:
+        if message.role is Role.ASSISTANT:
+            return [self._item(part) for part in message.parts]
+        if message.role is Role.TOOL:
+            return [self._wire_result(message, call_type)]
         approvals = [
             part
             for part in message.parts
@@ -233,8 +225,9 @@ class OpenAIResponses(ResponsesParsing):
         ]
         items = [dict(part.block) for part in approvals]
         if content := [self._wire_part(part) for part in message.parts if part not in approvals]:
-            item = {"type": "message", "role": "user", "content": content}
-            items.append(item | self.beside(message))
+            role = "user" if message.role is Role.USER else "developer"
+            item = {"type": "message", "role": role, "content": content}
+            items.append(item | self.beside(message) if message.role is Role.USER else item)
         return items
 
     def _item(self, part: Part) -> dict[str, Any]:
@@ -276,11 +269,16 @@ class OpenAIResponses(ResponsesParsing):
                 output = _read_list(message.text) if kind == original_kind else None
                 return identity | fields | {"output": plain if output is None else output}
             case "computer_call_output":
-                return identity | fields | {"output": _wire_screenshot(message)}
+                shown: dict[str, Any] = {"image_url": _NO_SCREENSHOT}
+                for part in reversed(message.parts):
+                    if isinstance(part, Image):
+                        shown = {"image_url": media_parts.url_of(part)}
+                    elif isinstance(part, Opaque) and "file_id" in part.block:
+                        shown = {"file_id": part.block["file_id"]}
+                return identity | fields | {"output": {"type": "computer_screenshot", **shown}}
             case "local_shell_call_output":
-                return (
-                    {"type": kind, "id": message.tool_call_id} | fields | {"output": message.text}
-                )
+                named = {"type": kind, "id": message.tool_call_id}
+                return named | fields | {"output": message.text}
             case "apply_patch_call_output":
                 return identity | {"status": "completed"} | fields | {"output": message.text}
             case _:
@@ -294,7 +292,7 @@ class OpenAIResponses(ResponsesParsing):
                 return {"type": "input_text", "text": part.text}
             case Image():
                 detail = part.detail or "auto"
-                image = {"type": "input_image", "image_url": inline_media.url_of(part)}
+                image = {"type": "input_image", "image_url": media_parts.url_of(part)}
                 return image | {"detail": detail} | self.beside(part)
             case File():
                 return {"type": "input_file"} | self._wire_file(part) | self.beside(part)
@@ -305,11 +303,10 @@ class OpenAIResponses(ResponsesParsing):
 
     def _wire_file(self, file: File) -> dict[str, Any]:
         if file.data is not None:
-            return {"filename": file.name, "file_data": inline_media.url_of(file)}
-        name = {"filename": file.name} if file.name else {}
+            return {"filename": file.name, "file_data": media_parts.url_of(file)}
         if self.is_uploaded(file):
             return {"file_id": file.file_id}
-        return {"file_url": file.url} | name
+        return {"file_url": file.url} | ({"filename": file.name} if file.name else {})
 
     def group_items(self, raws: Sequence[Any]) -> list[tuple[int, Any]]:
         """Join items of the model that follow each other (rule 1)."""
@@ -374,10 +371,13 @@ class OpenAIResponses(ResponsesParsing):
     ) -> list[dict[str, Any]]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""
         remaining = [tool for tool in tools if tool.name not in deferred]
-        return [
-            _client_search(tool) if tool.name == search else wire
-            for tool, wire in zip(remaining, self.tools_to_wire(remaining), strict=True)
-        ]
+        wire = self.tools_to_wire(remaining)
+        for index, tool in enumerate(remaining):
+            if tool.name == search:
+                described = {"description": sendable(tool.description)}
+                schema = {"parameters": sendable_json(tool.parameters)}
+                wire[index] = {"type": "tool_search", "execution": "client", **described, **schema}
+        return wire
 
     def search_output(
         self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
@@ -444,14 +444,16 @@ class OpenAIResponses(ResponsesParsing):
 
     def emptied(self, message: Message, text: str) -> dict[str, Any]:
         """Return items; calls of built-in tools become calls of functions."""
-        match message.role:
-            case Role.TOOL:
-                return self.result(message.tool_call_id, None, text)
-            case Role.ASSISTANT:
-                said = {"type": "message", "role": "assistant", "content": text}
-                return {"role": "assistant", "output": [said, *map(_emptied_call, message.calls)]}
-            case role:
-                return {"role": role, "content": text}
+        if message.role is Role.TOOL:
+            return self.result(message.tool_call_id, None, text)
+        if message.role is not Role.ASSISTANT:
+            return {"role": message.role, "content": text}
+        items: list[dict[str, Any]] = [{"type": "message", "role": "assistant", "content": text}]
+        for call in message.calls:
+            kind, key = ("custom_tool_call", "input") if call.custom else (FUNCTION, "arguments")
+            bare = "" if call.custom else "{}"
+            items.append({"type": kind, "call_id": call.id, "name": call.name, key: bare})
+        return {"role": "assistant", "output": items}
 
 
 def _block_without_id(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -469,29 +471,3 @@ def _read_list(text: str) -> list[Any] | None:
     value = json_text.loads_exact(text) if tool_calls.is_json(text) else None
     is_list = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
     return value if is_list else None
-
-
-def _wire_screenshot(message: Message) -> dict[str, Any]:
-    """Return the screenshot of a result, an empty one where there is none to send."""
-    for part in message.parts:
-        if isinstance(part, Image):
-            return {"type": "computer_screenshot", "image_url": inline_media.url_of(part)}
-        if isinstance(part, Opaque) and "file_id" in part.block:
-            return {"type": "computer_screenshot", "file_id": part.block["file_id"]}
-    return {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT}
-
-
-def _client_search(tool: ToolDefinition) -> dict[str, Any]:
-    return {
-        "type": "tool_search",
-        "execution": "client",
-        "description": sendable(tool.description),
-        "parameters": sendable_json(tool.parameters),
-    }
-
-
-def _emptied_call(call: ToolCall) -> dict[str, Any]:
-    named = {"call_id": call.id, "name": call.name}
-    if call.custom:
-        return {"type": "custom_tool_call", **named, "input": ""}
-    return {"type": "function_call", **named, "arguments": "{}"}

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.formats import inline_media, json_fields, labels, mcp_parts, tool_calls
+from app.formats import json_fields, labels, media_parts, tool_calls
 from app.formats.json_fields import Fields
 from app.formats.message import Message, Opaque, Part, Reasoning, Role, Text, ToolCall
-from app.formats.openai import OpenAIProvider
 from app.formats.reasoning_families import OPENAI, XAI
+from app.formats.shared import OpenAIProvider
 
 FUNCTION = "function_call"
 OUTPUT_TYPES = {
@@ -67,23 +67,9 @@ REFUSED_TYPES = {
 }
 _ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _LOG_FIELDS = (
-    "timestamp",
-    "seq",
-    "turn",
-    "token_count",
-    "format",
-    "created_at",
-    "redacted_at",
-    "conversation_id",
-    "agent_id",
-    "output_ref",
-    "content_truncated",
-    "content_collected",
-    "visibility",
-    "pinned",
-    "restored_at",
-    "restored_from",
-    "given",
+    *("timestamp", "seq", "turn", "token_count", "format", "created_at", "redacted_at"),
+    *("conversation_id", "agent_id", "output_ref", "content_truncated", "content_collected"),
+    *("visibility", "pinned", "restored_at", "restored_from", "given"),
 )
 """Fields that the service adds to an item when the log is read: clients may send them back."""
 
@@ -114,7 +100,7 @@ class ResponsesParsing(OpenAIProvider):
         return [("", raw)] if item_type(raw) in CALLS and not is_hosted(raw) else []
 
     def _parse_output(self, group: Fields) -> tuple[Part, ...]:
-        items = [Fields(value, at) for value, at in group.items("output")]
+        items = list(group.objects("output"))
         for item in items:
             is_output = not is_model_made(item.raw) and item_type(item.raw) in CALLS
             if is_item_group(item.raw) or is_output:
@@ -130,14 +116,18 @@ class ResponsesParsing(OpenAIProvider):
             raise item.error("type", "must name the type of the item")
         if kind in REFUSED_TYPES:
             raise item.error("type", REFUSED_TYPES[kind])
-        match kind:
-            case "message":
-                return self._parse_message(item)
-            case "reasoning":
-                return self._parse_reasoning(item)
-            case "compaction":
-                item.text("encrypted_content")
-                return Reasoning("", _original(item), self.name)
+        if kind == "message":
+            return self._parse_message(item)
+        if kind == "compaction":
+            item.text("encrypted_content")
+            return Reasoning("", _original(item), self.name)
+        if kind == "reasoning":
+            texts: list[str] = []
+            for key in ("summary", "content"):
+                if key == "summary" or item.get(key) is not None:
+                    of_key = [part.text("text") for part in item.objects(key)]
+                    texts = texts or of_key
+            return Reasoning("\n".join(texts), _original(item), self.name)
         if kind in OUTPUT_TYPES and not is_hosted(item.raw):
             return self._parse_call(item, kind)
         return self._opaque(item)
@@ -152,8 +142,7 @@ class ResponsesParsing(OpenAIProvider):
             return Text(content, block, self.name)
         texts: list[str] = []
         labelled: list[str] = []
-        for value, at in message.items("content"):
-            part = Fields(value, at)
+        for part in message.objects("content"):
             match part.filled_text("type"):
                 case "output_text":
                     texts.append(part.text("text"))
@@ -168,20 +157,11 @@ class ResponsesParsing(OpenAIProvider):
             return Opaque(block, self.name)
         return Text("\n".join(texts), block, self.name, tuple(labelled))
 
-    def _parse_reasoning(self, item: Fields) -> Reasoning:
-        texts: list[str] = []
-        for key in ("summary", "content"):
-            if key == "summary" or item.get(key) is not None:
-                of_key = [Fields(value, at).text("text") for value, at in item.items(key)]
-                texts = texts or of_key
-        return Reasoning("\n".join(texts), _original(item), self.name)
-
     def _parse_call(self, item: Fields, kind: str) -> ToolCall:
         call_id = item.filled_text("call_id")
         block = _original(item)
         if kind in BUILT_IN_CALLS:
-            name, _ = BUILT_IN_CALLS[kind]
-            arguments = built_in_arguments(block, kind)
+            name, arguments = BUILT_IN_CALLS[kind][0], built_in_arguments(block, kind)
             return ToolCall(call_id, name, arguments, block=block, format=self.name)
         is_custom = kind != FUNCTION
         given = item.optional_text("input" if is_custom else "arguments")
@@ -199,23 +179,21 @@ class ResponsesParsing(OpenAIProvider):
             case "shell_call_output":
                 parts = (_parse_list(result, "output"),)
             case "computer_call_output":
-                parts = (self._parse_screenshot(result.object("output")),)
+                output = result.object("output")
+                if url := output.optional_text("image_url"):
+                    parts = (media_parts.image_from_url(url, f"{output.at}/image_url"),)
+                else:
+                    shown = {"file_id": output.filled_text("file_id"), "detail": "auto"}
+                    parts = (Opaque({"type": "input_image", **shown}, self.name),)
             case _:
                 name = result.optional_text("name")
                 parts = self._parse_content(result, "output")
         known = ("id", "call_id", "output", "tools", *_LOG_FIELDS)
         fields = result.beside(self.name, *known).get("block", {})
+        message = Message(Role.TOOL, tuple(parts), call_id, name)
         if not fields and kind == OUTPUT_TYPES[FUNCTION]:
-            return Message(Role.TOOL, tuple(parts), call_id, name)
-        return Message(
-            Role.TOOL, tuple(parts), call_id, name, False, {"type": kind} | fields, self.name
-        )
-
-    def _parse_screenshot(self, output: Fields) -> Part:
-        if url := output.optional_text("image_url"):
-            return inline_media.image_from_url(url, f"{output.at}/image_url")
-        file_id = output.filled_text("file_id")
-        return Opaque({"type": "input_image", "file_id": file_id, "detail": "auto"}, self.name)
+            return message
+        return replace(message, block={"type": kind} | fields, format=self.name)
 
     def _parse_content(self, item: Fields, key: str) -> tuple[Part, ...]:
         content = item.get(key)
@@ -224,7 +202,7 @@ class ResponsesParsing(OpenAIProvider):
         return self._parse_parts(item, key, self._parse_part)
 
     def _parse_part(self, part: Fields) -> Part:
-        if (of_mcp := mcp_parts.read(part)) is not None:
+        if (of_mcp := media_parts.read_mcp(part)) is not None:
             return of_mcp
         match part.filled_text("type"):
             case "input_audio":
@@ -234,7 +212,7 @@ class ResponsesParsing(OpenAIProvider):
             case "input_image" if part.get("file_id") is None:
                 url, detail = part.filled_text("image_url"), part.optional_text("detail")
                 explicit = detail if detail != "auto" else None
-                image = inline_media.image_from_url(url, f"{part.at}/image_url", explicit)
+                image = media_parts.image_from_url(url, f"{part.at}/image_url", explicit)
                 return replace(image, **part.beside(self.name, "image_url", "file_id", "detail"))
             case "input_file":
                 file = self._parse_file(part)

@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from uuid import UUID
 
 import pytest
 import pytest_asyncio
 
 from app.conversations.events.events import Cursor
 from app.conversations.settings import StoredSettings
-from app.database.connections import Store
 from app.repositories import Database
-from tests.conftest import execute
 
 TENANT = "default"
 CID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -91,50 +87,3 @@ async def test_a_deleted_conversation_stores_nothing(database: Database) -> None
         assert await session.events.page(TENANT, CID, BEGINNING, 10) is None
         await session.conversations.add(TENANT, CID, None, "tokenizer", StoredSettings(), "{}")
     assert await numbers(database) == []
-
-
-async def test_deleting_a_conversation_takes_its_events(
-    database: Database, database_url: str
-) -> None:
-    """The events of a deleted conversation are counted and gone, those of others stay."""
-    for conversation_id in (CID, CID, OTHER):
-        await add(database, conversation_id)
-    async with database.transaction() as session:
-        removed = await session.conversations.remove(CID)
-    assert removed["events"] == 2
-    left = await execute(database_url, "SELECT conversation_id FROM events")
-    assert [row["conversation_id"] for row in left] == [UUID(OTHER)]
-
-
-async def test_a_page_is_bounded_and_knows_its_tenant(database: Database) -> None:
-    """A page starts after its cursor and ends at its limit; another tenant sees none."""
-    for _ in range(5):
-        await add(database)
-    async with database.session() as session:
-        page = await session.events.page(TENANT, CID, Cursor(0, 1), 3)
-        last = await session.events.page(TENANT, CID, Cursor(0, 4), 3)
-        assert await session.events.page("another", CID, BEGINNING, 3) is None
-        assert await session.events.find_newest("another", CID) is None
-        assert await session.events.find_newest(TENANT, CID) == Cursor(0, 5)
-        heads = await session.events.newest_of([CID, OTHER, CID.replace("5b", "5d")])
-    assert page is not None and last is not None
-    assert [row.seq for row in page.stored] == [2, 3, 4]
-    assert not page.is_last and last.is_last
-    assert page.newest == Cursor(0, 5)
-    assert heads == {CID: Cursor(0, 5), OTHER: BEGINNING}
-
-
-@pytest_asyncio.fixture
-async def second_store(database_url: str) -> AsyncIterator[Store]:
-    """A store of another process on this test's database."""
-    opened = Store(database_url, min_size=0, max_size=4)
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
-async def test_two_processes_share_the_numbers(database: Database, second_store: Store) -> None:
-    """Events of several processes are one sequence."""
-    second = Database(second_store)
-    await asyncio.gather(*(add(one) for one in (database, second) * 10))
-    assert await numbers(second) == list(range(1, 21))

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from app.context.repository import READ, ROWS
-from app.conversations.listing_filters import FIRST_ID
 from app.conversations.listing_repository import (
     BY_IDS,
     BY_IDS_WITH_USAGE,
+    FIRST_ID,
     LABELLED,
     PLACES,
     PLACES_OF_AGENT,

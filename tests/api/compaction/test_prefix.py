@@ -106,7 +106,7 @@ async def serving(settings: Settings, api_base: str) -> AsyncIterator[httpx.Asyn
 @pytest.fixture
 def provider() -> Iterator[FakeProviders]:
     """A strict provider of all formats that answers with a summary."""
-    server = FakeProviders(is_strict=True)
+    server = FakeProviders()
     server.always(says(SUMMARY))
     yield server
     server.stop()

@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.conversations.settings_statements import KEPT_VERSIONS
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.conftest import execute
 
@@ -49,32 +48,21 @@ async def test_an_id_by_the_client(client: httpx.AsyncClient) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conversation_id": "a/b"}, "/conversation_id"),
-    ({"conversation_id": ID + "\n"}, "/conversation_id"),
-    ({"conversation_id": "\x00"}, "/conversation_id"),
     ({"agent_id": "nobody"}, "/agent_id"),
-    ({"agent_id": "a\x00b"}, "/agent_id"),
     ({"agent_id": "a/b"}, "/agent_id"),
     ({"model": ""}, "/model"),
-    ({"model": "a\x00b"}, "/model"),
-    ({"model": "m" * 257}, "/model"),
     ({"metadata": []}, "/metadata"),
     ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
     ({"policy": {"sandwich": {"preserve_bottom": 0}}}, "/policy/sandwich/preserve_bottom"),
-    ({"policy": {"sandwich": {"preserve_bottom": 10**30}}}, "/policy/sandwich/preserve_bottom"),
     ({"policy": {"sandwich": {"preserve_top": True}}}, "/policy/sandwich/preserve_top"),
-    ({"policy": {"sandwich": {"preserve_top": "5"}}}, "/policy/sandwich/preserve_top"),
-    ({"policy": {"sandwich": 5}}, "/policy/sandwich"),
     ({"policy": {"strategy": "a_tree"}}, "/policy/strategy"),
-    ({"policy": {"strategy": {"a": 1}}}, "/policy/strategy"),
     ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
     ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),
     ({"policy": {"compaction": {"summary_directives": "x"}}}, "/policy/compaction/"),
-    ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"sections": [{"name": "a", "content": "", "kind": "x"}]}, "/sections/0/kind"),
     ({"sections": [{"name": "a", "content": ""}] * 2}, "/sections/1/name"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
     ({"tools": [TOOL, TOOL]}, "/tools/1/name"),
-    ({"tools": ["x"]}, "/tools/0"),
 ]
 
 
@@ -141,14 +129,6 @@ async def test_a_failed_creation_releases_its_key(client: httpx.AsyncClient) -> 
     assert made.status_code == 201
 
 
-async def test_concurrent_creations_with_one_id(client: httpx.AsyncClient) -> None:
-    """Of concurrent creations with one id exactly one succeeds [log.client-ids]."""
-    answers = await asyncio.gather(
-        *(client.post("/v1/conversations", json={"conversation_id": ID}) for _ in range(8))
-    )
-    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
-
-
 async def test_patch(client: httpx.AsyncClient) -> None:
     """A PATCH changes what it names and answers the whole conversation. [agents.patch]"""
     path = await new_conversation(client, model="gpt-4o", metadata={"a": 1})
@@ -162,15 +142,6 @@ async def test_patch(client: httpx.AsyncClient) -> None:
     for wrong in ({"agent_id": "a"}, {"metadata": None}, {"policy": {"nope": 1}}):
         assert_problem(await client.patch(path, json=wrong), 422, "VALIDATION_ERROR")
     assert (await client.get(path)).json() == body
-
-
-async def test_an_invalid_patch_changes_nothing(client: httpx.AsyncClient) -> None:
-    """Limits that leave no input are refused together with the stored policy [budget.total]."""
-    path = await new_conversation(client, policy={"budget": {"context_window": 8000}})
-    answer = await client.patch(path, json={"policy": {"budget": {"max_output_tokens": 8000}}})
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/policy/budget/max_output_tokens")
-    body = (await client.get(path)).json()
-    assert body["policy_overrides"] == {"budget": {"context_window": 8000}}
 
 
 async def test_concurrent_patches_are_all_applied(client: httpx.AsyncClient) -> None:
@@ -242,17 +213,14 @@ async def test_tools(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"{path}/tools")).json() == expected
 
 
-@pytest.mark.parametrize("owner", ["conversations", "agents"])
-async def test_the_newest_versions_are_kept(client: httpx.AsyncClient, owner: str) -> None:
+async def test_the_newest_versions_are_kept(client: httpx.AsyncClient) -> None:
     """A list that is replaced for ever takes bounded room; the other list keeps its versions."""
-    body = {"name": "A", "tools": [TOOL]}
-    made = await client.post(f"/v1/{owner}", json=body if owner == "agents" else {"tools": [TOOL]})
-    path = made.headers["location"]
-    for number in range(KEPT_VERSIONS + 2):
+    path = await new_conversation(client, tools=[TOOL])
+    for number in range(52):
         sections = [{"name": "a", "content": f"{number}"}]
         put = await client.put(f"{path}/sections", json={"sections": sections})
         assert put.json()["version"] == number + 1
-    for version, status in ((1, 404), (2, 404), (3, 200), (KEPT_VERSIONS + 2, 200)):
+    for version, status in ((1, 404), (2, 404), (3, 200), (52, 200)):
         answer = await client.get(f"{path}/sections?version={version}")
         assert answer.status_code == status
     assert (await client.get(f"{path}/tools?version=1")).status_code == 200
@@ -412,24 +380,3 @@ async def test_a_conversation_expires(client: httpx.AsyncClient, database_url: s
     assert (await client.get("/v1/conversations")).json()["data"] == []
     deleted = await client.delete(f"/v1/agents/{agent}")
     assert deleted.json()["deleted"]["conversations"] == 2
-
-
-@pytest.mark.parametrize(
-    ("expiry", "pointer"),
-    [
-        ({"expires_at": "2020-01-05T09:30:00Z"}, "/expires_at"),
-        ({"expires_at": "soon"}, "/expires_at"),
-        ({"ttl_seconds": 0}, "/ttl_seconds"),
-        ({"ttl_seconds": 10**12}, "/ttl_seconds"),
-        ({"ttl_seconds": 60, "expires_at": "2199-01-05T09:30:00Z"}, "/ttl_seconds"),
-    ],
-)
-async def test_an_invalid_expiry(
-    client: httpx.AsyncClient, expiry: dict[str, Any], pointer: str
-) -> None:
-    """An expiry that is past, without a zone, too far away or given twice is refused."""
-    assert_problem(
-        await client.post("/v1/conversations", json=expiry), 422, "VALIDATION_ERROR", pointer
-    )
-    path = await new_conversation(client)
-    assert_problem(await client.patch(path, json=expiry), 422, "VALIDATION_ERROR", pointer)

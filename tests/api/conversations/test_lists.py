@@ -109,17 +109,6 @@ async def test_activity_is_the_newest_message(client: httpx.AsyncClient) -> None
     assert after == [f"/v1/conversations/{fork}"], "a fork is as new as its creation"
 
 
-async def test_own_models_and_agents(client: httpx.AsyncClient) -> None:
-    """`model` is the conversation's own one, as lists show it; agents with it are no match."""
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A", "model": "gpt-4o"})
-    inherits = await new_conversation(client, agent_id="a")
-    own = await new_conversation(client, agent_id="a", model="gpt-4o")
-    assert await ids(client, "model=gpt-4o") == [own]
-    assert await ids(client, "agent_id=a") == [own, inherits]
-    await client.patch(own, json={"model": None})
-    assert await ids(client, "model=gpt-4o") == []
-
-
 @pytest.mark.parametrize("strategy", ["sandwich", "sliding_window"])
 async def test_usage_in_a_list_is_that_of_each_conversation(
     client: httpx.AsyncClient, strategy: str
@@ -189,20 +178,14 @@ async def test_appends_meanwhile_change_no_list(client: httpx.AsyncClient) -> No
     ("query", "pointer"),
     [
         ("metadata[]=x", "/query/metadata[]"),
-        ("metadata=x", "/query/metadata"),
         ("metadata[a][b]=x", "/query/metadata[a][b]"),
         ("metadata[a]=x&metadata[a]=y", "/query/metadata[a]"),
         ("metadata[a]=%00", "/query/metadata[a]"),
         (f"metadata[a]={'x' * 513}", "/query/metadata[a]"),
         (f"metadata[{'k' * 65}]=x", f"/query/metadata[{'k' * 65}]"),
         ("&".join(f"metadata[k{n}]=x" for n in range(9)), "/query/metadata"),
-        ("labels[a]=x", "/query/labels[a]"),
-        ("order=created", "/query/order"),
         ("model=%0A", "/query/model"),
-        ("created_after=2026-01-05", "/query/created_after"),
-        ("created_after=0.5", "/query/created_after"),
         ("created_after=2026-02-30T09:30:00Z", "/query/created_after"),
-        ("created_after=2026-01-05T09:30:00", "/query/created_after"),
         ("active_before=0001-01-01T00:00:00%2B14:00", "/query/active_before"),
         (
             "active_after=2026-02-01T00:00:00Z&active_before=2026-01-01T00:00:00Z",

@@ -167,25 +167,18 @@ async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "/messages"),
     ({"messages": [user("x")] * 1001}, "/messages"),
-    ({"messages": None}, "/messages"),
     ({"messages": ["x"]}, "/messages/0"),
     ({"messages": [user("x"), {"role": "oracle", "content": "x"}]}, "/messages/1/role"),
-    ({"messages": [{"role": "function", "content": "x"}]}, "/messages/0/role"),
-    ({"messages": [{"role": "robot", "content": "x"}]}, "/messages/0/role"),
     ({"messages": [{"content": "x"}]}, "/messages/0/role"),
     ({"messages": [user(5)]}, "/messages/0/content"),
     ({"messages": [user("x", id="")]}, "/messages/0/id"),
     ({"messages": [user("x", id="a\x00")]}, "/messages/0/id"),
     ({"messages": [user("x", id="i" * 257)]}, "/messages/0/id"),
-    ({"messages": [user("x", id=5)]}, "/messages/0/id"),
     ({"messages": [user("x", id="a"), user("y", id="a")]}, "/messages/1/id"),
     ({"messages": [calling("a\x00")]}, "/messages/0"),
     ({"messages": [user("x")], "format": "bedrock"}, "/format"),
     ({"messages": [user("x")], "format": "gemini"}, "/messages/0/parts"),
     ({"messages": [user("x")], "expected_seq": -1}, "/expected_seq"),
-    ({"messages": [user("x")], "expected_seq": 10**30}, "/expected_seq"),
-    ({"messages": [user("x")], "expected_seq": "0"}, "/expected_seq"),
-    ({"messages": [user("x")], "more": 1}, "/more"),
 ]
 
 

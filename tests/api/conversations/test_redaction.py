@@ -45,74 +45,59 @@ def chat_call(call_id: str, secret: str) -> dict[str, Any]:
     return {"role": "assistant", "content": f"I run {secret}", "tool_calls": [call]}
 
 
-def planted() -> list[tuple[str, list[dict[str, Any]]]]:
+def planted() -> dict[str, list[dict[str, Any]]]:
     """Return batches of every format with the canary in texts, arguments, results and media."""
     image = {"url": f"data:image/png;base64,{CANARY}"}
-    return [
-        (
-            "openai_chat",
-            [
-                user(f"My name is {CANARY}", id="name"),
-                assistant(f"Hello {CANARY}"),
-                user([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": image}]),
-                chat_call("c1", CANARY),
-                {"role": "tool", "tool_call_id": "c1", "content": LARGE},
-            ],
-        ),
-        (
-            "anthropic",
-            [
-                {"role": "user", "content": f"again {CANARY}"},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": CANARY, "signature": "c2ln"},
-                        {"type": "tool_use", "id": "a1", "name": "ls", "input": {"at": CANARY}},
-                        {"type": "tool_use", "id": "a2", "name": "ls", "input": {"at": "x"}},
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "tool_result", "tool_use_id": "a1", "content": CANARY},
-                        {"type": "tool_result", "tool_use_id": "a2", "content": LARGE + "!"},
-                        {"type": "text", "text": CANARY},
-                    ],
-                },
-            ],
-        ),
-        (
-            "gemini",
-            [
-                {"role": "user", "parts": [{"text": CANARY}]},
-                {
-                    "role": "model",
-                    "parts": [
-                        {"functionCall": {"name": "look", "args": {"at": CANARY}}},
-                        {"functionCall": {"name": "peek", "args": {"at": "x"}}},
-                    ],
-                },
-                {
-                    "role": "user",
-                    "parts": [
-                        {"functionResponse": {"name": "look", "response": {"output": CANARY}}},
-                        {"functionResponse": {"name": "peek", "response": {"it": [CANARY]}}},
-                    ],
-                },
-            ],
-        ),
-        (
-            "openai_responses",
-            [
-                {"role": "user", "content": [{"type": "input_text", "text": CANARY}]},
-                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": CANARY},
-                {"type": "custom_tool_call", "call_id": "r1", "name": "py", "input": CANARY},
-                {"type": "function_call", "call_id": "r2", "name": "sh", "arguments": "{}"},
-                {"type": "custom_tool_call_output", "call_id": "r1", "output": CANARY},
-                {"type": "function_call_output", "call_id": "r2", "output": CANARY * 400},
-            ],
-        ),
-    ]
+    use = {"type": "tool_use", "name": "ls"}
+    answer = {"type": "tool_result"}
+    looked = {"functionResponse": {"name": "look", "response": {"output": CANARY}}}
+    peeked = {"functionResponse": {"name": "peek", "response": {"it": [CANARY]}}}
+    return {
+        "openai_chat": [
+            user(f"My name is {CANARY}", id="name"),
+            assistant(f"Hello {CANARY}"),
+            user([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": image}]),
+            chat_call("c1", CANARY),
+            {"role": "tool", "tool_call_id": "c1", "content": LARGE},
+        ],
+        "anthropic": [
+            user(f"again {CANARY}"),
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": CANARY, "signature": "c2ln"},
+                    use | {"id": "a1", "input": {"at": CANARY}},
+                    use | {"id": "a2", "input": {"at": "x"}},
+                ],
+            },
+            user(
+                [
+                    answer | {"tool_use_id": "a1", "content": CANARY},
+                    answer | {"tool_use_id": "a2", "content": LARGE + "!"},
+                    {"type": "text", "text": CANARY},
+                ]
+            ),
+        ],
+        "gemini": [
+            {"role": "user", "parts": [{"text": CANARY}]},
+            {
+                "role": "model",
+                "parts": [
+                    {"functionCall": {"name": "look", "args": {"at": CANARY}}},
+                    {"functionCall": {"name": "peek", "args": {"at": "x"}}},
+                ],
+            },
+            {"role": "user", "parts": [looked, peeked]},
+        ],
+        "openai_responses": [
+            user([{"type": "input_text", "text": CANARY}]),
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": CANARY},
+            {"type": "custom_tool_call", "call_id": "r1", "name": "py", "input": CANARY},
+            {"type": "function_call", "call_id": "r2", "name": "sh", "arguments": "{}"},
+            {"type": "custom_tool_call_output", "call_id": "r1", "output": CANARY},
+            {"type": "function_call_output", "call_id": "r2", "output": CANARY * 400},
+        ],
+    }
 
 
 @pytest.fixture
@@ -193,7 +178,7 @@ async def test_a_canary_is_nowhere_afterwards(
     await one.post(f"{path}/messages", json=first, headers=key)
     retried = {"messages": [user(f"once {CANARY}")]}
     stored = await one.post(f"{path}/messages", json=retried, headers={"Idempotency-Key": "k2"})
-    for format, messages in planted():
+    for format, messages in planted().items():
         await append(one, path, *messages, format=format)
     await append(one, path, assistant("Done"), *talk(4))
     for client in clients:
@@ -268,7 +253,7 @@ async def test_a_canary_is_nowhere_afterwards(
 async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: str) -> None:
     """Its record has who, when and why, and stays; a shared blob stays with the other message."""
     path = await new_conversation(client, policy={"agent_tools": "none"})
-    call, result = planted()[0][1][3:]
+    call, result = planted()["openai_chat"][3:]
     await append(client, path, user("look"), call, {**result, "id": "one"})
     await append(client, path, chat_call("c2", "x"))
     await append(client, path, {**result, "tool_call_id": "c2", "id": "two"})
@@ -293,14 +278,8 @@ async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: 
     assert await execute(database_url, "SELECT FROM blobs UNION ALL SELECT FROM blob_chunks") == []
     records = await execute(database_url, "SELECT seq, reason FROM redactions ORDER BY seq, reason")
     assert [tuple(row) for row in records] == [(3, "They asked"), (3, "They asked"), (5, None)]
-    for body, pointer in (
-        ({"reason": "x" * 501}, "/reason"),
-        ({"reason": 1}, "/reason"),
-        ({"reason": "a\nb"}, "/reason"),
-        ({"why": "x"}, "/why"),
-    ):
-        answer = await client.post(place, json=body)
-        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
+    answer = await client.post(place, json={"reason": "x" * 501})
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/reason")
     for missing in (f"{path}/messages/three/redact", f"{path}x/messages/one/redact"):
         assert_problem(await client.post(missing), 404, "NOT_FOUND")
 

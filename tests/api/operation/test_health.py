@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 
-import asyncpg
 import httpx
 import pytest
 
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user
-from tests.conftest import Server, execute, lock_waiters, started
+from tests.conftest import Server, execute, started
 from tests.logged import Lines, lines
 
 __all__ = ["lines"]
@@ -33,10 +31,8 @@ async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("model", "variable", "other"),
     [
-        ("gpt-4.1-mini", "OPENAI_API_KEY", "OPENAI_API_KEY"),
         ("claude-haiku-4-5", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
         ("gemini/gemini-2.5-flash", "GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        ("mistral/mistral-small-latest", "MISTRAL_API_KEY", "MISTRAL_API_KEY"),
     ],
 )
 async def test_a_summarizer_without_its_key_is_reported(
@@ -109,27 +105,6 @@ async def test_terminated_connections_heal(client: httpx.AsyncClient, database_u
             assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
         assert (await client.get("/readyz")).status_code == 200
     assert (await client.get(path)).json()["head_seq"] == 5
-
-
-async def test_a_statement_cancelled_while_it_waits(
-    client: httpx.AsyncClient, database_url: str
-) -> None:
-    """An append whose connection dies is a 503 with nothing stored, and can be repeated."""
-    path = await new_conversation(client)
-    holder = await asyncpg.connect(database_url)
-    lock = holder.transaction()
-    await lock.start()
-    await holder.execute("UPDATE heads SET due_at = due_at")  # Citus locks no rows of all shards
-    waiting = asyncio.create_task(
-        client.post(f"{path}/messages", json={"messages": [user("hi", id="once")]})
-    )
-    while not await lock_waiters(database_url, end=True):
-        await asyncio.sleep(0)
-    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
-    await lock.rollback()
-    await holder.close()
-    again = await append(client, path, user("hi", id="once"))
-    assert again["head_seq"] == 1
 
 
 @pytest.mark.one_server  # it renames the database

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -240,25 +239,6 @@ async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
     answer = await client.post(f"{path}/context", json=asked)
     body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
     assert body["budget"]["system_prompt"] > 1500
-
-
-async def test_builds_at_once(client: httpx.AsyncClient) -> None:
-    """Builds and appends at the same time all answer, each with a valid head."""
-    path = await new_conversation(client, policy={"budget": {"context_window": 9000}})
-
-    async def step(number: int) -> int:
-        batch = (user(f"{number} {LONG}"), assistant(LONG))
-        state = (await append(client, path, *batch))["head_seq"]
-        answer = await client.post(f"{path}/context")
-        built = answer.json()
-        assert answer.status_code == 200, answer.text
-        assert built["tokens_used"] <= built["budget"]["effective_window"]
-        assert built["through_seq"] >= state
-        through: int = built["through_seq"]
-        return through
-
-    heads = await asyncio.gather(*(step(number) for number in range(12)))
-    assert max(heads) == 24
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])

@@ -7,27 +7,14 @@ Tokens are counted by a walk of the finished payload that shares no code with th
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.api.talk import (
-    append,
-    assert_problem,
-    assistant,
-    calling,
-    new_conversation,
-    result,
-    talk,
-    user,
-)
-from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.payload_tokens import payload_texts, payload_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
 LINES = "\n" * 10_000
@@ -225,113 +212,6 @@ async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strateg
         undo = f"{path}/compactions/{receipt['compaction_id']}/undo"
         if receipt["status"] == "active":
             assert (await client.post(undo)).status_code == 200
-
-
-# --- any log ----------------------------------------------------------------------------------
-
-HOSTILE = [
-    "word ",
-    "a",
-    "\n",
-    " \t\n",
-    "0123456789",
-    "\U0001f468‍\U0001f469‍\U0001f467",
-    "漢字かな",
-    "e̴̛͂",
-    '{"a": "\\u0000\\n"}\n',
-    "\U00010330￿\x85 ",
-    "<|endoftext|>",
-    "line\r\n",
-]
-SIZES = [0.01, 0.3, 0.8, 0.95, 1.0, 1.5, 4.0]
-
-
-@st.composite
-def texts(draw: st.DrawFn, effective: int) -> str:
-    """Draw a text of about a share of the window, of one or two hostile pieces."""
-    share = draw(st.sampled_from(SIZES))
-    pieces = draw(st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=2))
-    unit = "".join(pieces)
-    tokens = max(1, text_tokens(unit * 20) / 20)
-    return f"begin {unit * max(1, int(share * effective / tokens))} end"
-
-
-@st.composite
-def logs(draw: st.DrawFn, effective: int) -> list[dict[str, Any]]:
-    """Draw a log with oversized texts anywhere, and a user message somewhere."""
-    found: list[dict[str, Any]] = []
-    for number in range(draw(st.integers(1, 7))):
-        match draw(st.sampled_from(["user", "user", "assistant", "call", "parts"])):
-            case "user":
-                found.append(user(draw(texts(effective))))
-            case "assistant":
-                found.append(assistant(draw(texts(effective))))
-            case "parts":
-                parts = [draw(texts(effective)), "middle", draw(texts(effective))]
-                found.append(user([{"type": "text", "text": text} for text in parts]))
-            case _:
-                found.append(calling(f"c{number}") | {"content": draw(texts(effective))})
-                found.append(result(f"c{number}", draw(texts(effective))))
-    if draw(st.booleans()) or all(item["role"] != "user" for item in found):
-        found.append(user(draw(texts(effective))))
-    return found
-
-
-def whole_of(message: dict[str, Any]) -> str:
-    """Return the text of a message, its parts joined as reading shows them."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(part["text"] for part in content)
-
-
-async def test_any_log_is_built_inside_the_window(client: httpx.AsyncClient) -> None:
-    """Whatever message is too large, the payload fits, and the rest of the text can be read."""
-    loop = asyncio.get_running_loop()
-    steps: Counter[str] = Counter()
-
-    async def run(log: list[dict[str, Any]], ask: dict[str, Any], policy: dict[str, Any]) -> None:
-        path = await new_conversation(client, policy=policy)
-        given = [message | {"id": f"m{number}"} for number, message in enumerate(log)]
-        for message in given:
-            await append(client, path, message)
-        body = await built(client, path, **ask)
-        again = await built(client, path, **ask)
-        if again["epoch"] == body["epoch"]:
-            assert again["payload"] == body["payload"]
-        else:
-            assert again["cache_break_reason"] == "compaction"
-        steps.update(body["degraded"])
-        said = told(body["payload"])
-        newest = next(message for message in reversed(given) if message["role"] == "user")
-        if not body["summary_used"]:
-            assert f'ref_id="{newest["id"]}"' in said or whole_of(newest) in said
-        for number, message in enumerate(given):
-            if f'ref_id="m{number}"' in said and message["role"] != "tool":
-                assert await read_whole(client, path, f"m{number}") == whole_of(message)
-        await append(client, path, user("short"))
-        after = await built(client, path, **ask)
-        assert "short" in told(after["payload"])
-        cut = await client.post(f"{path}/overflow", json=ask)
-        assert cut.status_code in (200, 422), cut.text
-        if cut.status_code == 200:
-            check(cut.json()["context"])
-
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
-    @given(st.data())
-    def tried(data: st.DataObject) -> None:
-        total = data.draw(st.sampled_from([6500, 8000, 12_000]))
-        policy = window(total, strategy=data.draw(st.sampled_from(STRATEGIES[:2] + STRATEGIES[3:])))
-        policy["compaction"] = {"mode": data.draw(st.sampled_from(["background", "inline"]))}
-        ask: dict[str, Any] = {"format": data.draw(st.sampled_from(PROVIDERS))}
-        if data.draw(st.booleans()):
-            policy["budget"] = {"context_window": 30_000}
-            ask["max_context_tokens"] = total
-        log = data.draw(logs(total - 4096))
-        asyncio.run_coroutine_threadsafe(run(log, ask, policy), loop).result(120)
-
-    await asyncio.to_thread(tried)
-    assert steps["messages_shortened"] >= 5
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])

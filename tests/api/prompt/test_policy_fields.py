@@ -40,18 +40,6 @@ async def test_the_tools_of_a_payload_are_within_their_share(
     assert body["budget"]["tool_descriptions"] > share - largest - 200
 
 
-async def test_builtin_tools_alone_may_be_more(client: httpx.AsyncClient) -> None:
-    """Builtin tools are never deferred; all others are where builtin ones take the whole share."""
-    policy = {"tool_deferral_threshold": 0.02, "budget": {"context_window": 32_000}}
-    tools = [tool("own", "builtin", 900), tool("other", "mcp", 50)]
-    path = await new_conversation(client, policy=policy, tools=tools)
-    await append(client, path, user("Hello"))
-    body = (await client.post(f"{path}/context")).json()
-    names = [item["function"]["name"] for item in body["payload"]["tools"]]
-    assert names[0] == "own" and "tool_search" in names
-    assert "other" not in names and body["deferred_tools"] == 1
-
-
 @pytest.mark.parametrize(
     ("format", "role"),
     [

@@ -14,7 +14,7 @@ import pytest
 
 from app.formats import parse_tool
 from app.formats.message import FormatName
-from app.prompt.agent_tools import AGENT_TOOLS, definitions_in
+from app.prompt.agent_tools import definitions_in
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 
 CHAT = FormatName.OPENAI_CHAT
@@ -94,15 +94,6 @@ async def test_definitions_come_in_every_format(
     assert answer.json() == {"format": format, "tools": definitions_in(format)}
 
 
-async def test_definitions_are_chats_by_default(client: httpx.AsyncClient) -> None:
-    """Without a format the definitions are those of `openai_chat`; an unknown one is refused."""
-    body = (await client.get("/v1/tool-definitions")).json()
-    assert body["format"] == CHAT
-    assert [tool["function"]["name"] for tool in body["tools"]] == list(AGENT_TOOLS)
-    refused = await client.get("/v1/tool-definitions", params={"format": "cohere"})
-    assert_problem(refused, 422, "VALIDATION_ERROR", "/query/format")
-
-
 @pytest.mark.parametrize("format", FormatName)
 async def test_a_call_is_executed_in_every_format(
     client: httpx.AsyncClient, format: FormatName
@@ -179,17 +170,6 @@ async def test_a_malformed_call_is_422(
     assert_problem(await send(client, path, **body), 422, "VALIDATION_ERROR", pointer)
 
 
-async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient) -> None:
-    """Malformed JSON is a 400, no body and another media type a 422. [api.limits, api.json-only]"""
-    path = f"{NOWHERE}/tool-calls"
-    headers = {"content-type": "application/json"}
-    malformed = await client.post(path, content=b'{"tool_call": {', headers=headers)
-    assert_problem(malformed, 400, "VALIDATION_ERROR")
-    assert_problem(await client.post(path), 422, "VALIDATION_ERROR")
-    plain = await client.post(path, content=b"{}", headers={"content-type": "text/plain"})
-    assert_problem(plain, 422, "VALIDATION_ERROR", "/header/content-type")
-
-
 # --- search -----------------------------------------------------------------------------------
 
 TOOLS = [
@@ -247,14 +227,6 @@ async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) ->
     assert body["promoted"] == ["get_weather", "space_weather"]
 
 
-async def test_a_search_without_matches_is_empty(client: httpx.AsyncClient) -> None:
-    """No tool is returned, and none promoted, when none matches or there are none."""
-    for tools in (TOOLS, []):
-        path = await new_conversation(client, tools=tools)
-        body = await search(client, path, query="chess", format="gemini")
-        assert (body["tools"], body["names"], body["promoted"]) == ([], [], [])
-
-
 async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
     """The place that is wrong is named. [tools.search, errors.problem-json]"""
     path = await new_conversation(client)
@@ -273,13 +245,6 @@ async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
     for body, pointer in wrong:
         answer = await client.post(f"{path}/tools/search", json=body)
         assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
-
-
-async def test_a_search_in_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
-    """There is no such conversation, whatever is searched."""
-    for path in (NOWHERE, "/v1/conversations/nowhere"):
-        answer = await client.post(f"{path}/tools/search", json={"query": "x"})
-        assert_problem(answer, 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("format", FormatName)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.strategies import STRATEGIES
@@ -183,75 +183,38 @@ def test_a_plan_matches_its_result(
         plan = plan.fallback
 
 
-@given(pinned_histories(), policies(), budgets(), COMPACTING, st.booleans())
-def test_calls_are_never_separated_from_their_results(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName, deep: bool
-) -> None:
-    """A call group is shown whole or not at all, and the last one always. [log.safe-cuts]"""
-    plan = STRATEGIES[name].plan(history, None, budget, policy, deep=deep)
-    assume(isinstance(plan, CompactionPlan))
-    assert isinstance(plan, CompactionPlan)
-    left = {item.seq for item in applied(history, None, plan)[0]}
-    for start, end in call_groups(history):
-        shown = [item.seq in left for item in history[start:end]]
-        assert all(shown) or not any(shown)
-    assert history[-1].seq in left
-
-
 @given(
     pinned_histories(),
     st.lists(entries(4), max_size=4),
     policies(),
     budgets(),
     COMPACTING,
-    st.booleans(),
-)
-def test_pins_are_never_hidden_nor_cleared(
-    history: list[Entry],
-    later: list[list[Entry]],
-    policy: Policy,
-    budget: HistoryBudget,
-    name: StrategyName,
-    deep: bool,
-) -> None:
-    """A pin keeps its whole call group verbatim through every compaction. [pins.whole-group]"""
-    covered: Span | None = None
-    pins = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
-    head_seq = history[-1].seq
-    for more in [[], *later]:
-        history = grown(history, more, head_seq)
-        head_seq += len(more)
-        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=deep)
-        if isinstance(plan, CompactionPlan):
-            history, covered = applied(history, covered, plan)
-        shown = {item.seq: item for item in history}
-        assert all(shown.get(seq) == item for seq, item in pins.items())
-
-
-@given(
-    pinned_histories(),
-    st.lists(entries(4), min_size=1, max_size=4),
-    policies(),
-    budgets(),
-    COMPACTING,
-    st.lists(st.booleans(), min_size=5, max_size=5),
+    st.lists(st.booleans(), min_size=6, max_size=6),
     st.sets(st.integers(1, 40)),
 )
-def test_ranges_only_grow_and_replanning_is_idempotent(
+def test_plans_in_a_row_keep_what_must_stay(
     history: list[Entry],
     later: list[list[Entry]],
     policy: Policy,
     budget: HistoryBudget,
     name: StrategyName,
-    deep: list[bool],
+    flags: list[bool],
     unpinned: set[int],
 ) -> None:
-    """Each range contains the one before, whatever is unpinned."""
+    """Pinned groups, the newest user message and the last group stay; ranges only grow.
+
+    A call group is shown whole or not at all, and planning again finds nothing to do.
+    [log.safe-cuts, pins.whole-group, strategy.newest-user, strategy.idempotent]
+    """
     covered: Span | None = None
-    head_seq = history[-1].seq
+    head_seq, (is_loop, *deep) = history[-1].seq, flags
+    if is_loop:
+        later = [[replace(i, role=A) if i.role is U else i for i in more] for more in later]
     for more, is_deep in zip([[], *later], deep, strict=False):
         history = grown(history, more, head_seq)
         head_seq += len(more)
+        staying = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
+        newest, groups = newest_user_message(history), call_groups(history)
         plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
         if isinstance(plan, CompactionPlan):
             if covered is not None and plan.hidden is not None:
@@ -260,7 +223,14 @@ def test_ranges_only_grow_and_replanning_is_idempotent(
                 stayed = {*plan.unhidden_seqs, *plan.released_seqs}
                 assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
             assert bool(plan.released_seqs) <= (covered is not None)
+            before = history
             history, covered = applied(history, covered, plan)
+            left = {item.seq: item for item in history}
+            assert all(left.get(seq) == item for seq, item in staying.items())
+            assert newest is None or newest in history
+            for start, end in groups:
+                assert len({item.seq in left for item in before[start:end]}) == 1
+            assert before[-1].seq in left
             again = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
@@ -321,44 +291,6 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     )
 
 
-@given(
-    pinned_histories(),
-    st.lists(entries(4), max_size=6),
-    policies(),
-    budgets(),
-    st.sampled_from(StrategyName),
-    st.lists(st.booleans(), min_size=7, max_size=7),
-    st.booleans(),
-)
-def test_the_newest_user_message_always_stays(
-    history: list[Entry],
-    later: list[list[Entry]],
-    policy: Policy,
-    budget: HistoryBudget,
-    name: StrategyName,
-    deep: list[bool],
-    is_loop: bool,
-) -> None:
-    """No plan hides it, wherever it lies, however long the loop after it. [strategy.newest-user]"""
-    covered: Span | None = None
-    head_seq = history[-1].seq
-    if is_loop:
-        later = [[replace(i, role=A) if i.role is U else i for i in more] for more in later]
-    for more, is_deep in zip([[], *later], deep, strict=False):
-        history = grown(history, more, head_seq)
-        head_seq += len(more)
-        newest = newest_user_message(history)
-        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
-        while isinstance(plan, CompactionPlan) and plan.fallback is not None and is_deep:
-            plan = plan.fallback
-        if isinstance(plan, CompactionPlan):
-            history, covered = applied(history, covered, plan)
-        elif isinstance(plan, SlidingCut):
-            shown = {*plan.kept_seqs, *range(plan.tail_start, head_seq + 1)}
-            history = [item for item in history if item.seq in shown]
-        assert newest is None or newest in history
-
-
 # --- sandwich, sliding window, full history -------------------------------------------------
 
 
@@ -395,24 +327,6 @@ def test_full_history_never_plans_anything(
 ) -> None:
     """Whatever the budget, full history keeps everything. [strategy.full-history]"""
     assert isinstance(FULL.plan(history, covered, budget, policy, deep=deep), NoCompaction)
-
-
-# --- retain summary -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("turns", "end"), [(0, 10), (1, 8), (2, 5), (3, 1), (9, 1)])
-def test_retain_keeps_the_last_turns(turns: int, end: int) -> None:
-    """The last N turns stay verbatim; with none, the last call group alone."""
-    history = history_of([U, A, T, A, U, A, A, U, A, A, T])
-    policy = Policy(compaction=CompactionPolicy(retain_last_turns=turns))
-    plan = RETAIN.plan(history, None, VAST, policy, deep=True)
-    assert RETAIN.plan(history, None, replace(VAST, target=0), policy) == plan
-    if end == 1:
-        assert isinstance(plan, NoCompaction)
-    else:
-        newest = (8,) if end > 8 else ()
-        freed = (end - 1 - len(newest)) * 10
-        assert plan == CompactionPlan(("retain_summary",), freed, Span(1, end), newest)
 
 
 # --- tree summary ---------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.times import EARLIEST_TIME, time_from
-from app.conversations.messages.batch import batch_times
-from app.conversations.messages.draft import Draft
 from app.conversations.view import (
     ENDLESS,
     Span,
@@ -34,7 +32,6 @@ from app.conversations.windows.active_window import (
     still_restored,
     window_from,
 )
-from app.formats.message import Role
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 60
@@ -186,25 +183,3 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
 def test_times_of_messages(text: str, expected: datetime | None) -> None:
     """They are ISO 8601, in UTC without a zone; other texts are refused [window.cut]."""
     assert time_from(text) == expected
-
-
-def draft(role: Role, ago: float | None) -> Draft:
-    """Return a message from this many seconds ago."""
-    stamp = (NOW - timedelta(seconds=ago)).isoformat() if ago is not None else None
-    return Draft(None, role, b"", None, 1, 0, (), False, stamp, joins=role is Role.TOOL)
-
-
-roles = st.sampled_from(list(Role))
-drafts = st.lists(st.builds(draft, roles, st.none() | st.integers(-9, 9)), min_size=1, max_size=9)
-
-
-@given(batch=drafts)
-def test_times_rise_with_the_seqs(batch: list[Draft]) -> None:
-    """The times of a batch never decrease, and none is in the future [window.message-time]."""
-    times = batch_times(batch, NOW)
-    assert list(times.newest) == sorted(times.newest)
-    assert max(times.newest) <= NOW
-    for sent_at, newest in zip(times.sent, times.newest, strict=True):
-        assert (sent_at or NOW) <= newest
-    told = [at for at in times.sent if at is not None]
-    assert times.oldest_sent == (min(told) if told else None)

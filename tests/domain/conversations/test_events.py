@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,44 +57,6 @@ def seqs_of(events: Sequence[Event]) -> list[int]:
 def test_a_cursor_is_read_back_from_its_text(seq: int, event_seq: int) -> None:
     """The id of an event holds both positions."""
     assert cursor_from(str(Cursor(seq, event_seq))) == Cursor(seq, event_seq)
-
-
-@given(text=st.text(max_size=12) | st.from_regex(r"[0-9.\-+ ]{0,12}"))
-def test_other_texts_are_not_cursors(text: str) -> None:
-    """A text is a cursor if and only if it equals the text of a cursor."""
-    found = cursor_from(text)
-    assert found is None or str(found) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1",
-        "1.",
-        ".1",
-        "1.2.3",
-        "-1.0",
-        "+1.0",
-        "01.0",
-        "1.0\n",
-        " 1.0",
-        "\u0661.\u0660",
-        "1e1.0",
-    ],
-)
-def test_malformed_cursors(text: str) -> None:
-    """Texts that no stream sends are refused."""
-    assert cursor_from(text) is None
-
-
-@pytest.mark.parametrize(
-    ("cursor", "beyond"),
-    [((0, 0), False), ((3, 2), False), ((4, 2), True), ((3, 3), True), ((0, 3), True)],
-)
-def test_a_cursor_beyond_the_head(cursor: tuple[int, int], beyond: bool) -> None:
-    """Either position can be beyond the newest one."""
-    assert Cursor(*cursor).is_beyond(Cursor(3, 2)) is beyond
 
 
 def test_neighbouring_messages_are_one_event() -> None:

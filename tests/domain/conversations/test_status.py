@@ -35,12 +35,6 @@ def test_a_status_lists_the_other_conversations() -> None:
     )
 
 
-def test_there_is_no_status_without_other_conversations() -> None:
-    """The conversation itself is not listed."""
-    assert status_text([], "me") is None
-    assert status_text([Activity("me", "{}", NOON)], "me") is None
-
-
 @given(
     metadata=st.lists(
         st.dictionaries(st.sampled_from(["title", "status", "other"]), st.text()), max_size=20

@@ -9,17 +9,13 @@ import json
 from typing import Any
 
 import pytest
-from anthropic.types import CacheCreation, ServerToolUsage, Usage
-from anthropic.types.beta import (
-    BetaCompactionIterationUsage,
-    BetaMessageIterationUsage,
-    BetaUsage,
-)
+from anthropic.types import ServerToolUsage, Usage
+from anthropic.types.beta import BetaCompactionIterationUsage, BetaMessageIterationUsage, BetaUsage
 from google.genai.types import GenerateContentResponseUsageMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CompletionUsage
-from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+from openai.types.completion_usage import PromptTokensDetails
 from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
@@ -93,47 +89,6 @@ STEP = {
 }
 OBJECTS: list[tuple[Any, FormatName, TokenUsage]] = [
     (
-        CompletionUsage(
-            prompt_tokens=100,
-            completion_tokens=20,
-            total_tokens=120,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=60, cache_write_tokens=30),
-            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=15),
-        ),
-        CHAT,
-        TokenUsage(10, 20, 30, 60),
-    ),
-    (
-        CompletionUsage(prompt_tokens=100, completion_tokens=20, total_tokens=120),
-        CHAT,
-        TokenUsage(100, 20),
-    ),
-    (
-        ResponseUsage(
-            input_tokens=100,
-            input_tokens_details=InputTokensDetails(cached_tokens=60, cache_write_tokens=0),
-            output_tokens=20,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=15),
-            total_tokens=120,
-        ),
-        RESPONSES,
-        TokenUsage(40, 20, 0, 60),
-    ),
-    (
-        Usage(
-            input_tokens=10,
-            output_tokens=20,
-            cache_creation_input_tokens=30,
-            cache_read_input_tokens=60,
-            cache_creation=CacheCreation(
-                ephemeral_1h_input_tokens=10, ephemeral_5m_input_tokens=20
-            ),
-        ),
-        ANTHROPIC,
-        TokenUsage(10, 20, 30, 60),
-    ),
-    (Usage(input_tokens=10, output_tokens=20), ANTHROPIC, TokenUsage(10, 20)),
-    (
         BetaUsage(
             input_tokens=20,
             output_tokens=14,
@@ -146,17 +101,6 @@ OBJECTS: list[tuple[Any, FormatName, TokenUsage]] = [
         ),
         ANTHROPIC,
         TokenUsage(10, 7, 5, 40),
-    ),
-    (
-        GenerateContentResponseUsageMetadata(
-            prompt_token_count=100,
-            cached_content_token_count=60,
-            candidates_token_count=15,
-            thoughts_token_count=5,
-            total_token_count=120,
-        ),
-        GEMINI,
-        TokenUsage(40, 20, 0, 60),
     ),
     (
         GenerateContentResponseUsageMetadata(
@@ -343,52 +287,22 @@ def test_a_call_is_the_same_in_every_shape_and_format(
 BIG = 10**12
 WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
     (CHAT, {}, "/usage/prompt_tokens"),
-    (CHAT, {"prompt_tokens": -1}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": "5"}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": BIG + 1}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": 5, "completion_tokens": -1}, "/usage/completion_tokens"),
     (CHAT, {"prompt_tokens": 5, "prompt_tokens_details": 5}, "/usage/prompt_tokens_details"),
     (
-        CHAT,
-        {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": "1"}},
-        "/usage/prompt_tokens_details/cached_tokens",
-    ),
-    (
-        CHAT,
-        {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}},
-        "/usage/prompt_tokens_details",
-    ),
-    (RESPONSES, {"output_tokens": 1}, "/usage/input_tokens"),
-    (
         RESPONSES,
         {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
         "/usage/input_tokens_details",
     ),
-    (ANTHROPIC, {"output_tokens": 5}, "/usage/input_tokens"),
-    (CHAT, {"inputTokens": -5}, "/usage/inputTokens"),
     (CHAT, {"inputTokens": 5, "cacheReadInputTokens": "5"}, "/usage/cacheReadInputTokens"),
-    (
-        ANTHROPIC,
-        {"input_tokens": 5, "cache_read_input_tokens": -5},
-        "/usage/cache_read_input_tokens",
-    ),
-    (
-        ANTHROPIC,
-        {"input_tokens": 5, "cache_creation": {"ephemeral_5m_input_tokens": 0.5}},
-        "/usage/cache_creation/ephemeral_5m_input_tokens",
-    ),
-    (ANTHROPIC, {"input_tokens": 5, "iterations": [5]}, "/usage/iterations/0"),
     (
         ANTHROPIC,
         {"input_tokens": 5, "iterations": [{"type": "message", "input_tokens": None}]},
         "/usage/iterations/0/input_tokens",
     ),
     (GEMINI, {"candidates_token_count": 5}, "/usage/prompt_token_count"),
-    (
-        GEMINI,
-        {"prompt_token_count": 5, "cached_content_token_count": 6},
-        "/usage/cached_content_token_count",
-    ),
 ]
 
 

@@ -79,20 +79,6 @@ def test_tools_of_the_service_itself_stay() -> None:
     assert plan_deferral(own, [10] * 3, ToolLimits(0, 0, 0), {}, ()) == ("other",)
 
 
-def test_a_promoted_tool_is_not_deferred() -> None:
-    """A promoted tool is not deferred, even if others are instead. [tools.search]"""
-    assert held(MIXED, 50, promoted=("m3",)) == ("m2",)
-    assert held(MIXED, 0, promoted=("m3", "s1")) == ("m1", "m2", "s2")
-
-
-def test_no_more_tools_than_a_provider_takes() -> None:
-    """Too many tools are deferred even where their tokens are few [tools.deferral]."""
-    assert held(MIXED, 1000, most=6) == ()
-    assert held(MIXED, 1000, most=4) == ("m2", "m3")
-    assert held(MIXED, 59, most=6) == ("m3",)
-    assert held(MIXED, 1000, most=1) == ("s1", "m1", "m2", "s2", "m3")
-
-
 def last_resort(allowed: int, most_tokens: int, *promoted: str, **used: int) -> tuple[str, ...]:
     """Plan for tools without a category and one of mcp; the second is the largest."""
     tools = [tool(name, "builtin") for name in "abcd"] + [tool("m")]
@@ -169,18 +155,6 @@ def test_a_plan_defers_no_more_tools_than_needed(
             < first_to_go(by_name[name][0], used, by_name[name][1])
             for name in stays
         )
-
-
-@given(PLANS, st.integers(0, 2000), st.integers(0, 500))
-def test_more_allowed_tokens_never_defer_more_tools(
-    rows: list[Any], allowed: int, more: int
-) -> None:
-    """Plans are monotone, and the same input gives the same plan. [tools.deferral]"""
-    tools, costs, used, promoted = case(rows)
-    plan = plan_deferral(tools, costs, ToolLimits(allowed), used, promoted)
-    larger = plan_deferral(tools, costs, ToolLimits(allowed + more), used, promoted)
-    assert set(larger) <= set(plan)
-    assert plan_deferral(tools, costs, ToolLimits(allowed), used, promoted) == plan
 
 
 @given(PLANS, st.integers(0, 900), st.integers(0, 1500), st.integers(0, 500), st.integers(0, 12))

@@ -13,18 +13,12 @@ import pytest
 from app.common.errors import Conflict
 from app.compaction.receipts import Receipt
 from app.formats.message import FormatName
-from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
 from tests.services.fakes import (
-    ANTHROPIC,
     CHAT,
     SUMMARISER,
     TENANT,
     Build,
-    Clock,
     Harness,
-    ScriptedGateway,
-    WatchedDatabase,
     asks,
     own_text,
     result,
@@ -33,14 +27,9 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 async def page(harness: Harness, cid: str, limit: int = 50, before: str | None = None) -> Any:
@@ -207,28 +196,6 @@ async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:
     assert refused.value.facts["active"] is None
     kinds = [kind for kind, _ in await harness.events_of(cid)]
     assert kinds.count("undone") == 2
-
-
-async def test_signed_thinking_stays_dropped(harness: Harness) -> None:
-    """Signed thinking bound to a prefix is not shown again after an undo. [compaction.new-epoch]"""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    await harness.append(cid, user("hi"))
-    ask = RequestSettings(ANTHROPIC, "claude-fable-5-1")
-    await harness.build(cid, ask)
-    thinking = {"type": "thinking", "thinking": "let me see", "signature": "c2ln"}
-    call = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {}}
-    await harness.append(cid, {"role": "assistant", "content": [thinking, call]}, format=ANTHROPIC)
-    await harness.append(cid, result("toolu_1"))
-    before = await harness.build(cid, ask)
-    assert "let me see" in before.contents
-    await harness.talk(cid, 10)
-    await harness.compact(cid)
-    await harness.build(cid, ask)
-    await harness.undo(cid)
-    after = await harness.build(cid, ask)
-    check(after, exact=False)
-    assert "let me see" not in after.contents
-    assert len(after.messages) == len(before.messages) + 20
 
 
 async def test_an_undo_suspends_automatic_compaction(harness: Harness) -> None:

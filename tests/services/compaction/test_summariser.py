@@ -19,13 +19,12 @@ from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.summaries.checklist import read_kept
 from app.compaction.summaries.chunking import take_chunk
 from app.compaction.summaries.extractive import ledger_of
-from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, ModelSummary
+from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import MASK
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summaries.transcript_limits import SourceText
-from app.compaction.summaries.transcript_text import transcript_groups
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.limits import ModelInfo
@@ -291,28 +290,6 @@ async def test_instructions_are_not_masked() -> None:
 # --- what stays beside the summary ----------------------------------------------------------
 
 
-async def test_the_extract_has_a_retain_when_it_is_wanted() -> None:
-    """It has earlier retained lines, decisions and references within its limit."""
-    messages = [
-        Message(Role.USER, (Text("Which database? " + "Look closely at it. " * 300),)),
-        Message(Role.ASSISTANT, (Text("We decided to use PostgreSQL."),)),
-        Message(Role.TOOL, (Text("Read it with ref=abc123"),), tool_call_id="c"),
-    ]
-    summary_request = SummaryRequest(retain_directives=("refs",))
-    made = await run(
-        ScriptedGateway(""),
-        messages=messages,
-        summary_request=summary_request,
-        by=None,
-        retained="- ref=7",
-    )
-    assert made.retain is not None
-    assert "- ref=7" in made.retain
-    assert "We decided to use PostgreSQL." in made.retain
-    assert "- ref_id=abc123" in made.retain
-    assert (len(made.text) + len(made.retain)) // 4 <= 300
-
-
 # --- what a model may not lose, and what it is sent ---------------------------------------------
 
 
@@ -371,19 +348,6 @@ async def test_a_model_cannot_lose_a_standing_instruction() -> None:
     assert f"- {instruction}\n\nThey like tables." in third
 
 
-async def test_a_model_is_sent_a_share_of_long_results() -> None:
-    """Long results are sent as beginning and end, with the call that they answer."""
-    gateway = ScriptedGateway(GOOD)
-    messages = work(20, 800)
-    await kept(gateway, messages)
-    (prompt,) = gateway.texts
-    assert len(prompt) < 0.3 * sum(len(message.text) for message in messages)
-    for number in range(20):
-        assert f'Result of shell with {{"cmd": "log {number}"}}:\nr{number}-0 ' in prompt
-        assert f"r{number}-799" in prompt
-    assert "Never drop a table. Find the slow query." in prompt
-
-
 async def test_the_checklist_is_masked() -> None:
     """What a user demands is sent without secrets, and kept as it was. [summary.secrets-masked]"""
     key = "sk-abcdefghijklmnopqrstuvwxyz123456"
@@ -392,20 +356,6 @@ async def test_the_checklist_is_masked() -> None:
     text = await kept(gateway, [Message(Role.USER, (Text(demand),)), *work(2, 200)])
     assert key not in gateway.texts[0]
     assert demand in text
-
-
-async def test_a_request_can_be_made_without_calling_a_model() -> None:
-    """What `next_call` returns is what the first call sends. [compaction.dry-run]"""
-    gateway = ScriptedGateway(GOOD)
-    access = ModelAccess(gateway, KnownModels(), QuarterTokenizer(), SETTINGS, no_sleep)
-    groups = transcript_groups(work(3, 900))
-    run = Summariser(access).start_run("tenant")
-    shown = ModelSummary(access, groups, SummaryRequest(), "main", 300, run)
-    await shown.prepare()
-    call = await shown.next_call()
-    assert (gateway.calls, run.calls) == ([], 0)
-    await ModelSummary(access, groups, SummaryRequest(), "main", 300, run).make()
-    assert [replace(made, timeout_seconds=call.timeout_seconds) for made in gateway.calls] == [call]
 
 
 # --- several summaries into one -------------------------------------------------------------

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.conversations.compaction_results import CompactResult, DryRunResult
-from app.conversations.turns import Entry, call_groups
-from app.formats.message import Role
 from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
 from tests.services.fakes import (
@@ -38,12 +36,6 @@ MIN_SHARE = 0.6
 def harness(database: Database) -> Harness:
     """One process's services with the built-in summariser."""
     return Harness(WatchedDatabase(database), ScriptedGateway())
-
-
-async def entries_of(harness: Harness, cid: str) -> list[Entry]:
-    """Return what planning knows of the whole log."""
-    async with harness.database.session() as session:
-        return list(await session.log.entries(cid, 1, 10**6))
 
 
 async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
@@ -70,36 +62,6 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
     if made.compacted:
         assert shown.summaries == (await harness.receipt(cid)).view.summaries
     return made
-
-
-def must_stay(strategy: str, log: list[Entry], top: int, bottom: int, turns: int) -> int:
-    """Return at least the tokens that a strategy has to keep, its summary not among them."""
-    groups = [log[start:end] for start, end in call_groups(log)]
-    last = sum(item.tokens for item in groups[-1])
-    if strategy == "sandwich":
-        ends = [
-            group for group in groups if group[0].seq <= top or group[-1].seq > len(log) - bottom
-        ]
-        return sum(item.tokens for group in ends for item in group)
-    if strategy == "retain_summary":
-        starts = [place for place, item in enumerate(log) if item.role is Role.USER]
-        start = starts[-turns] if turns <= len(starts) else 0
-        return sum(item.tokens for item in log[start:])
-    if strategy == "chain":  # a turn is cut only where it does not fit the window
-        start = max((place for place, item in enumerate(log) if item.role is Role.USER), default=0)
-        return max(last, sum(item.tokens for item in log[start:]))
-    return last
-
-
-def assert_near(
-    made: CompactResult, target: int, log: list[Entry], minimum: int, slack: int = 0
-) -> None:
-    """Assert that a compaction that began over its target ended at it, and not far below."""
-    assert made.after_tokens <= max(target, minimum + slack) or not made.compacted
-    if not made.compacted or made.before_tokens <= target:
-        return
-    largest = max(sum(i.tokens for i in log[start:end]) for start, end in call_groups(log))
-    assert made.after_tokens >= MIN_SHARE * target - largest, (made, target, largest)
 
 
 # --- a table --------------------------------------------------------------------------------

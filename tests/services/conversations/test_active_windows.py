@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.common.errors import Conflict, ValidationError
 from app.conversations.conversation import Conversation
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import AgentPatch
 from app.conversations.view import Span
 from app.models.model_calls import Completion, ModelCall
 from app.prompt.resolved_settings import RequestSettings
@@ -32,17 +32,7 @@ from tests.services.fakes import (
 
 DAY = 86_400
 PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of a process over a real database."""
-    return Harness(WatchedDatabase(database), service_policy=PLAIN)
-
-
-def at(harness: Harness, seconds_ago: float) -> str:
-    """Return the time so many seconds ago."""
-    return (harness.clock.utc() - timedelta(seconds=seconds_ago)).isoformat()
+pytestmark = pytest.mark.services(service_policy=PLAIN)
 
 
 async def shown(harness: Harness, conversation_id: str, format: Any = CHAT) -> list[str]:
@@ -152,7 +142,7 @@ async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
     if then == "undone":
         await harness.undo(cid)
     else:
-        patch = Patch(frozenset({"rolling_window_seconds"}), rolling_window_seconds=3600)
+        patch = AgentPatch(rolling_window_seconds=3600)
         await harness.agents.change(TENANT, agent, patch)
         await harness.context.budget(TENANT, cid)
     state = (await harness.stored(cid)).state

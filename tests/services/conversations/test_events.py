@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import cycle
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +18,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import NotFound, ServiceUnavailable, ValidationError
+from app.common.errors import NotFound, ServiceUnavailable
 from app.common.limiter import Slots
 from app.conversations.events.events import Cursor, Event
 from app.conversations.events.service import EventService
@@ -31,7 +30,6 @@ from tests.services.fakes import (
     TENANT,
     Harness,
     WatchedDatabase,
-    new_id,
     user,
 )
 
@@ -39,12 +37,6 @@ BEGINNING = Cursor(0, 0)
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 SECONDS = 120
 """Until a test gives up that waits for an event."""
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 def events_of(
@@ -170,34 +162,6 @@ async def test_resuming_is_exact(
     assert reader.cursor == Cursor(appended, happened)
 
 
-@given(steps=st.lists(st.integers(1, 6), min_size=1, max_size=6))
-@settings(
-    max_examples=5,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-async def test_a_stream_is_resumed_while_writers_write(harness: Harness, steps: list[int]) -> None:
-    """A reader that disconnects repeatedly beside two writers receives each event once."""
-    cid = await harness.conversation()
-
-    async def append() -> None:
-        for number in range(12):
-            await harness.append(cid, *(user(f"{number} {n}") for n in range(number % 3 + 1)))
-
-    async def mark() -> None:
-        for number in range(1, 16):
-            await add_event(harness, cid, number)
-
-    writers = asyncio.gather(append(), mark())
-    reader = Reader(events_of(harness.database, page_rows=3), cid)
-    end, step = Cursor(24, 15), cycle(steps)
-    while reader.cursor != end:
-        await reader.read(next(step), follow=True, until=end)
-    await writers
-    assert reader.seqs == list(range(1, 25))
-    assert reader.numbers == list(range(1, 16))
-
-
 async def test_a_stream_follows_writers(harness: Harness) -> None:
     """Beside many writers, each event is received once, by a stream that stays and by one that is
     resumed after every few events.
@@ -251,20 +215,6 @@ async def test_a_deleted_conversation_ends_its_streams(
         await events.open(TENANT, cid)
 
 
-async def test_streams_that_cannot_be_opened(harness: Harness, events: EventService) -> None:
-    """Unknown conversations, other tenants and ids beyond the newest are refused at once."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("a"))
-    with pytest.raises(NotFound):
-        await events.open(TENANT, new_id())
-    with pytest.raises(NotFound):
-        await events.open("another", cid)
-    for beyond in (Cursor(2, 0), Cursor(0, 1), Cursor(10**15, 10**15)):
-        with pytest.raises(ValidationError) as error:
-            await events.open(TENANT, cid, beyond)
-        assert error.value.facts == {"newest_id": "1.0"}
-
-
 async def test_streams_are_counted(harness: Harness) -> None:
     """Beyond the limit a stream is refused until another has ended. [events.limits]"""
     cid = await harness.conversation()
@@ -276,17 +226,6 @@ async def test_streams_are_counted(harness: Harness) -> None:
             await service.open(TENANT, cid)
         assert error.value.facts["retry_after"] > 0
     await Reader(service, cid).read()
-
-
-async def test_end_stops_a_waiting_stream(harness: Harness, events: EventService) -> None:
-    """A waiting stream ends at once and regularly when its process stops."""
-    cid = await harness.conversation()
-    stream = await events.open(TENANT, cid)
-    async with asyncio.timeout(SECONDS), aclosing(stream.events()) as told:
-        assert (await anext(told)).type == "ready"
-        rest = asyncio.create_task(anext(told, None))
-        stream.end()
-        assert await rest is None
 
 
 @pytest_asyncio.fixture

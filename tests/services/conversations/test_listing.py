@@ -17,8 +17,7 @@ import asyncpg
 import pytest
 
 from app.conversations import listing_repository as statements
-from app.conversations import listing_service as pages
-from app.conversations.listing_filters import ConversationFilter, TimeRange
+from app.conversations.listing_repository import ConversationFilter, TimeRange
 from app.repositories import Database
 from tests.services.fakes import TENANT, Harness, WatchedDatabase
 
@@ -139,9 +138,8 @@ async def test_pages_together_are_the_filtered_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whichever index is read, and wherever a page ends, nothing is missing, twice or misplaced."""
-    for module in (statements, pages):
-        monkeypatch.setattr(module, "MAX_SCANNED", max_scanned)
-    monkeypatch.setattr(pages, "MAX_TRIED", 2)
+    monkeypatch.setattr(statements, "MAX_SCANNED", max_scanned)
+    monkeypatch.setattr(statements, "MAX_TRIED", 2)
     rng = Random(max_scanned)
     planted = list(conversations(rng))
     await plant(database_url, planted)
@@ -151,11 +149,11 @@ async def test_pages_together_are_the_filtered_list(
         found: list[str] = []
         before = None
         while True:
-            page = await service.list(TENANT, wanted, limit, before)
-            assert len(page.items) <= limit
-            found += [item.conversation_id for item in page.items]
-            assert before is None or page.end is None or page.end < before
-            before = page.end
+            items, end = await service.list(TENANT, wanted, limit, before)
+            assert len(items) <= limit
+            found += [item.conversation_id for item, *_ in items]
+            assert before is None or end is None or end < before
+            before = end
             if before is None:
                 break
         expected = sorted(
@@ -164,4 +162,4 @@ async def test_pages_together_are_the_filtered_list(
             reverse=True,
         )
         assert found == [it.conversation_id for it in expected], (wanted, limit)
-    assert (await service.list("other")).items == ()
+    assert await service.list("other") == ([], None)

@@ -20,24 +20,16 @@ from app.conversations.messages.batch import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
-from app.repositories import Database
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     CHAT,
     TENANT,
     Harness,
-    WatchedDatabase,
     asks,
     result,
     says,
     user,
 )
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:

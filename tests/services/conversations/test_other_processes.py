@@ -13,9 +13,8 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
-from app.conversations.own_settings import Patch
+from app.conversations.schemas import AgentPatch
 from app.conversations.settings import SettingsList
-from app.database.connections import Session
 from app.formats.message import FormatName
 from app.models.calibration import Lesson
 from app.prompt.resolved_settings import RequestSettings
@@ -52,20 +51,6 @@ def seen(built: dict[str, Any]) -> dict[str, Any]:
     """Return what must not depend on what is in memory."""
     names = ("epoch", "through_seq", "stable_items", "prefix_hash", "tokens_used", "budget")
     return {name: built[name] for name in names} | {"payload": Build(built).payload}
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The SQL of every statement, in order."""
-    statements: list[str] = []
-    execute = Session._execute
-
-    async def noting(self: Session, run: Any, statement: Any, values: Any) -> Any:
-        statements.append(statement.sql)
-        return await execute(self, run, statement, values)
-
-    monkeypatch.setattr(Session, "_execute", noting)
-    return statements
 
 
 async def test_a_result_after_its_window_is_shown(harness: Harness) -> None:
@@ -123,7 +108,7 @@ async def _tools(other: Harness, cid: str) -> None:
 
 
 async def _agent(other: Harness, cid: str) -> None:
-    patch = Patch(frozenset({"policy"}), policy={"budget": {"context_window": 30_000}})
+    patch = AgentPatch(policy={"budget": {"context_window": 30_000}})
     agent_id = (await other.stored(cid)).agent_id
     assert agent_id is not None
     await other.agents.change(TENANT, agent_id, patch)

@@ -1,43 +1,24 @@
-"""The caller's own settings: checked, patched, shown. [policy.null-resets]"""
+"""The caller's own settings: patched, and an expiry. [policy.null-resets, log.expiry]"""
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.common.errors import Conflict
+from app.common.errors import ValidationError
 from app.common.ids import AgentId
-from app.conversations.agents.agent import Agent
-from app.conversations.own_settings import (
-    ListVersion,
-    Patch,
-    effective_policy,
-    without_empty_objects,
-)
-from app.conversations.settings import ListVersions, SettingsList, StoredSettings
-from app.policy.policy import DEFAULT_POLICY
+from app.conversations.conversation import Agent
+from app.conversations.schemas import AgentPatch, ConversationPatch
+from app.conversations.settings import StoredSettings
 
-leaves = st.dictionaries(
-    st.sampled_from(["preserve_top", "preserve_bottom"]), st.integers(1, 9) | st.none(), max_size=2
-)
-layers = st.fixed_dictionaries({}, optional={"sandwich": leaves})
+NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 
 
-def agent(settings: StoredSettings) -> Agent:
-    """Return an agent with these settings."""
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Agent(AgentId("a"), "A", settings, "{}", now, now, ListVersions(3, 5))
-
-
-def patched(policy: str, patch: Any) -> str:
-    """Return the policy after a patch of a stored one."""
-    change = Patch(frozenset({"policy"}), policy=patch)
-    return change.applied(agent(StoredSettings(policy=policy))).settings.policy
+def patched(settings: StoredSettings, **fields: Any) -> StoredSettings:
+    """Return the settings of an agent after a patch."""
+    return AgentPatch(**fields).applied(Agent(AgentId("a"), "A", settings, "{}", NOW, NOW)).settings
 
 
 @pytest.mark.parametrize(
@@ -53,47 +34,26 @@ def patched(policy: str, patch: Any) -> str:
 )
 def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
     """Leaves merge, null leaves go, a null policy resets everything."""
-    assert patched(stored, patch) == expected
-
-
-@given(layers, layers)
-def test_a_patch_sets_its_leaves(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """After a patch each of its leaves has its value, or the inherited one."""
-    stored = json.loads(patched(patched("{}", first), second))
-    shown = effective_policy(stored)
-    for name, value in second.get("sandwich", {}).items():
-        expected = DEFAULT_POLICY["sandwich"][name] if value is None else value
-        assert shown["sandwich"][name] == expected
-    assert without_empty_objects(stored) == stored
-    assert shown.keys() == DEFAULT_POLICY.keys()
+    assert patched(StoredSettings(policy=stored), policy=patch).policy == expected
 
 
 def test_a_patch_changes_only_its_fields() -> None:
     """What a patch does not name stays."""
     settings = StoredSettings("m", '{"strategy":"sandwich"}', "[1]", "[2]")
-    patch = Patch(frozenset(), model="other", policy={"x": 1})
-    assert patch.applied(agent(settings)) == agent(settings)
-    assert Patch(frozenset({"model"})).applied(agent(settings)).model is None
+    assert patched(settings) == settings
+    assert patched(settings, model=None).model is None
 
 
-bodies = st.sampled_from(["[]", "[1]", "[2]"])
+def test_an_expiry_is_a_time_or_seconds_from_now() -> None:
+    """Both at once and a time that has passed are refused."""
 
+    def expiry(**fields: Any) -> datetime | None:
+        return ConversationPatch(**fields).expiry(NOW)
 
-@given(bodies, st.integers(0, 5), bodies, st.none() | st.integers(0, 6))
-def test_a_list_is_replaced_as_a_new_version(
-    body: str, version: int, new: str, expected: int | None
-) -> None:
-    """What differs is the next version, what does not changes nothing, and only what was
-    expected is replaced.
-
-    [policy.versioned-lists]
-    """
-    newest = ListVersion(body, version)
-    if expected not in (None, version):
-        with pytest.raises(Conflict) as caught:
-            newest.replaced(SettingsList.TOOLS, new, expected)
-        assert caught.value.facts == {"version": version, "expected_version": expected}
-        return
-    after = newest.replaced(SettingsList.TOOLS, new, expected)
-    assert after.body == new
-    assert after.version == version + (new != body)
+    time = NOW + timedelta(seconds=60)
+    assert expiry(ttl_seconds=60) == expiry(expires_at=time.isoformat()) == time
+    assert expiry(expires_at=None) is None
+    with pytest.raises(ValidationError, match="future"):
+        expiry(expires_at=NOW.isoformat())
+    with pytest.raises(ValidationError, match="not both"):
+        expiry(expires_at=time.isoformat(), ttl_seconds=60)

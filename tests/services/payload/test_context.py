@@ -43,15 +43,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import (
-    ASKS,
-    SECTIONS,
-    TOOLS,
-    check,
-    fill,
-    is_extension,
-    policy,
-)
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, is_extension, policy
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 
@@ -372,7 +364,10 @@ async def test_an_impossible_build_names_its_reason(harness: Harness) -> None:
 
 
 async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: Harness) -> None:
-    """A request's smaller window stores no compaction, and its view is reused."""
+    """A request's smaller window stores no compaction, and its view is reused.
+
+    [compaction.policy-window-only]
+    """
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
     await harness.talk(cid, 30)

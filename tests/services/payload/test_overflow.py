@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -258,24 +257,6 @@ async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
 
 
 # --- lanes, formats, neighbours -------------------------------------------------------------
-
-
-async def test_during_a_compaction(harness: Harness) -> None:
-    """The emergency does not wait; the summary under way is not applied over it."""
-    harness.gateway.replies = ["<summary>what was said</summary>"]
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 12)
-    harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compact(cid))
-    await harness.gateway.waiting.wait()
-    await overflow(harness, cid)
-    harness.gateway.release.set()
-    await asyncio.wait({running})
-    assert running.exception() is not None
-    assert (await harness.receipt(cid)).trigger == "emergency"
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert questions(build) == list(range(6, 12))
 
 
 async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from openai.types.responses.response_compact_params import ResponseCompactParams
 
 from app.context.usage.schemas import UsageRequest
@@ -394,134 +391,6 @@ async def test_a_forced_compaction_names_the_providers_call(
         assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
         assert ("compaction" in call.added) == (family is REQUESTED)
     assert (await harness.stored(cid)).state == before.state
-
-
-STEPS = st.lists(
-    st.sampled_from(["talk", "tools", "item", "item in tools", "item alone", "pin", "undo"]),
-    min_size=2,
-    max_size=9,
-)
-
-
-@dataclass
-class Log:
-    """A conversation that grows, and the marks of its messages by seq."""
-
-    harness: Harness
-    family: Family
-    conversation_id: str
-    marks: dict[int, str] = field(default_factory=dict)
-    items: int = 0
-
-    def item(self) -> dict[str, Any]:
-        """Return a new item."""
-        self.items += 1
-        key = "content" if self.family.format is ANTHROPIC else "encrypted_content"
-        item = {**self.family.item, key: f"{self.family.item[key]} qzx{self.items}."}
-        return {**item, "id": f"cmp_{self.items}"} if "id" in item else item
-
-    async def add(self, *messages: dict[str, Any]) -> None:
-        """Append messages, each with a mark in its text."""
-        for message in messages:
-            mark = f"mark{len(self.marks)}."
-            text = json.dumps(message).replace("MARK", mark)
-            answer = await self.harness.append(
-                self.conversation_id, json.loads(text), format=self.family.format
-            )
-            self.marks[answer.head_seq] = mark
-
-    async def answer(self, *, item: bool, calls: Sequence[str] = ()) -> None:
-        """Append an answer of the model as one message."""
-        if self.family.format is ANTHROPIC:
-            blocks = [self.item()] if item else []
-            blocks += [{"type": "text", "text": "MARK"}]
-            blocks += [{"type": "tool_use", "id": c, "name": "read", "input": {}} for c in calls]
-            await self.add({"role": "assistant", "content": blocks})
-            return
-        items = [self.item()] if item else []
-        items += [says("MARK"), *({**CALL, "call_id": call} for call in calls)]
-        await self.add({"role": "assistant", "output": items})
-
-    async def results(self, *calls: str) -> None:
-        """Append results."""
-        for call in calls:
-            if self.family.format is ANTHROPIC:
-                block = {"type": "tool_result", "tool_use_id": call, "content": "MARK"}
-                await self.add({"role": "user", "content": [block]})
-            else:
-                await self.add({**OUTPUT, "call_id": call, "output": "MARK"})
-
-    async def step(self, name: str, number: int) -> None:
-        """Append what a step is about, or change what is shown."""
-        format, calls = self.family.format, (f"a{number}", f"b{number}")
-        head_seq = (await self.harness.stored(self.conversation_id)).state.head_seq
-        match name:
-            case "pin":
-                await self.harness.pin(self.conversation_id, 1 + number % head_seq)
-            case "undo":
-                state = (await self.harness.stored(self.conversation_id)).state
-                if state.compaction_id is not None:
-                    await self.harness.undo(self.conversation_id)
-            case "item alone":
-                item = self.item()
-                alone = {"role": "assistant", "content": [item]} if format is ANTHROPIC else item
-                await self.add(alone)
-            case "talk" | "item":
-                await self.add(user("MARK", format))
-                await self.answer(item=name == "item")
-            case _:
-                await self.add(user("MARK", format))
-                await self.answer(item=False, calls=calls)
-                await self.results(*calls)
-                if name == "item in tools":
-                    more = (f"c{number}", f"d{number}")
-                    await self.answer(item=True, calls=more)
-                    await self.results(*more[: 1 + number % 2])
-
-
-@given(family=st.sampled_from(FAMILIES), steps=STEPS)
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-async def test_any_log_is_cut_at_its_newest_item(
-    harness: Harness, family: Family, steps: list[str]
-) -> None:
-    """[compaction.provider-item] [compaction.provider-family] [payload.valid]
-
-    Nothing stands before the item, which is byte-exact; no other family sees one; calls keep their
-    results; warm and cold builds are equal; an undo restores what was hidden.
-    """
-    cid = await harness.conversation(ROOM, tools=[{"name": "read", "description": "Reads."}])
-    log = Log(harness, family, cid)
-    await log.add(user("MARK", family.format))
-    await built(harness, cid, family.format, family.model)
-    for number, name in enumerate(steps):
-        await log.step(name, number)
-        own = await built(harness, cid, family.format, family.model)
-        cold = await built(harness, cid, family.format, family.model, cold=True)
-        assert cold.text == own.text
-        state = (await harness.stored(cid)).state
-        view = (await harness.receipt(cid)).view if state.compaction_id is not None else None
-        others = [await built(harness, cid, *other) for other in OTHERS[family.format][:2]]
-        for other in others:
-            assert '"compaction"' not in other.contents and "encrypted" not in other.contents
-            assert "qzx" not in other.contents or family.format is ANTHROPIC
-        bodies = await harness.bodies(cid)
-        marks = {seq: mark for seq, mark in log.marks.items() if mark in "".join(bodies)}
-        if view is None:
-            assert own.contents.count('"compaction"') == 0
-            assert all(mark in own.contents for mark in marks.values())
-            continue
-        item = view.provider_item
-        assert item is not None
-        assert json.dumps(family.first(own)) in json.dumps(json.loads(bodies[item.seq - 1]))
-        assert own.contents.count('"type": "compaction"') == 1
-        for seq, mark in marks.items():
-            is_shown = view.shows(seq) or seq in state.kept_seqs
-            assert (mark in own.contents) == is_shown
-            assert not is_shown or all(mark in other.contents for other in others)
 
 
 @pytest.mark.parametrize("format", [RESPONSES, ANTHROPIC])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -19,7 +18,7 @@ from app.common.errors import Conflict
 from app.common.public_ids import keys_of
 from app.repositories import Database
 from app.snapshots.exports import ExportService
-from app.snapshots.exports_repository import PAGES, STALE
+from app.snapshots.exports_repository import BEGIN, PAGES, RENEW, STALE
 from app.snapshots.imports import STALE_SECONDS, ImportService, NewImport, remove_stale_imports
 from app.snapshots.routes import check_settings
 from tests.domain.histories import RawLog, raw_logs
@@ -114,35 +113,6 @@ async def test_a_compaction_during_an_export_is_not_in_it(database: Database) ->
     assert after_first(await export(harness, cid)) != after_first(before)
 
 
-async def test_an_equal_import_waits_for_the_first(database: Database) -> None:
-    """The same key and id while the first import runs: one conversation, and the same answer.
-
-    [log.idempotency-key]
-    """
-    harness = Harness(WatchedDatabase(database))
-    cid = await harness.conversation()
-    await harness.talk(cid, 3)
-    body, gate, has_begun = await export(harness, cid), asyncio.Event(), asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield body[:100]
-        has_begun.set()
-        await gate.wait()
-        yield body[100:]
-
-    new = NewImport("customer-7", idempotency_key="import-1")
-    first = asyncio.create_task(imports_of(harness).add(TENANT, slowly(), new))
-    await has_begun.wait()
-    again = asyncio.create_task(imports_of(harness).add(TENANT, pieces_of(body, 1000), new))
-    await asyncio.wait({again}, timeout=0.5)
-    assert not again.done()
-    with pytest.raises(Conflict, match="is taken"):  # without the key there is nothing to wait for
-        await bring_in(harness, body, public_id="customer-7")
-    gate.set()
-    assert await first == await again
-    assert (await harness.stored((await first).conversation_id)).state.head_seq == 6
-
-
 async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) -> None:
     """No read finds it; its id is free again after a while, and a worker removes it."""
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
@@ -150,7 +120,7 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) 
     interrupted = keys_of(TENANT, "one")[0], keys_of(TENANT, "other")[0]
     for cid in interrupted:
         async with harness.database.session() as session:
-            assert await session.exports.begin(cid)
+            assert await session.session.run(BEGIN, conversation_id=cid)
             assert await session.conversations.find(TENANT, cid, None) is None
     with pytest.raises(Conflict):
         await bring_in(harness, body, public_id="one")
@@ -161,7 +131,7 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) 
         assert await remove_stale_imports(harness.database, clock) == removed
     assert await bring_in(harness, body, public_id="one") == interrupted[0]
     async with harness.database.session() as session:
-        assert not await session.exports.renew(interrupted[1])
+        assert not await session.session.run(RENEW, conversation_id=interrupted[1])
 
 
 @pytest.mark.one_server  # it reads the plans of one server

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from app.common import json_text
-from app.common.errors import NotFound
 from app.common.ids import AgentId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.agents.agent import Agent
-from app.conversations.agents.repository import AgentRepository
-from app.conversations.configurable_resources import ConfigurableService, Configured, Creation
-from app.conversations.own_settings import Patch
-from app.conversations.windows.active_window import (
-    INHERIT,
-    SERVICE_DEFAULTS,
-    OwnWindow,
-    agent_window,
-)
+from app.conversations.configurable_resources import ConfigurableService, Configured
+from app.conversations.conversation import Agent
+from app.conversations.lookup import get_agent
+from app.conversations.repository import AgentRepository
+from app.conversations.schemas import AgentCreate, AgentPatch
+from app.conversations.windows.active_window import SERVICE_DEFAULTS, agent_window
 from app.repositories import Repositories
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class NewAgent(Creation):
-    """A request to create an agent."""
-
-    name: str
-    agent_id: str | None = None
-    rolling_window_seconds: OwnWindow = INHERIT
-
-
-@dataclass(frozen=True, slots=True)
-class ClearedAgent:
-    """When an agent was cleared, and how many conversations it has."""
-
-    last_cleared_at: datetime
-    conversations: int
 
 
 class AgentService(ConfigurableService[Agent]):
@@ -49,12 +27,14 @@ class AgentService(ConfigurableService[Agent]):
 
     kind = "agent"
 
-    async def create(self, tenant_id: str, new: NewAgent) -> Configured[Agent]:
+    async def create(
+        self, tenant_id: str, new: AgentCreate, idempotency_key: str | None = None
+    ) -> Configured[Agent]:
         """Create one; a repeated idempotency key returns the first.
 
         Raises Conflict when the id is taken, ValidationError for an invalid policy.
         """
-        settings = new.settings.stored()
+        settings = new.stored()
 
         async def add(repositories: Repositories, agent_id: str) -> str | None:
             self._policy(settings.policy)
@@ -69,7 +49,7 @@ class AgentService(ConfigurableService[Agent]):
             )
             return agent_id if await repositories.agents.add(tenant_id, agent) else None
 
-        return await self._create(tenant_id, new.agent_id, new, add)
+        return await self._create(tenant_id, new.agent_id, new, idempotency_key, add)
 
     async def list(
         self,
@@ -82,13 +62,26 @@ class AgentService(ConfigurableService[Agent]):
         async with self._database.session() as repositories:
             return await repositories.agents.page(tenant_id, limit, before, bound)
 
-    async def clear(self, tenant_id: str, agent_id: str) -> ClearedAgent:
+    async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Configured[Agent]:
+        """Change the fields that a patch names; raises NotFound or ValidationError."""
+        self._check_summariser(patch)
+        async with self._database.transaction() as repositories:
+            after = patch.applied(await get_agent(repositories, tenant_id, agent_id, lock=True))
+            self._policy(after.settings.policy)
+            if "rolling_window_seconds" in patch.model_fields_set:
+                window = agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
+                after = replace(after, rolling_window=window)
+            after = replace(after, name=patch.name or after.name)
+            await repositories.agents.change(tenant_id, after)
+            return self._configured(await get_agent(repositories, tenant_id, agent_id))
+
+    async def clear(self, tenant_id: str, agent_id: str) -> tuple[datetime, int]:
         """Empty the active windows of all its conversations, and delete nothing.
 
-        Raises NotFound.
+        Returns when it was cleared, and the number of conversations. Raises NotFound.
         """
         async with self._database.transaction() as repositories:
-            agent = await self._get(repositories, tenant_id, agent_id, lock=True)
+            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
             now = self._now()
             cleared_at = max(agent.cleared_at or now, now)
             event = json_text.dumps(
@@ -96,14 +89,14 @@ class AgentService(ConfigurableService[Agent]):
             )
             count = await repositories.windows.clear_all(tenant_id, agent_id, cleared_at, event)
             await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
-        return ClearedAgent(cleared_at, count)
+        return cleared_at, count
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
         deleted: Counter[str] = Counter()
         removed: list[str] = []
         async with self._database.transaction() as repositories:
-            await self._get(repositories, tenant_id, agent_id, lock=True)
+            await get_agent(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
@@ -124,22 +117,7 @@ class AgentService(ConfigurableService[Agent]):
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
     ) -> Agent:
-        agent = await repositories.agents.find(tenant_id, resource_id, lock=lock)
-        if agent is None:
-            raise NotFound.agent(resource_id)
-        return agent
-
-    def _with_own_fields(
-        self, before: Agent, after: Agent, patch: Patch, agent: Agent | None
-    ) -> Agent:
-        self._policy(after.settings.policy)
-        if patch.name:
-            after = replace(after, name=patch.name)
-        if "rolling_window_seconds" in patch.fields:
-            after = replace(
-                after, rolling_window=agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
-            )
-        return after
+        return await get_agent(repositories, tenant_id, resource_id, lock=lock)
 
     def _effective_policy(self, resource: Agent) -> dict[str, Any]:
         return self._merged_policy(resource.settings.policy)
