@@ -169,7 +169,7 @@ SPREAD = {
     f"{module}.{name}"
     for module, names in {
         "work.backlog": "COUNT_WAITING",
-        "blobs.statements": "LIST_DUE",
+        "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing_repository": (
             "BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"

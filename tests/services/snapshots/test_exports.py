@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.common.errors import Conflict
 from app.common.public_ids import keys_of
 from app.repositories import Database
@@ -42,7 +42,7 @@ def imports_of(harness: Harness) -> ImportService:
     return ImportService(
         harness.database,
         harness.resolver,
-        RowStore(),
+        BlobStore(),
         new_id,
         harness.clock.utc,
         check_settings,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import (
     Conflict,
@@ -28,7 +28,6 @@ from app.common.errors import (
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.ports import BlobStore
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
@@ -78,7 +77,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
+        harness.database, harness.resolver, harness.active, store or BlobStore(), new_id
     )
 
 
@@ -392,7 +391,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
 def blob_store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
     if request.param == "rows":
-        return RowStore()
+        return BlobStore()
     return ObjectStore("memory:///" if request.param == "memory" else f"file://{tmp_path}/kept")
 
 
