@@ -169,14 +169,14 @@ SPREAD = {
     f"{module}.{name}"
     for module, names in {
         "work.backlog": "COUNT_WAITING",
-        "blobs.statements": "LIST_DUE",
+        "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing_repository": (
             "BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"
         ),
         "conversations.events.repository": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
-        "snapshots.forks_repository": "ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "tenancy.repository": "DELETE_OLD LIST_IDLE LIST_EXPIRED SOME_CONVERSATIONS",
