@@ -15,7 +15,7 @@ from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
 
 from app.blobs.preview import TOOL_SEARCH
-from app.formats import PROVIDERS, ToolDefinition, parse_tool
+from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.agent_tools import AGENT_TOOLS
 from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral
@@ -211,19 +211,3 @@ def test_openai_responses_gets_its_own_search() -> None:
     assert shown[0]["strict"] is False
     for item in shown:
         TypeAdapter(ToolParam).validate_python(item)
-
-
-def test_other_formats_leave_them_out() -> None:
-    """A plain list where the format has nothing of its own. [tools.native-deferral]"""
-    shown = PROVIDERS[CHAT].deferred_to_wire(TOOLS, ("m1",), TOOL_SEARCH)
-    assert [parse_tool(item, "").name for item in shown] == ["b1", "m2", TOOL_SEARCH]
-    assert "defer_loading" not in str(shown)
-
-
-def test_a_definitions_text_can_be_sent() -> None:
-    """What no provider accepts is replaced in every dialect [tools.native-deferral]."""
-    bad = ToolDefinition("x", "a\x00b\ud800", {"type": "object", "title": "\x00"}, "mcp")
-    for format in (RESPONSES, ANTHROPIC):
-        (shown,) = PROVIDERS[format].deferred_to_wire([bad], (), TOOL_SEARCH)
-        assert shown["description"] == "a\ufffdb\ufffd"
-        assert "\x00" not in str(shown)
