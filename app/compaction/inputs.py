@@ -72,11 +72,8 @@ class CompactionInputs:
             conversation = await self.find(tenant_id, conversation_id, model)
         async with self._database.session() as session:
             resolved = await self.resolver.of(conversation, settings)
-            state, active = conversation.state, None
-            if state.compaction_id is not None:
-                active = await session.contexts.find_compaction(
-                    conversation_id, state.compaction_id
-                )
+            state = conversation.state
+            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
             if active is not None and not active.is_shown_with(resolved.policy.strategy):
                 await session.contexts.hide_compaction(conversation_id, state.view_version)
                 conversation = replace(conversation, state=without_compaction(state))

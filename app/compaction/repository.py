@@ -182,8 +182,12 @@ class CompactionQueries(Repository):
         )
         return page_of(rows, compaction_from)
 
-    async def find_compaction(self, conversation_id: str, compaction_id: str) -> Compaction | None:
+    async def find_compaction(
+        self, conversation_id: str, compaction_id: str | None
+    ) -> Compaction | None:
         """Return a receipt, or None."""
+        if compaction_id is None:
+            return None
         row = await self._session.first(
             FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
         )

@@ -220,8 +220,6 @@ class ConversationService(ConfigurableService[Conversation]):
             await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
             await repositories.windows.take_clear(before.conversation_id, cleared_at)
             return
-        if state.compaction_id is None:
-            return
         receipt = await repositories.contexts.find_compaction(
             before.conversation_id, state.compaction_id
         )

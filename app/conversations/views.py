@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
+from app.conversations.compaction_receipt import ViewState
 from app.conversations.conversation import ConversationState
 from app.conversations.plans import CompactionPlan
 from app.conversations.turns import Entry, entry
@@ -65,22 +66,29 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
     return with_omission_note(replace(view, summaries=summaries, retain=retain))
 
 
-def without_compaction(state: ConversationState) -> ConversationState:
-    """Return the state of a conversation whose compaction is no longer shown."""
+def with_view(
+    state: ConversationState, view_state: ViewState, cause: str | None
+) -> ConversationState:
+    """Return the state with a view, which is a new version if there is a cause."""
+    view, has_view = view_state.view, view_state.compaction_id is not None
     return replace(
         state,
-        view_version=state.view_version + 1,
-        view_cause="policy_changed",
-        compaction_id=None,
-        hidden_span=None,
-        kept_seqs=(),
-        results_cleared_through=0,
-        summary_tokens=0,
-        hidden_tokens=state.outside_tokens,
-        hidden_messages=state.outside_messages,
-        resume_at_tokens=0,
-        failures=0,
+        view_version=state.view_version + (cause is not None),
+        view_cause=cause or state.view_cause,
+        compaction_id=view_state.compaction_id,
+        hidden_span=view.hidden if has_view else None,
+        kept_seqs=view_state.kept_seqs,
+        results_cleared_through=view.results_cleared_through if has_view else 0,
+        summary_tokens=view_state.summary_tokens,
+        hidden_tokens=view_state.hidden_tokens,
+        hidden_messages=view_state.hidden_messages,
     )
+
+
+def without_compaction(state: ConversationState) -> ConversationState:
+    """Return the state of a conversation whose compaction is no longer shown."""
+    whole = ViewState(View(), None, 0, state.outside_tokens, state.outside_messages)
+    return replace(with_view(state, whole, "policy_changed"), resume_at_tokens=0, failures=0)
 
 
 def view_after(

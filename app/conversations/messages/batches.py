@@ -12,6 +12,7 @@ from app.blobs.blobs import Blob, StoredChunk
 from app.blobs.offloading import OffloadRules, PreviewedBlob
 from app.blobs.preview import has_long_line, should_offload
 from app.common import json_text
+from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.sendable import is_sendable
 from app.conversations.messages.batch import Append
@@ -19,8 +20,6 @@ from app.conversations.messages.draft import (
     DEFAULT_RULES,
     Draft,
     make_drafts,
-    plain_draft,
-    plain_text,
 )
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
@@ -125,14 +124,6 @@ class Batches:
         chars_since_yield = 0
         for index, message in PROVIDERS[request.format].group_items(request.messages):
             pointer = f"/messages/{index}"
-            text = plain_text(message, request.format)
-            if text is not None:
-                drafts.append(plain_draft(message, text, count, pointer))
-                chars_since_yield += len(text)
-                if chars_since_yield > _CHARS_BEFORE_YIELD:
-                    chars_since_yield = 0
-                    await asyncio.sleep(0)
-                continue
             size = _approximate_chars(message)
             is_result = has_results(message, request.format)
             if is_result and not is_known and _may_offload(message, size, rules.policy):
@@ -141,13 +132,10 @@ class Batches:
                     tool_names = await session.log.open_calls(conversation_id) | tool_names
                 rules = replace(rules, tool_names=tool_names)
             try:
-                if size > _THREAD_CHARS:
-                    message_drafts = await asyncio.to_thread(
-                        make_drafts, message, request.format, count, pointer, rules
-                    )
-                else:
-                    message_drafts = make_drafts(message, request.format, count, pointer, rules)
-                    chars_since_yield += size
+                is_long = size > _THREAD_CHARS
+                message_drafts = await in_thread_if(
+                    is_long, make_drafts, message, request.format, count, pointer, rules
+                )
             except ValidationError as error:
                 if message is request.messages[index]:
                     raise
@@ -159,6 +147,7 @@ class Batches:
                     tool_names |= zip(draft.call_ids, draft.call_names, strict=True)
                     rules = replace(rules, tool_names=tool_names)
             drafts.extend(message_drafts)
+            chars_since_yield += size
             if chars_since_yield > _CHARS_BEFORE_YIELD:
                 chars_since_yield = 0
                 await asyncio.sleep(0)

@@ -77,15 +77,15 @@ class Draft:
     item of a provider in it.
     """
 
-    id: str | None
     role: Role
     body: bytes
-    fragment: bytes | None
     tokens: int
-    reasoning_tokens: int
-    call_ids: tuple[str, ...]
-    has_media: bool
-    timestamp: str | None
+    id: str | None = None
+    fragment: bytes | None = None
+    reasoning_tokens: int = 0
+    call_ids: tuple[str, ...] = ()
+    has_media: bool = False
+    timestamp: str | None = None
     joins: bool = False
     provider_calls: tuple[str, ...] = ()
     resolves: tuple[str, ...] = ()
@@ -101,11 +101,6 @@ class Draft:
     def starts_turn(self) -> bool:
         """Whether a turn begins with the message."""
         return self.role is Role.USER and not self.joins
-
-    @property
-    def is_only_compaction(self) -> bool:
-        """Whether the message is a compaction item and nothing else."""
-        return self.compaction is not None and not self.tokens
 
     @property
     def is_configuration(self) -> bool:
@@ -162,39 +157,26 @@ def make_drafts(
     drafts. Raises ValidationError with the pointer of the invalid field, PayloadTooLarge for too
     much text.
     """
-    text = plain_text(raw, format)
-    if text is not None:
-        return [plain_draft(raw, text, count, pointer)]
-    return drafts_of_any(raw, format, count, pointer, rules)
+    plain = plain_draft(raw, format, count, pointer)
+    return [plain] if plain is not None else drafts_of_any(raw, format, count, pointer, rules)
 
 
-def plain_text(raw: Any, format: FormatName) -> str | None:
-    """Return the text of a message that has only a role and a short text and is sent as it is.
+def plain_draft(raw: Any, format: FormatName, count: CountText, pointer: str) -> Draft | None:
+    """Return the draft of a message that has only a role and a short text and is sent as it is.
 
-    Most messages are such; for these `plain_draft` returns what `drafts_of_any` does, sooner.
+    Most messages are such; for these it returns what `drafts_of_any` does, sooner.
     """
     if type(raw) is not dict or len(raw) != 2 or format is not LOG_FORMAT:
         return None
     role, text = raw.get("role"), raw.get("content")
     if type(text) is not str or type(role) is not str or role not in _PLAIN_ROLES:
         return None
-    if not 0 < len(text) <= MAX_PLAIN_CHARS:
+    if not 0 < len(text) <= MAX_PLAIN_CHARS or text.isspace() or not is_sendable(text):
         return None
-    return text if not text.isspace() and is_sendable(text) else None
-
-
-def plain_draft(raw: Mapping[str, Any], text: str, count: CountText, pointer: str) -> Draft:
-    """Return the draft of a message with this `plain_text`."""
     return Draft(
-        id=None,
-        role=_PLAIN_ROLES[raw["role"]],
+        role=_PLAIN_ROLES[role],
         body=json_text.dump_stored(raw),
-        fragment=None,
         tokens=MESSAGE_OVERHEAD + count(text),
-        reasoning_tokens=0,
-        call_ids=(),
-        has_media=False,
-        timestamp=None,
         raw_message=raw,
         pointer=pointer,
     )
@@ -270,7 +252,6 @@ def derive(
     if visible is not None:
         tokens = count_visible(sent, count) + media_overhead(LOG_FORMAT, sent, count)
     return Draft(
-        id=None,
         role=message.role,
         body=json_text.dump_stored(stored_raw),
         fragment=fragment,
@@ -278,7 +259,6 @@ def derive(
         reasoning_tokens=count_reasoning(visible, count) if visible is not None else 0,
         call_ids=_call_ids(message),
         has_media=visible is None or has_long_media or needs_body,
-        timestamp=None,
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),

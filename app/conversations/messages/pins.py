@@ -76,8 +76,6 @@ class PinService:
     ) -> None:
         """Show the pinned messages that the active compaction hides or clears."""
         state, conversation_id = conversation.state, conversation.conversation_id
-        if state.compaction_id is None:
-            return
         receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         if receipt is not None:
             view = base_view(state, receipt.view, self._resolver.policy_of(conversation))

@@ -21,7 +21,7 @@ from app.conversations.messages.draft import Draft
 from app.conversations.provider_items import leaves_user_messages, provider_item
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, spans_through
-from app.conversations.views import agent_tools_tokens, base_view, view_behind_item
+from app.conversations.views import agent_tools_tokens, base_view, view_behind_item, with_view
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats.compactions import readable_summary
 from app.formats.message import FormatName, Role
@@ -59,16 +59,14 @@ class ProviderCompactions:
             resolved = await self._resolver.of(conversation)
         policy = resolved.policy if resolved is not None else Policy()
         count = self._resolver.counter(conversation.counter)
-        active = None
-        if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         is_shown = active is not None and active.is_shown_with(policy.strategy)
         before = base_view(state, active.view if active is not None and is_shown else None, policy)
         epoch = await session.usage.last_epoch(conversation_id, (format,))
         model = model_in(epoch.payload_stream) if epoch is not None else conversation.model
         model = model or self._resolver.default_model or ""
         kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
-        if draft.is_only_compaction and leaves_user_messages(format, model):
+        if not draft.tokens and leaves_user_messages(format, model):
             kept_seqs |= await _user_seqs(session, conversation_id, before, seq)
         item = provider_item(part, seq, format, model, count)
         view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
@@ -76,16 +74,7 @@ class ProviderCompactions:
         shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
         visible = await view_state_of(session, self._resolver, shown, receipt)
         after = replace(
-            state,
-            view_version=state.view_version + 1,
-            view_cause=PROVIDER_COMPACTED,
-            compaction_id=receipt.compaction_id,
-            hidden_span=view.hidden,
-            kept_seqs=visible.kept_seqs,
-            results_cleared_through=0,
-            summary_tokens=visible.summary_tokens,
-            hidden_tokens=visible.hidden_tokens,
-            hidden_messages=visible.hidden_messages,
+            with_view(state, visible, PROVIDER_COMPACTED),
             resume_at_tokens=0,
             is_due=False,
             became_due=False,

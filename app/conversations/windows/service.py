@@ -19,7 +19,7 @@ from app.conversations.lookup import lock_conversation
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import Span, View, count_in, overlap, spans_through
-from app.conversations.views import base_view, shown_entries, view_summary_tokens
+from app.conversations.views import base_view, shown_entries, view_summary_tokens, with_view
 from app.conversations.windows.active_window import (
     OUT_OF_DATE,
     ActiveWindow,
@@ -123,13 +123,11 @@ class ActiveWindows:
             window_seconds=conversation.rolling_window.seconds,
             oldest_at=oldest_at,
         )
-        active = None
-        if state.compaction_id is not None:
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         conversation = replace(conversation, state=moved)
         view_state = await view_state_of(session, self._resolver, conversation, active)
         has_changed = window.spans != state.window.spans
-        moved = _with_view(moved, view_state, cause if has_changed else None)
+        moved = with_view(moved, view_state, cause if has_changed else None)
         await session.windows.move(conversation_id, moved)
         return replace(conversation, state=moved)
 
@@ -187,23 +185,4 @@ async def view_state_of(
         state.tokens - sum(entry.tokens for entry in shown),
         state.head_seq - len(shown),
         tuple(filter(view.shows, state.kept_seqs)),
-    )
-
-
-def _with_view(
-    state: ConversationState, view_state: ViewState, cause: str | None
-) -> ConversationState:
-    """Return the state with a view, which is a new version if there is a cause."""
-    view, has_view = view_state.view, view_state.compaction_id is not None
-    return replace(
-        state,
-        view_version=state.view_version + (cause is not None),
-        view_cause=cause or state.view_cause,
-        compaction_id=view_state.compaction_id,
-        hidden_span=view.hidden if has_view else None,
-        kept_seqs=view_state.kept_seqs,
-        results_cleared_through=view.results_cleared_through if has_view else 0,
-        summary_tokens=view_state.summary_tokens,
-        hidden_tokens=view_state.hidden_tokens,
-        hidden_messages=view_state.hidden_messages,
     )

@@ -47,7 +47,7 @@ ONLY_COMPACTION = {"type": "compaction", "encrypted_content": "Y29tcGFjdA==", "i
 
 def made(role: Role, *call_ids: str, runs: str = "", resolves: str = "") -> Draft:
     """Return a draft with these ids of the client's calls and of the provider's."""
-    draft = Draft(None, role, b"{}", None, 1, 0, call_ids, False, None)
+    draft = Draft(role, b"{}", 1, call_ids=call_ids)
     return replace(draft, provider_calls=tuple(runs), resolves=tuple(resolves))
 
 
