@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.limiter import Slots
@@ -42,7 +42,6 @@ from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
-from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver

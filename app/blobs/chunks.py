@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import zstandard
 
@@ -44,6 +44,60 @@ async def decompress(
         raise ServiceUnavailable(
             "A stored chunk is damaged", {"reason": type(exc).__name__}
         ) from exc
+
+
+class BlobWriter(Protocol):
+    """Writes the chunks of one content, in order."""
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+        """Write chunks, and return them as their rows store them."""
+        ...
+
+    async def finish(self) -> str | None:
+        """Complete the content; return the key of its object, None if rows hold the bytes."""
+        ...
+
+
+class BlobStore(Protocol):
+    """Stores the bytes of chunks: in their rows, or in an object store.
+
+    A failure of an object store raises ServiceUnavailable.
+    """
+
+    def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AbstractAsyncContextManager[BlobWriter]:
+        """Open a writer for a content; without `finish`, nothing is stored."""
+        ...
+
+    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+        """Return the uncompressed bytes of consecutive chunks."""
+        ...
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object to a content of another conversation, and return its key."""
+        ...
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are no error."""
+        ...
+
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation."""
+        ...
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete parts of unfinished objects written before a time; return their number.
+
+        A bucket cannot list such parts; it needs a lifecycle rule.
+        """
+        ...
+
+    def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield the key, conversation id and content id of every object older than a time."""
+        ...
 
 
 class RowWriter:

@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from typing_extensions import TypeAliasType
 
@@ -136,6 +137,18 @@ class ContextWindow:
     def effective(self) -> int:
         """Tokens that the input may have."""
         return self.total - self.max_output_tokens
+
+
+class Models(Protocol):
+    """The limits and prices of models."""
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the entry of a model, None for an unknown one."""
+        ...
+
+    def list(self) -> Sequence[ModelInfo]:
+        """Return all known models, sorted by name."""
+        ...
 
 
 def resolve_context_window(

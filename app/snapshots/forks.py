@@ -22,13 +22,13 @@ from datetime import datetime
 from typing import Any
 
 from app.blobs.blobs import Blob
+from app.blobs.chunks import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.keys import free_key, own_id_of
-from app.conversations.ports import BlobStore
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs

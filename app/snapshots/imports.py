@@ -21,13 +21,13 @@ from itertools import islice
 from typing import Any
 
 from app.blobs.blobs import Chunk, Chunker, blob_id
+from app.blobs.chunks import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.common.public_ids import keys_of
 from app.conversations.keys import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ
-from app.conversations.ports import BlobStore
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from
 from app.repositories import Database, Repositories

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.compaction.summaries.transcript_limits import SourceText, cut_middle
-from app.conversations.ports import Tokenizer
+from app.models.tokens import Tokenizer
 
 _SEPARATOR_TOKENS = 2
 

@@ -41,10 +41,10 @@ from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
 from app.compaction.summaries.transcript_limits import shortened_groups
 from app.compaction.summaries.transcript_text import PartGroup
-from app.conversations.ports import Models, Tokenizer
 from app.formats.message import FormatName
-from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
+from app.models.limits import INEXACT_MARGIN, ModelInfo, Models, merged_entry
 from app.models.model_calls import Completion, Gateway, ModelCall
+from app.models.tokens import Tokenizer
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
+from app.blobs.chunks import BlobStore
 from app.blobs.offloading import NewBlob, PreviewedBlob
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.blobs.restoring import restore_result
@@ -20,7 +21,6 @@ from app.common.errors import Gone, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
-from app.conversations.ports import BlobStore
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database

@@ -22,10 +22,9 @@ from uuid_utils import uuid7
 
 from app.blobs import object_store
 from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker, StoredChunk
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
-from app.conversations.ports import BlobStore
 
 TENANT = "default"
 CID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"

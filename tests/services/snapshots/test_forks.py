@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, RowStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import (
     Conflict,
@@ -28,7 +28,6 @@ from app.common.errors import (
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.ports import BlobStore
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries

@@ -11,11 +11,10 @@ from typing import Any
 import asyncpg
 
 from app.blobs.blobs import TEXT, Chunk, StoredChunk
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, BlobWriter, RowStore
 from app.common.errors import ContextError, ServiceUnavailable
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
-from app.conversations.ports import BlobStore, BlobWriter
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
 from app.tool_output.collection import BlobCollector

@@ -8,9 +8,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, RowStore
 from app.blobs.object_store import ObjectStore
-from app.conversations.ports import BlobStore
 from app.repositories import Database
 from tests.services.tool_output.builders import Process, summarising
 
