@@ -121,19 +121,6 @@ async def test_an_invalid_inherited_policy_can_be_read_and_changed(
     assert (await client.post(f"{path}/context")).status_code == 200
 
 
-async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
-    for index in range(5):
-        await new_agent(client, f"agent-{index}")
-    found: list[str] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = (await client.get(f"/v1/agents?limit=2{cursor}")).json()
-        found += [item["agent_id"] for item in page["data"]]
-        cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
-    assert found == [f"agent-{index}" for index in reversed(range(5))]
-
-
 async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
     """A conversation created during the deletion of its agent is deleted or refused."""
     await new_agent(client, "a")

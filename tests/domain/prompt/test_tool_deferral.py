@@ -157,28 +157,6 @@ def test_a_plan_defers_no_more_tools_than_needed(
         )
 
 
-@given(PLANS, st.integers(0, 900), st.integers(0, 1500), st.integers(0, 500), st.integers(0, 12))
-def test_the_last_resort_leaves_room_and_defers_no_more_for_more_room(
-    rows: list[Any], allowed: int, most_tokens: int, more: int, most: int
-) -> None:
-    """All tools that can go make room; builtin ones only where there is none without them."""
-    tools, costs, used, promoted = case(rows)
-    limits = ToolLimits(allowed, most_tokens, most)
-    plan = plan_deferral(tools, costs, limits, used, promoted)
-    cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
-    left = cost.keys() - set(plan)
-    assert not left or (sum(map(cost.__getitem__, left)) <= most_tokens and len(left) <= most)
-    builtin = {tool.name for tool in tools if tool.category == "builtin"}
-    if builtin & set(plan):
-        others = builtin | set(promoted)
-        assert cost.keys() - others <= set(plan)
-        assert sum(map(cost.__getitem__, others)) > most_tokens or len(others) > most
-    if set(plan) & set(promoted):
-        assert cost.keys() - set(promoted) <= set(plan)
-    wider = ToolLimits(allowed, most_tokens + more, most)
-    assert len(plan_deferral(tools, costs, wider, used, promoted)) <= len(plan)
-
-
 def test_the_note_has_the_exact_words() -> None:
     """The note has the number of deferred tools. [tools.search]"""
     assert deferred_note(1234) == (

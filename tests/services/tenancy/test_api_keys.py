@@ -72,17 +72,6 @@ async def test_no_key_is_required_before_the_first_one(
             await keys.admit(refused, "a")
 
 
-async def test_another_process_sees_the_first_key_within_a_second(
-    keys: KeyService, database: Database, clock: Clock
-) -> None:
-    """A process without requests with a key requires one as well."""
-    assert await keys.admit("", "a") == Caller("default")
-    await created(keys_of(database, clock))
-    clock.pass_seconds(1)
-    with pytest.raises(Unauthenticated):
-        await keys.admit("", "a")
-
-
 @pytest.mark.parametrize("letter", ["t", "S"])
 async def test_a_wrong_secret_is_refused(keys: KeyService, letter: str) -> None:
     """A known or unknown id with a wrong secret is refused. [tenancy.key-storage]"""
