@@ -15,7 +15,7 @@ from app.settings import Settings
 from app.tenancy.repository import TenantLimits
 from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import assert_problem, new_conversation
-from tests.conftest import execute, started
+from tests.conftest import started
 
 
 @pytest_asyncio.fixture
@@ -208,22 +208,3 @@ async def test_every_answer_tells_what_is_left(settings: Settings, key: str) -> 
             for name in (await client.get("/v1/agents", headers=bearer(other))).headers
             if name.startswith("ratelimit")
         ]
-
-
-async def test_the_settings_limit_the_default_tenant(settings: Settings) -> None:
-    """Security: the settings' limits apply without keys as well."""
-    async with started(
-        create_app(settings.model_copy(update={"requests_per_minute": 1}))
-    ) as client:
-        statuses = [(await client.get("/v1/agents")).status_code for _ in range(4)]
-    assert statuses.count(429) >= 2
-
-
-async def test_the_last_use_is_written_at_shutdown(
-    settings: Settings, key: str, database_url: str
-) -> None:
-    """A process writes the time of the last use before it ends. [tenancy.key-last-use]"""
-    async with started(create_app(settings)) as client:
-        assert (await client.get("/v1/agents", headers=bearer(key))).status_code == 200
-    ((used,),) = await execute(database_url, "SELECT last_used_at FROM api_keys")
-    assert used is not None

@@ -283,22 +283,6 @@ async def test_lists_have_resources_of_the_own_tenant_only(world: World) -> None
     assert len(own.json()["data"]) == 2
 
 
-async def test_two_tenants_can_use_the_same_agent_id(world: World) -> None:
-    """Agents of two tenants with the same id are independent. [log.client-ids]"""
-    name = world.ids["alice"]["agent_id"]
-    made = await world.client.post(
-        "/v1/agents", json={"agent_id": name, "name": "Bob's"}, headers=world.headers("bob")
-    )
-    assert made.status_code == 201
-    for tenant, expected in (("alice", "Agent"), ("bob", "Bob's")):
-        found = await world.client.get(f"/v1/agents/{name}", headers=world.headers(tenant))
-        assert found.json()["name"] == expected
-    removed = await world.client.delete(f"/v1/agents/{name}", headers=world.headers("bob"))
-    assert removed.json()["deleted"]["agents"] == 1
-    kept = await world.client.get(f"/v1/agents/{name}", headers=world.headers("alice"))
-    assert kept.status_code == 200
-
-
 async def test_an_id_of_another_tenant_is_free(world: World) -> None:
     """A creation or a fork with another tenant's id is like one with an id that nobody has.
 
