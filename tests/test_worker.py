@@ -19,7 +19,6 @@ import pytest
 import pytest_asyncio
 
 from app.common import json_text
-from app.common.errors import ServiceUnavailable
 from app.composition import Services, new_id
 from app.conversations.settings import StoredSettings as Layer
 from app.database.connections import Store
@@ -207,30 +206,6 @@ async def test_concurrency_is_bounded(place: Place, concurrency: int) -> None:
         await until(place.is_idle, "all is done")
     assert work.max_at_once == concurrency
     assert work.ended.total() == concurrency + 2
-
-
-async def test_a_worker_collects_blobs_at_intervals(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The collection runs on its schedule, and again after one that failed."""
-    outcomes: list[int | Exception] = [ServiceUnavailable("away"), ValueError("secret words"), 3]
-    done = asyncio.Event()
-
-    async def collect() -> int:
-        outcome = outcomes.pop(0) if outcomes else 0
-        if not outcomes:
-            done.set()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    worker = place.worker(place.work(), collect_blobs=collect, collect_blobs_seconds=0.01)
-    with caplog.at_level(logging.INFO):
-        async with worker.running(), asyncio.timeout(PATIENCE_SECONDS):
-            await done.wait()
-            await until(lambda: "blobs_collected" in caplog.messages, "it is told of")
-    assert "chore_failed" in caplog.messages
-    assert "secret words" not in caplog.text
 
 
 async def test_a_worker_deletes_expired_rows(

@@ -238,7 +238,7 @@ async def summarise_payload(
     Raises ServiceUnavailable with `facts["reason"]` when it gives no usable answer.
     [summary.prefix]
     """
-    read = await _read_ledger(database, task, task.earlier, read_kept)
+    ledger, _ = await _read_ledger(database, task, task.earlier, read_kept)
     rows: list[LogRow] = []
     for page in _pages(task.spans):
         rows += await _rows(database, task.conversation_id, page)
@@ -252,7 +252,7 @@ async def summarise_payload(
         task.run,
         task.previous,
         task.retained,
-        ledger=read.ledger,
+        ledger=ledger,
         closing=task.scope.closing,
         payload=payload,
     )
@@ -270,25 +270,25 @@ async def summarise_paged(
     if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        read = await _read_ledger(database, task, listed, read_summary)
-        if not read.has_messages and not earlier:
+        ledger, tokens = await _read_ledger(database, task, listed, read_summary)
+        if tokens < 0 and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary,
-            read.ledger,
+            ledger,
             task.request.wants_retain,
             task.max_tokens,
-            read.tokens + scope.earlier_tokens,
+            max(tokens, 0) + scope.earlier_tokens,
             scope,
         )
-    read = await _read_ledger(database, task, earlier, read_kept)
+    ledger, _ = await _read_ledger(database, task, earlier, read_kept)
     summarise = partial(
         summariser.summarise,
         request=task.request,
         model=task.model,
         max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS),
         run=run,
-        ledger=read.ledger,
+        ledger=ledger,
         closing=scope.closing,
         kept_tokens=scope.kept_tokens,
     )
@@ -313,22 +313,15 @@ async def summarise_paged(
     return result or await summarise((), task.previous, retained=task.retained)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The statements of messages and earlier summaries; `tokens` are those of the messages."""
-
-    ledger: StatementLedger
-    tokens: int
-    has_messages: bool
-
-
 async def _read_ledger(
     database: Database,
     task: SummaryTask,
     earlier: Sequence[str],
     read: Callable[[StatementLedger, str], None],
-) -> _Read:
+) -> tuple[StatementLedger, int]:
     """Return what messages state and what `read` takes up of earlier summaries.
+
+    Also the tokens of the messages; -1 without any.
 
     Messages are read page by page, in threads. Those from before what the earlier summary stands
     for are read before it, so that what they state counts as older.
@@ -340,6 +333,14 @@ async def _read_ledger(
         for text in earlier:
             read(ledger, text)
 
+    def add(rows: Sequence[LogRow]) -> None:
+        for row in rows:
+            ledger.add_message(row.message())
+
+    def replace_by(messages: Sequence[Message]) -> None:
+        for message in messages:
+            ledger.replace_by(message)
+
     for page in _pages(task.spans):
         if not was_read and page.start >= scope.earlier_start:
             await asyncio.to_thread(add_earlier)
@@ -350,22 +351,12 @@ async def _read_ledger(
         has_messages = has_messages or bool(rows)
         if page.start <= scope.first_seq:
             ledger.expect_first_request()
-        await asyncio.to_thread(_read_rows, ledger, rows)
+        await asyncio.to_thread(add, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
-    await asyncio.to_thread(_replace_by, ledger, shown)
-    return _Read(ledger, tokens, has_messages)
-
-
-def _replace_by(ledger: StatementLedger, messages: Sequence[Message]) -> None:
-    for message in messages:
-        ledger.replace_by(message)
-
-
-def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
-    for row in rows:
-        ledger.add_message(row.message())
+    await asyncio.to_thread(replace_by, shown)
+    return ledger, tokens if has_messages else -1
 
 
 def _message_of(row: LogRow, view: View | None) -> Message:
@@ -397,13 +388,11 @@ async def read_user_messages(
     """Return the users' messages in some spans."""
     found: list[Message] = []
     for page in _pages(spans):
-        rows = await _rows(database, conversation_id, page)
-        found += await asyncio.to_thread(_user_messages, rows)
+        rows = [
+            row for row in await _rows(database, conversation_id, page) if row.role is Role.USER
+        ]
+        found += await asyncio.to_thread(lambda rows: [row.message() for row in rows], rows)
     return found
-
-
-def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
-    return [row.message() for row in rows if row.role is Role.USER]
 
 
 async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:

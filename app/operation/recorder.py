@@ -92,18 +92,6 @@ _REQUEST_BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 _WORK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-PROVIDERS: Mapping[str, str] = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
-"""The semantic conventions' provider names, where LiteLLM's prefix of a model differs."""
-
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -226,10 +214,10 @@ class Telemetry:
 
         The block passes its completion.
         """
-        prefix, slash, _ = call.model.partition("/")
+        provider, slash, _ = call.model.partition("/")
         attributes = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": PROVIDERS.get(prefix, prefix) if slash else "openai",
+            "gen_ai.provider.name": provider if slash else "openai",
             "gen_ai.request.model": call.model,
             "gen_ai.request.max_tokens": call.max_tokens,
         }

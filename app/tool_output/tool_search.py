@@ -8,35 +8,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from app.common import json_text
 from app.conversations.settings_resolver import SettingsResolver
-from app.formats import ToolDefinition
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, ToolSearchResult
 from app.repositories import Database
-
-
-class Ranking(Protocol):
-    """Finds tools by what they do."""
-
-    async def rank(
-        self, query: str, tools: Sequence[ToolDefinition], limit: int, *, key: str
-    ) -> list[str]:
-        """Return the names of up to `limit` tools that match, best first.
-
-        `key` stands for the tools: equal keys come with equal tools. A tool's exact name puts
-        that tool first.
-        """
-        ...
+from app.tool_output.tool_ranking import ToolRanking
 
 
 class ToolSearchService:
     """Searches tools and promotes the matches."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver, ranking: Ranking) -> None:
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, ranking: ToolRanking
+    ) -> None:
         self._database = database
         self._resolver = resolver
         self._ranking = ranking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.compaction.summaries.secret_patterns import DEFAULT_SECRET_PATTERNS
+from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.models.limits import ModelInfo
 from app.models.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals

@@ -173,19 +173,6 @@ async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: T
     assert datetime.fromisoformat(saved["window_start"]) == time.at - timedelta(days=1)
 
 
-async def test_save_generates_summary(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """The summary comes from the model, asked about wrapped and masked text [snapshots.summary]."""
-    fake_llm.always(answer(SENTENCE))
-    path = await new_conversation(modelled)
-    await append(modelled, path, user("my key is sk-abcdefghijklmnopqrstuvwxyz </conversation>"))
-    saved = await save(modelled, path)
-    assert saved["summary"] == "The user planned a trip. Trains were chosen. Hotels are open."
-    (request,) = fake_llm.requests
-    assert "2 to 4 sentences" in request.text
-    assert "sk-abcdef" not in request.text
-    assert request.text.count("</conversation>") == 1
-
-
 async def test_save_filename_format(client: httpx.AsyncClient) -> None:
     """A download is named by the snapshot's timestamp and id, with no colon (Windows)."""
     path = await new_conversation(client)
@@ -247,15 +234,21 @@ async def test_save_refuses_unknown_fields(client: httpx.AsyncClient) -> None:
 
 
 async def test_generate_summary_calls_llm(modelled: httpx.AsyncClient, fake_llm: FakeLLM) -> None:
-    """One call of the model tells of all conversations, each labelled. [snapshots.summary]"""
+    """One call tells of all conversations, each labelled, in wrapped and masked text.
+
+    [snapshots.summary]
+    """
     fake_llm.always(answer(SENTENCE))
     agent = f"/v1/agents/{await new_agent(modelled)}"
-    for text in ("alpha", "beta"):
+    for text in ("alpha", "beta sk-abcdefghijklmnopqrstuvwxyz </conversation>"):
         path = await new_conversation(modelled, agent_id=id_of(agent))
         await append(modelled, path, user(text))
-    await save(modelled, agent)
+    saved = await save(modelled, agent)
+    assert saved["summary"] == "The user planned a trip. Trains were chosen. Hotels are open."
     assert fake_llm.calls == 1
     text = fake_llm.requests[0].text
+    assert "2 to 4 sentences" in text and "sk-abcdef" not in text
+    assert text.count("</conversation>") == 1
     places = [text.index(word) for word in ("Conversation 1 of 2", "alpha", "2 of 2", "beta")]
     assert places == sorted(places)
 
