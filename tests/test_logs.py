@@ -43,14 +43,10 @@ def test_a_line_of_ours() -> None:
 
 
 def test_a_line_of_a_library() -> None:
-    """Of other libraries the template is told with its numbers, and no other words."""
+    """Of other libraries the first line of the template is told, without its arguments."""
     line = line_of("asyncio", "Task %s failed\nfuture: secret", "secret words")
-    assert line["event"] == "Task … failed"
+    assert line["event"] == "Task %s failed"
     assert "secret" not in json.dumps(line)
-    assert line_of("apparatus", "%r", "secret")["event"] == "…"
-    assert line_of("uvicorn.error", "Started server process [%d]", 7)["event"].endswith("[7]")
-    assert line_of("uvicorn.error", "%s of %.1f", "secret", 1.5)["event"] == "… of 1.5"
-    assert line_of("x", "%(a)d %(b)s", {"a": 3, "b": "secret"})["event"] == "3 …"
 
 
 def test_an_exception() -> None:
@@ -88,8 +84,8 @@ def test_all_of_a_process_is_json() -> None:
     told = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["logger"], line["event"]) for line in told] == [
         ("app.worker", "job_interrupted"),
-        ("uvicorn.error", "Started server process [1]"),
-        ("somebody", "It is …"),
+        ("uvicorn.error", "Started server process [%d]"),
+        ("somebody", "It is %s"),
     ]
     assert told[0]["attempts"] == 1
 

@@ -2,8 +2,7 @@
 
 1. No content: events contain nothing that a caller sent, and no text of an exception, which can
    quote it. An exception is logged by its type and traceback lines.
-2. Messages of other libraries are logged as their template. Only numbers are filled in; other
-   arguments become `…` (rule 1).
+2. Messages of other libraries are logged as their template, without its arguments (rule 1).
 3. A line written during a request has its `request_id`; every line has its process id.
 
 This uses the standard library because structlog would add a fifth to the startup time.
@@ -62,12 +61,14 @@ class JsonLines(logging.Formatter):
 
     def encoded(self, record: logging.LogRecord) -> bytes:
         """Return the line as UTF-8."""
+        is_ours = record.name == OURS or record.name.startswith(f"{OURS}.")
+        event = record.getMessage() if is_ours else str(record.msg).partition("\n")[0]  # rule 2
         line = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
-            "event": _event(record),
+            "event": event,
         }
         if current := request_id.get():
             line["request_id"] = current
@@ -77,7 +78,10 @@ class JsonLines(logging.Formatter):
                 "places": places(record.exc_info[1]),
             }
         line.update(getattr(record, "data", {}))
-        return _dumped(line)
+        try:
+            return orjson.dumps(line, default=str)
+        except TypeError:  # a lone surrogate, which only the standard library writes
+            return json.dumps(line, default=str).encode()
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
@@ -115,51 +119,10 @@ def configure(level: str) -> None:
         library = logging.getLogger(name)
         library.handlers = []
         library.propagate = True
-        library.addFilter(_is_relevant)
+        library.addFilter(lambda record: record.msg != _BROKEN_OFF)
 
 
 def places(error: BaseException) -> list[str]:
     """Return the traceback of an error as lines, the innermost last."""
-    resolver = traceback.extract_tb(error.__traceback__)[-8:]
-    return [f"{resolved.filename}:{resolved.lineno} {resolved.name}" for resolved in resolver]
-
-
-def _event(record: logging.LogRecord) -> str:
-    """Return the event name; for libraries the first line of the message template (rule 2)."""
-    if record.name == OURS or record.name.startswith(f"{OURS}."):
-        return record.getMessage()
-    return _filled(str(record.msg), record.args).partition("\n")[0]
-
-
-def _filled(template: str, given: object) -> str:
-    """Return a template with its numbers filled in, unchanged if it does not fit its arguments."""
-    if not given:
-        return template
-    try:
-        if isinstance(given, Mapping):
-            return template % {name: _loggable(value) for name, value in given.items()}
-        return template % tuple(map(_loggable, given if isinstance(given, tuple) else (given,)))
-    except (TypeError, ValueError, KeyError):
-        return template
-
-
-def _loggable(value: object) -> object:
-    return value if isinstance(value, int | float) else _Redacted()
-
-
-class _Redacted:
-    """Replaces an argument that can be content."""
-
-    def __repr__(self) -> str:
-        return "…"
-
-
-def _is_relevant(record: logging.LogRecord) -> bool:
-    return record.msg != _BROKEN_OFF
-
-
-def _dumped(line: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(line, default=str)
-    except TypeError:  # a lone surrogate, which only the standard library writes
-        return json.dumps(line, default=str).encode()
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

@@ -37,6 +37,10 @@ _CONFIGURATION = {
 }
 """Sockets only, connections for several workers, and no content in the log."""
 
+_INITDB = (
+    "-U postgres -A trust -E UTF8 --locale=C --locale-provider=builtin --builtin-locale=C.UTF-8"
+)
+
 _log = logging.getLogger("app.database.embedded")
 
 
@@ -171,20 +175,7 @@ def _create(cluster: Cluster) -> None:
     if cluster.account:
         os.chown(directory, cluster.account.uid, cluster.account.gid)
     settings = [f"--set={name}={value}" for name, value in _CONFIGURATION.items()]
-    locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    result = cluster.run(
-        "initdb",
-        "-D",
-        str(directory),
-        "-U",
-        "postgres",
-        "-A",
-        "trust",
-        "-E",
-        "UTF8",
-        *locale,
-        *settings,
-    )
+    result = cluster.run("initdb", "-D", str(directory), *_INITDB.split(), *settings)
     if result.returncode == 0:
         command = f'CREATE DATABASE "{DATABASE}"\n'
         result = cluster.run("postgres", "--single", "-D", str(directory), "postgres", text=command)
@@ -200,12 +191,7 @@ def _let_through(path: Path, account: int) -> None:
         mode = stat.S_IMODE(folder.stat().st_mode)
         if not mode & stat.S_IXOTH:
             folder.chmod(mode | stat.S_IXOTH)
-            data = {
-                "folder": str(folder),
-                "mode": f"{mode | stat.S_IXOTH:04o}",
-                "mode_before": f"{mode:04o}",
-                "account": account,
-            }
+            data = {"folder": str(folder), "mode_before": f"{mode:04o}", "account": account}
             _log.warning("folder_opened", extra={"data": data})
 
 

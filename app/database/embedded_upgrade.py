@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.database.embedded import start, stop
 from app.database.embedded_cluster import (
     MAJOR_VERSION,
     UPGRADED,
@@ -24,7 +25,6 @@ from app.database.embedded_cluster import (
     prepare,
     version_of,
 )
-from app.database.embedded_server import start, stop
 
 PROGRAM_FOLDERS = (
     "/usr/lib/postgresql/{}/bin",

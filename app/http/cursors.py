@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from datetime import date, datetime
+from functools import cache
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
-from pydantic import ValidationError as PydanticError
 
 from app.common.errors import ValidationError
 from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
@@ -19,7 +18,6 @@ from app.http.fields import MAX_SEQ
 from app.models.usage_totals import GroupBy
 
 _YEARS = range(2000, 9000)
-_Values = TypeVar("_Values")
 
 
 def _in_years(time: datetime) -> datetime:
@@ -39,13 +37,6 @@ _Uuid = Annotated[str, Field(pattern=UUID_PATTERN)]
 _AgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
 _Time = Annotated[AwareDatetime, AfterValidator(_in_years)]
 _Name = Annotated[str, AfterValidator(_sendable)]
-_MESSAGE = TypeAdapter(tuple[Literal["messages"], Literal["asc", "desc"], _Seq])
-_PLACE = TypeAdapter(tuple[str, str, _Time, _Uuid])
-_SEARCH = TypeAdapter(tuple[Literal["search"], str, _Time, _Uuid, _Seq])
-_TIME = TypeAdapter(tuple[str, _Time, _AgentId])
-_ID = TypeAdapter(tuple[str, _Uuid])
-_USAGE = TypeAdapter(tuple[Literal["usage"], GroupBy, date | None, _Name | None])
-_NAME = TypeAdapter(tuple[str, _Name])
 
 
 def encode(*values: str | int | None) -> str:
@@ -55,36 +46,38 @@ def encode(*values: str | int | None) -> str:
 
 def decode_message(cursor: str) -> tuple[str, int]:
     """Return the order and the seq of the last message of a page."""
-    return _decode(cursor, _MESSAGE, "messages")[1:]
+    order, seq = _decode(cursor, "messages", Literal["asc", "desc"], _Seq)
+    return order, seq
 
 
 def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
     """Return the last time and conversation of a page of `kind` with filters of this digest."""
-    _, other, at, conversation_id = _decode(cursor, _PLACE, kind)
+    other, at, conversation_id = _decode(cursor, kind, str, _Time, _Uuid)
     _require_same(other, digest)
     return at, conversation_id.lower()
 
 
 def decode_search(cursor: str, digest: str) -> tuple[datetime, str, int]:
     """Return where a page of a search with parameters of this digest ends."""
-    _, other, at, conversation_id, seq = _decode(cursor, _SEARCH, "search")
+    other, at, conversation_id, seq = _decode(cursor, "search", str, _Time, _Uuid, _Seq)
     _require_same(other, digest)
     return at, conversation_id.lower(), seq
 
 
 def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
     """Return the last creation time and id of a page of `kind`."""
-    return _decode(cursor, _TIME, kind)[1:]
+    at, name = _decode(cursor, kind, _Time, _AgentId)
+    return at, name
 
 
 def decode_id(cursor: str | None, kind: str) -> str | None:
     """Return the last id of a page of `kind`, None without a cursor."""
-    return _decode(cursor, _ID, kind)[1] if cursor else None
+    return str(*_decode(cursor, kind, _Uuid)) if cursor else None
 
 
 def decode_usage(cursor: str, group_by: GroupBy) -> tuple[date | None, str | None]:
     """Return the last day and model of a page of usage; None for what it is not grouped by."""
-    _, other, day, model = _decode(cursor, _USAGE, "usage")
+    other, day, model = _decode(cursor, "usage", GroupBy, date | None, _Name | None)
     has_both = (day is not None, model is not None) == (group_by.has_day, group_by.has_model)
     if other != group_by or not has_both:
         raise _invalid()
@@ -93,7 +86,7 @@ def decode_usage(cursor: str, group_by: GroupBy) -> tuple[date | None, str | Non
 
 def decode_name(cursor: str, kind: str) -> str:
     """Return the last name of a page of `kind`."""
-    return _decode(cursor, _NAME, kind)[1]
+    return str(*_decode(cursor, kind, _Name))
 
 
 def digest_of(*parameters: object) -> str:
@@ -101,17 +94,23 @@ def digest_of(*parameters: object) -> str:
     return blake2b(orjson.dumps(parameters), digest_size=8).hexdigest()
 
 
-def _decode(cursor: str, shape: TypeAdapter[_Values], kind: str) -> _Values:
+@cache
+def _adapter(kinds: tuple[Any, ...]) -> TypeAdapter[Any]:
+    shape: Any = tuple.__class_getitem__((str, *kinds))
+    return TypeAdapter(shape)
+
+
+def _decode(cursor: str, kind: str, *kinds: Any) -> tuple[Any, ...]:
     """Return the values of a cursor of this kind; raises ValidationError."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        values: Any = shape.validate_json(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (PydanticError, ValueError, binascii.Error):
+        text = base64.b64decode(padded, altchars=b"-_", validate=True)
+        found, *values = _adapter(kinds).validate_json(text)
+    except ValueError:  # also what is no base64, and pydantic's
         raise _invalid() from None
-    if values[0] != kind:
+    if found != kind:
         raise _invalid()
-    found: _Values = values
-    return found
+    return tuple(values)
 
 
 def _require_same(digest: str, expected: str) -> None:

@@ -58,29 +58,22 @@ _DIRECT = "direct"
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
-def heavy(endpoint: _Endpoint) -> _Endpoint:
-    """Mark an endpoint as heavy (`app.http.heavy_requests`)."""
-    return _marked(endpoint, "heavy")
+def _marker(mark: str) -> Callable[[_Endpoint], _Endpoint]:
+    def marked(endpoint: _Endpoint) -> _Endpoint:
+        endpoint.__dict__["mark"] = mark
+        return endpoint
+
+    return marked
 
 
-def large(endpoint: _Endpoint) -> _Endpoint:
-    """Mark an endpoint as large (`app.http.heavy_requests`)."""
-    return _marked(endpoint, "large")
-
-
-def paged(endpoint: _Endpoint) -> _Endpoint:
-    """Mark an endpoint that returns pages, which are heavy, and large with full contents."""
-    return _marked(endpoint, "page")
-
-
-def direct(endpoint: _Endpoint) -> _Endpoint:
-    """Mark an endpoint that FastAPI only documents; ASGI calls it directly (rule 4)."""
-    return _marked(endpoint, _DIRECT)
-
-
-def _marked(endpoint: _Endpoint, mark: str) -> _Endpoint:
-    endpoint.__dict__["mark"] = mark
-    return endpoint
+heavy = _marker("heavy")
+"""Marks an endpoint as heavy (`app.http.heavy_requests`)."""
+large = _marker("large")
+"""Marks an endpoint as large (`app.http.heavy_requests`)."""
+paged = _marker("page")
+"""Marks an endpoint that returns pages, which are heavy, and large with full contents."""
+direct = _marker(_DIRECT)
+"""Marks an endpoint that FastAPI only documents; ASGI calls it directly (rule 4)."""
 
 
 class WireRoute(APIRoute):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from app.models.limits import ModelInfo
+from app.models.limits import LIMIT_FIELDS, PRICE_FIELDS, ModelInfo
 
 O200K: Final = "o200k_base"
 _TOKENIZERS: Final = (
@@ -72,22 +72,16 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
             found = _newest(infos, wanted, version)
     if found is None:
         return None
-    numbers = ("context_window", "max_input_tokens", "max_output_tokens", "cache_minimum_tokens")
+    numbers = [field for field in LIMIT_FIELDS if getattr(found, field) is not None]
+    unknown: dict[str, Any] = dict.fromkeys(PRICE_FIELDS)
     return replace(
         found,
         model=name,
         exact=False,
-        input_price=None,
-        output_price=None,
-        cache_read_price=None,
-        cache_write_price=None,
-        sources={
-            field: f"assumed to be that of {found.model}"
-            for field in numbers
-            if getattr(found, field) is not None
-        },
+        sources=dict.fromkeys(numbers, f"assumed to be that of {found.model}"),
         start_factor=start_factor(name),
         assumed_from=found.model,
+        **unknown,
     )
 
 

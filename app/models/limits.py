@@ -37,16 +37,9 @@ BUILT_IN_WINDOWS: Mapping[str, int] = {
 CAPABILITIES = ("tool_search", "cache_breakpoint", "mid_conversation_system")
 """The fields of an entry with what a model's provider supports."""
 
-NUMERIC_FIELDS = (
-    "context_window",
-    "max_input_tokens",
-    "max_output_tokens",
-    "cache_minimum_tokens",
-    "input_price",
-    "output_price",
-    "cache_read_price",
-    "cache_write_price",
-)
+LIMIT_FIELDS = ("context_window", "max_input_tokens", "max_output_tokens", "cache_minimum_tokens")
+PRICE_FIELDS = ("input_price", "output_price", "cache_read_price", "cache_write_price")
+NUMERIC_FIELDS = (*LIMIT_FIELDS, *PRICE_FIELDS)
 """The fields of an entry that each have a source."""
 
 

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from sys import intern
-from threading import Lock
 from typing import Any, NamedTuple
 
 import orjson
@@ -57,15 +57,10 @@ class _Map(NamedTuple):
 
 
 class ModelRegistry:
-    """Every chat model of the bundled map and the built-in windows, read at the first use.
-
-    Thread-safe.
-    """
+    """Every chat model of the bundled map and the built-in windows, read at the first use."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._lock = Lock()
-        self._map: _Map | None = None
         self._assumed = lru_cache(256)(self._assume)
 
     def find(self, model: str) -> ModelInfo | None:
@@ -73,31 +68,20 @@ class ModelRegistry:
 
         None for a name of no known family.
         """
-        models, providers = self._load()
-        names = [*_lookup_names(model, providers)]
-        known = next((models[name] for name in names if name in models), None)
-        return known or self._assumed(model)
+        models, providers = _read(self._path)
+        rest = model
+        while rest not in models:
+            prefix, slash, rest = rest.partition("/")
+            if not slash or prefix not in providers:
+                return self._assumed(model)
+        return models[rest]
 
     def _assume(self, model: str) -> ModelInfo | None:
-        return assumed_info(model, self._load().models.values())
+        return assumed_info(model, _read(self._path).models.values())
 
     def list(self) -> Sequence[ModelInfo]:
         """Return all models, sorted by name."""
-        return sorted(self._load().models.values(), key=lambda info: info.model)
-
-    def _load(self) -> _Map:
-        with self._lock:
-            if self._map is None:
-                self._map = _read(self._path)
-            return self._map
-
-
-def _lookup_names(model: str, providers: frozenset[str]) -> Iterator[str]:
-    yield model
-    prefix, slash, rest = model.partition("/")
-    while slash and prefix in providers:
-        yield rest
-        prefix, slash, rest = rest.partition("/")
+        return sorted(_read(self._path).models.values(), key=lambda info: info.model)
 
 
 @lru_cache(maxsize=4)  # every app of a process has the same map
@@ -107,7 +91,9 @@ def _read(path: Path | None) -> _Map:
     if path is None:
         return _Map(models, frozenset())
     entries: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
-    providers, map_version = set(ROUTER_PREFIXES), _map_version()
+    providers, map_version = set(ROUTER_PREFIXES), "litellm"
+    with suppress(PackageNotFoundError):
+        map_version = f"litellm {version('litellm')}"
     for name, entry in entries.items():
         if entry.get("mode") not in CHAT_MODES:
             continue
@@ -120,54 +106,51 @@ def _read(path: Path | None) -> _Map:
     return _Map(models, frozenset(providers))
 
 
-def _map_version() -> str:
-    try:
-        return f"litellm {version('litellm')}"
-    except PackageNotFoundError:
-        return "litellm"
-
-
 def _provider(name: str, entry: Mapping[str, Any]) -> str:
     return str(entry.get("litellm_provider") or name.partition("/")[0])
 
 
 def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | None:
     """Return a model from its entry, None for an entry without limits."""
-    input_limit = _count(entry.get("max_input_tokens"))
-    output_limit = _count(entry.get("max_output_tokens"))
-    if input_limit is None and output_limit is None:
+    window, output_limit = (
+        int(value) if isinstance(value, int | float) and value > 0 else None
+        for value in (entry.get("max_input_tokens"), entry.get("max_output_tokens"))
+    )
+    if window is None and output_limit is None:
         return None
     provider = _provider(name, entry)
-    tokenizer = _tokenizer(name, provider)
-    window, max_input, limit_source = _limits(name, input_limit, output_limit, map_version)
-    prices = {field: _price(entry.get(key)) for field, key in PRICE_KEYS.items()}
-    minimum = _count(entry.get("prompt_cache_min_tokens"))
-    minimum_source = f"{map_version}: prompt_cache_min_tokens"
-    if minimum is None and tokenizer == O200K and prices["cache_read_price"] is not None:
-        minimum, minimum_source = OPENAI_MIN_CACHED_TOKENS, "OpenAI's prompt caching guide"
-    numbers: dict[str, Any] = {
-        "context_window": window,
-        "max_input_tokens": max_input,
-        "max_output_tokens": output_limit,
-        "cache_minimum_tokens": minimum,
-        **prices,
+    tokenizer = tokenizer_of(name) if provider in OPENAI_PROVIDERS else "unknown"
+    max_input, limit_source = None, f"{map_version}: max_input_tokens, taken as the whole window"
+    total = (window or 0) + (output_limit or 0)
+    if window and total in OPENAI_WINDOWS and name.rpartition("/")[2].startswith("gpt-"):
+        window, max_input = total, window
+        limit_source = (
+            f"{map_version}: max_input_tokens is input only, + max_output_tokens = {total:,}"
+        )
+    prices = {
+        field: float(price)
+        for field, key in PRICE_KEYS.items()
+        if isinstance(price := entry.get(key), int | float) and price >= 0
     }
+    minimum = entry.get("prompt_cache_min_tokens") or None
+    minimum_source = f"{map_version}: prompt_cache_min_tokens"
+    if minimum is None and tokenizer == O200K and "cache_read_price" in prices:
+        minimum, minimum_source = OPENAI_MIN_CACHED_TOKENS, "OpenAI's prompt caching guide"
     source = entry.get("source")
     price_source = f"{map_version}, {source}" if isinstance(source, str) else map_version
-    sources = {
-        "context_window": limit_source,
-        "max_input_tokens": limit_source,
-        "max_output_tokens": f"{map_version}: max_output_tokens",
-        "cache_minimum_tokens": minimum_source,
-        **dict.fromkeys(prices, price_source),
-    }
+    numbers = (
+        ("context_window", window, limit_source),
+        ("max_input_tokens", max_input, limit_source),
+        ("max_output_tokens", output_limit, f"{map_version}: max_output_tokens"),
+        ("cache_minimum_tokens", minimum, minimum_source),
+        *((field, price, price_source) for field, price in prices.items()),
+    )
+    given: dict[str, Any] = {field: number for field, number, _ in numbers if number is not None}
     return ModelInfo(
         model=name,
         tokenizer=tokenizer,
         exact=tokenizer == O200K,
-        sources={
-            field: intern(sources[field]) for field, number in numbers.items() if number is not None
-        },
+        sources={field: intern(source) for field, _, source in numbers if field in given},
         # OpenAI always accepts later system text. Anthropic itself supports tool search for all
         # models that the map lists; the map marks it for those that others host.
         tool_search=entry.get("supports_tool_search") is True or provider == "anthropic",
@@ -175,37 +158,12 @@ def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | 
         mid_conversation_system=entry.get("supports_mid_conversation_system") is True
         or provider in OPENAI_PROVIDERS,
         start_factor=start_factor(name),
-        **numbers,
+        **given,
     )
 
 
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and value > 0 else None
-
-
-def _price(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and value >= 0 else None
-
-
-def _limits(
-    model: str, input_limit: int | None, output_limit: int | None, map_version: str
-) -> tuple[int | None, int | None, str]:
-    """Return the window, a separate input limit or None, and their source."""
-    total = (input_limit or 0) + (output_limit or 0)
-    has_openai_name = model.rpartition("/")[2].startswith("gpt-")
-    if input_limit and has_openai_name and total in OPENAI_WINDOWS:
-        source = f"{map_version}: max_input_tokens is input only, + max_output_tokens = {total:,}"
-        return total, input_limit, source
-    return input_limit, None, f"{map_version}: max_input_tokens, taken as the whole window"
-
-
-def _tokenizer(model: str, provider: str) -> str:
-    """Return the name of the model's tokenizer, `unknown` where it is not published."""
-    return tokenizer_of(model) if provider in OPENAI_PROVIDERS else "unknown"
-
-
 def _built_in_info(name: str) -> ModelInfo:
-    tokenizer = _tokenizer(name, "openai")
+    tokenizer = tokenizer_of(name)
     return ModelInfo(
         model=name,
         context_window=BUILT_IN_WINDOWS[name],

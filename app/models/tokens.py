@@ -99,7 +99,12 @@ def count_visible(message: Message, count: CountText, format: FormatName = LOG_F
                 visible += media.file_tokens(part, count)
                 visible += _count_extra_fields(part, provider, count)
             case ToolCall():
-                visible += _count_call(part, provider, count)
+                arguments = part.arguments
+                if provider.sends_objects:
+                    arguments = sendable(sent_as_object(arguments))
+                visible += CALL_OVERHEAD + sum(
+                    map(count, (sendable(part.id), part.name, arguments))
+                )
                 visible += _count_extra_fields(part, provider, count)
             case Opaque():
                 visible += count_json(part.block, count)
@@ -122,14 +127,10 @@ def count_reasoning(message: Message, count: CountText) -> int:
         elif part.block is None:
             tokens += count(part.text)
         else:
-            tokens += _count_block(part.block, count)
+            # What a block seals is the reasoning that its text shows or sums up.
+            rest, media_tokens, sealed = media.without_data(part.block, count)
+            tokens += media_tokens + max(_count_text(rest, count), sealed)
     return tokens
-
-
-def _count_block(block: Mapping[str, Any], count: CountText) -> int:
-    """Count a block of reasoning: what it seals is the reasoning that its text shows or sums up."""
-    rest, media_tokens, sealed = media.without_data(block, count)
-    return media_tokens + max(_count_text(rest, count), sealed)
 
 
 def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
@@ -248,18 +249,14 @@ def estimate_tool_defs_tokens(tools: Iterable[ToolDefinition], count: CountText)
 
     A hosted tool costs its definition and `HOSTED_TOOL_TOKENS`.
     """
-    return sum(_count_tool(tool, count) for tool in tools)
-
-
-def _count_tool(tool: ToolDefinition, count: CountText) -> int:
-    if tool.hosted is not None:
-        return HOSTED_TOOL_TOKENS + count_json(hosted_definition(tool.hosted), count)
-    return (
-        TOOL_OVERHEAD
-        + count(tool.name)
-        + count(sendable(tool.description))
-        + count(sendable(json_fields.compact(tool.parameters)))
-    )
+    tokens = 0
+    for tool in tools:
+        if tool.hosted is not None:
+            tokens += HOSTED_TOOL_TOKENS + count_json(hosted_definition(tool.hosted), count)
+        else:
+            texts = (sendable(tool.description), sendable(json_fields.compact(tool.parameters)))
+            tokens += TOOL_OVERHEAD + sum(map(count, (tool.name, *texts)))
+    return tokens
 
 
 def _counts_alike(part: Message | Part, provider: Provider) -> bool:
@@ -268,14 +265,6 @@ def _counts_alike(part: Message | Part, provider: Provider) -> bool:
         return True
     text = part.arguments if isinstance(part, ToolCall) and provider.sends_objects else ""
     return sent_as_object(text) == text and not provider.extra_fields(part)
-
-
-def _count_call(call: ToolCall, provider: Provider, count: CountText) -> int:
-    """Count a call with its arguments as the format sends them."""
-    text = call.arguments
-    if provider.sends_objects:
-        text = sendable(sent_as_object(text))
-    return CALL_OVERHEAD + count(sendable(call.id)) + count(call.name) + count(text)
 
 
 def _count_extra_fields(part: Original, provider: Provider, count: CountText) -> int:

@@ -295,7 +295,12 @@ class AnthropicAssembler(MergingAssembler):
 
     def _with_defined_references(self, message: Message) -> Message:
         """Keep the references of a search result to defined tools; show other tools by name."""
-        names = [_referenced_tool(part) for part in message.parts]
+        names = [
+            str(part.block.get("tool_name", ""))
+            if isinstance(part, Opaque) and part.block.get("type") == "tool_reference"
+            else ""
+            for part in message.parts
+        ]
         if not any(names):
             return message
         self.references.update(name for name in names if name in self.defined_tools)
@@ -309,13 +314,6 @@ class AnthropicAssembler(MergingAssembler):
         if not (tail.texts and tail.as_system):
             return None
         return self._item("system", [self._text_block(text) for text in tail.texts])
-
-
-def _referenced_tool(part: Part) -> str:
-    """Return the name of the tool that a part refers to, empty where it is no reference."""
-    if not isinstance(part, Opaque) or part.block.get("type") != "tool_reference":
-        return ""
-    return str(part.block.get("tool_name", ""))
 
 
 class GeminiAssembler(MergingAssembler):

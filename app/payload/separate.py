@@ -96,19 +96,18 @@ class ChatAssembler(SeparateAssembler):
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         super()._add_result(row, wire_id)
         if row.has_media and not self._is_cleared(row):
-            self._media.append((self._shown_media(row), wire_id))
+            shown = len(self.media)
+            self._media.append((self._message(row), wire_id))
+            del self.media[shown:]  # counted with the result
         if not self._open_calls:
             self._finish_group()
 
-    def _shown_media(self, row: LogRow) -> Message:
-        """Return a result with the media that are shown of it."""
-        shown = len(self.media)
-        message = self._message(row)
-        del self.media[shown:]  # counted with the result
-        return message
-
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        is_demanded = self._is_reasoning_demanded(row)
+        is_demanded = (  # by a model that refuses this message without reasoning (rule 2)
+            row.role is Role.ASSISTANT
+            and DEMANDING in self.view.reasoning_of
+            and (self.has_calls or bool(row.call_ids or self.defined_tools))
+        )
         is_changed = is_demanded or row.has_media or self._is_rewritten(row)
         is_item = self.provider.is_stored and not (ids or is_changed)
         if is_item and not row.reasoning_tokens:
@@ -123,31 +122,19 @@ class ChatAssembler(SeparateAssembler):
         item = self.provider.render(message, ids, accepts=accepts, keep_reasoning=replays)
         tokens, reasoning = count_rendered(self.format, message, self.count, ids), 0
         if row.reasoning_tokens and is_replayed(message, accepts):
-            reasoning = (
-                self._reasoning_tokens(row, message) if replays else self._stand_in_tokens(message)
-            )
+            if not replays:
+                stand_ins = filter(None, map(call_stand_in_fields, message.calls))
+                reasoning = sum(count_json(fields, self.count) for fields in stand_ins)
+            elif row.format is self.format:
+                reasoning = row.reasoning_tokens
+            else:
+                reasoning = count_json(message_fields(message), self.count)
         if is_demanded and "reasoning_content" not in item:
             text = text_of(item) or BLANK_REASONING
             item["reasoning_content"] = text
             reasoning += count_json({"reasoning_content": text}, self.count)
         tokens = self._record_cost(row, tokens, reasoning)
         self._put_item(item, tokens)
-
-    def _is_reasoning_demanded(self, row: LogRow) -> bool:
-        """Whether the model refuses this message without reasoning (rule 2)."""
-        if row.role is not Role.ASSISTANT or DEMANDING not in self.view.reasoning_of:
-            return False
-        return self.has_calls or bool(row.call_ids or self.defined_tools)
-
-    def _reasoning_tokens(self, row: LogRow, message: Message) -> int:
-        """Return the tokens of the fields that carry a message's reasoning."""
-        if row.format is self.format:
-            return row.reasoning_tokens
-        return count_json(message_fields(message), self.count)
-
-    def _stand_in_tokens(self, message: Message) -> int:
-        stand_ins = map(call_stand_in_fields, message.calls)
-        return sum(count_json(fields, self.count) for fields in stand_ins if fields)
 
     def _note_item(self, texts: Sequence[str], as_system: bool) -> tuple[dict[str, Any], int]:
         text = "\n\n".join(texts)

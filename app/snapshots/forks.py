@@ -165,20 +165,24 @@ class ForkService:
         It is one of those that led to the source's view. If the fork restores the whole log, it
         may be any that was not undone.
         """
-        is_any = restores_log(source.state, at_seq)
-        strategy = self._resolver.policy_of(source).strategy
-        wanted, before = source.state.compaction_id, None
-        while (is_any or wanted is not None) and (
-            page := await session.contexts.compactions(
-                source.conversation_id, _RECEIPTS_PER_PAGE, before
-            )
+        if not restores_log(source.state, at_seq):
+            compaction_id = source.state.compaction_id
+            while compaction_id is not None:
+                found = await session.contexts.find_compaction(
+                    source.conversation_id, compaction_id
+                )
+                if found is None or covers_only(found.view, at_seq):
+                    return found
+                compaction_id = found.parent_id
+            return None
+        strategy, before = self._resolver.policy_of(source).strategy, None
+        while page := await session.contexts.compactions(
+            source.conversation_id, _RECEIPTS_PER_PAGE, before
         ):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.is_shown_with(strategy)
-                if is_valid if is_any else receipt.compaction_id == wanted:
-                    if covers_only(receipt.view, at_seq):
-                        return receipt
-                    wanted = receipt.parent_id
+                if is_valid and covers_only(receipt.view, at_seq):
+                    return receipt
             before = page[-1].compaction_id
         return None
 
@@ -243,9 +247,12 @@ async def _copy_rows(session: Repositories, plan: _Plan) -> None:
             raise _SourceChanged
     for table in ("pins", "redactions", "blob_uses"):
         await forks.copy(table, *ids, through_seq=fork.at_seq)
-    if plan.receipt is not None:
-        compaction_id = plan.receipt.compaction_id
-        await forks.copy("compactions", *ids, compaction_id=compaction_id, through_seq=fork.at_seq)
+    if (receipt := plan.receipt) is not None:
+        bounds: dict[str, Any] = {
+            "compaction_id": receipt.compaction_id,
+            "created_at": receipt.created_at,
+        }
+        await forks.copy("compactions", *ids, through_seq=fork.at_seq, **bounds)
     copied = 0
     for after in range(0, fork.at_seq, BATCH_MESSAGES):
         through = min(after + BATCH_MESSAGES, fork.at_seq)

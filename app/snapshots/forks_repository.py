@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from app.blobs.blobs import Blob
 from app.common.errors import NotFound
@@ -113,7 +114,7 @@ COPY_BLOBS = Statement(
 # copied as well if it is undone meanwhile.
 _ROWS = {
     **dict.fromkeys(("pins", "redactions", "blob_uses"), "source.seq <= :through_seq"),
-    "compactions": "source.compaction_id <= :compaction_id AND source.span_end <= :through_seq + 1"
+    "compactions": "source.created_at <= :created_at AND source.span_end <= :through_seq + 1"
     " AND (source.undone_at IS NULL OR source.compaction_id = :compaction_id)",
     "messages": "source.seq > :after_seq AND source.seq <= :through_seq ORDER BY source.seq",
 }
@@ -167,7 +168,7 @@ class ForkRepository(Repository):
         )
         return row is not None and row["copied"] == len(blobs)
 
-    async def copy(self, table: str, source_id: str, fork_id: str, **bounds: int | str) -> int:
+    async def copy(self, table: str, source_id: str, fork_id: str, **bounds: Any) -> int:
         """Copy rows of a table of `COPIES`, and return their number."""
         return await self._session.run(
             COPIES[table], source_id=source_id, fork_id=fork_id, **bounds

@@ -13,7 +13,6 @@ from app.conversations.settings import StoredSettings
 from app.repositories import Database
 from app.work.job import Claim
 from app.work.repository import WAITING, listening
-from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
@@ -144,13 +143,6 @@ async def test_workers_are_notified(
         await session.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
         await notified.wait()
         assert not closed.is_set()
-        await execute(
-            database_url,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'context-service-worker'"
-            " AND datname = current_database()",
-        )
-        await closed.wait()
 
 
 async def test_a_lease_has_one_holder(database: Database, conversation_id: str) -> None:

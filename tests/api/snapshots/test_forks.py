@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
-from tests.judge import refusals
+from tests.api.talk import append, assert_problem, new_conversation, talk
 
 ID = "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b"
 
@@ -87,36 +85,3 @@ async def test_unknown_sources_and_used_ids_are_refused(client: httpx.AsyncClien
     path = await new_conversation(client, conversation_id=ID)
     taken = await client.post(f"{path}/fork", json={"conversation_id": ID})
     assert assert_problem(taken, 409, "CONFLICT")["conversation_id"] == ID
-
-
-async def test_system_messages_in_a_log_are_copied(client: httpx.AsyncClient) -> None:
-    """The log, a fork and an import give the same payloads, which providers take.
-
-    [log.system-messages]
-    """
-    path = await new_conversation(client)
-    noted = [
-        user("go"),
-        calling("c1"),
-        {"role": "developer", "content": "note 1"},
-        result("c1", "done"),
-        {"role": "system", "content": "note 2"},
-        user("so?"),
-    ]
-    await append(client, path, *noted)
-    exported = await client.get(f"{path}/export")
-    imported = await client.post("/v1/conversations/import", content=exported.content)
-    copies = [await fork(client, path), imported.json()]
-    paths = [path, *(f"/v1/conversations/{copied['conversation_id']}" for copied in copies)]
-    for format, model, key in (
-        ("openai_chat", "gpt-5", "messages"),
-        ("openai_responses", "gpt-5", "input"),
-        ("anthropic", "claude-sonnet-4-5", "messages"),
-        ("gemini", "gemini-2.5-pro", "contents"),
-    ):
-        ask = {"format": format, "model": model}
-        answers = [await client.post(f"{each}/context", json=ask) for each in paths]
-        payloads = [answer.json()["payload"] for answer in answers]
-        assert refusals(format, payloads[0]) == []
-        assert payloads[0][key] == payloads[1][key] == payloads[2][key]
-        assert all(f"note {number}" in json.dumps(payloads[0][key]) for number in (1, 2))

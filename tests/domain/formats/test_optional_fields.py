@@ -1,6 +1,6 @@
 """Every optional field of the SDKs' types of messages comes back in payloads of its own format.
 
-[formats.fields-kept]
+[formats.fields-kept, formats.malformed-refused]
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ EXCEPTIONS = {
 """What does not come back, each with the reason."""
 
 
-def built(format: FormatName, sent: Mapping[str, Any]) -> list[Any]:
+def built(format: FormatName, sent: Mapping[str, Any], target: FormatName) -> list[Any]:
     """Append a message where a conversation may have it, and return the items of a payload."""
-    rows = rows_of(RawLog([*before(format, sent), (format, dict(sent))]), format)
+    rows = rows_of(RawLog([*before(format, sent), (format, dict(sent))]), target)
     view = View(reasoning_of=(reasoning_families.ANTHROPIC,))
-    assembler = assembler_of(format)(view, third, defined_tools={"text"})
+    assembler = assembler_of(target)(view, third, defined_tools={"text"})
     for row in rows:
         assembler.add(row)
     assembler.finish()
@@ -145,11 +145,13 @@ def problems(format: FormatName, hint: Any) -> Iterator[str]:
     for label, sent in sendable(format, hint):
         field = label.partition(".")[2]
         try:
-            items = built(format, sent)
+            items = built(format, sent, format)
         except ValidationError as error:
             refused.setdefault(field, f"{label} is refused: {error.problems[0].detail}")
             continue
         accepted.add(field)
+        for other in FormatName:
+            assert built(format, sent, other)  # it crashes no format
         blocks = [block for item in items for block in units(format, item)]
         for unit in units(format, sent):
             places = min((lost(unit, block) for block in blocks), key=len)

@@ -326,17 +326,6 @@ def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
     assert sent == wanted
 
 
-def test_chat_never_replays_thinking() -> None:
-    """Thinking of another provider is removed whole. [neutral.opaque-family]"""
-    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-    raw = {"role": "assistant", "content": [thinking, {"type": "text", "text": "yes"}]}
-    rows = rows_of(RawLog([(CHAT, user("hi")), (ANTHROPIC, raw)]), CHAT)
-    assembler = assembler_of(CHAT)(EVERYTHING, third)
-    for made in rows:
-        assembler.add(made)
-    assert parsed(assembler.items())[1] == {"role": "assistant", "content": "yes"}
-
-
 def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
     """Reasoning items and signatures go back after `reasoning_after` alone, verbatim."""
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
@@ -543,24 +532,6 @@ def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
             results = [(m.tool_call_id, m.text) for m in messages if m.role is Role.TOOL]
             assert len(set(ids)) == 2
             assert results == [(ids[0], "first"), (ids[1], "second")]
-
-
-def test_media_of_results_follow_in_a_user_message() -> None:
-    """OpenAI takes no image in a tool message: it follows once the group is complete."""
-    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    content = [{"type": "text", "text": "see"}, image]
-    wire = items_of(CHAT, user("hi"), asks("a", "b"), result("a", content), result("b"))
-    assert [item["role"] for item in wire] == ["user", "assistant", "tool", "tool", "user"]
-    assert wire[2]["content"] == "see"
-    assert wire[4]["content"] == [{"type": "text", "text": "[media from tool call a]"}, image]
-
-
-def test_results_of_hidden_calls_are_text() -> None:
-    """A result without its call in the view is the user's. [neutral.results-refer-to-calls]"""
-    view = View(spans=(Span(1, 2), Span(3, ENDLESS)))
-    wire = items_of(CHAT, user("hi"), asks("a"), result("a"), user("and?"), view=view)
-    assert [item["role"] for item in wire] == ["user"] * 3
-    assert wire[1]["content"][0]["text"] == "[result of tool call a]"
 
 
 @pytest.mark.parametrize(

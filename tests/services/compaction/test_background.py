@@ -22,7 +22,6 @@ from tests.services.fakes import (
     CHAT,
     SUMMARISER,
     TENANT,
-    Clock,
     Harness,
     ScriptedGateway,
     WatchedDatabase,
@@ -33,15 +32,10 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 GOOD = "<summary>what was said</summary>"
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 def another(harness: Harness, *replies: Any) -> Harness:

@@ -13,16 +13,12 @@ import pytest
 from app.common.errors import Conflict
 from app.compaction.receipts import Receipt
 from app.formats.message import FormatName
-from app.repositories import Database
 from tests.services.fakes import (
     CHAT,
     SUMMARISER,
     TENANT,
     Build,
-    Clock,
     Harness,
-    ScriptedGateway,
-    WatchedDatabase,
     asks,
     own_text,
     result,
@@ -31,14 +27,9 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 async def page(harness: Harness, cid: str, limit: int = 50, before: str | None = None) -> Any:

@@ -13,17 +13,13 @@ import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.conversations.view import SUMMARY_PREFIX, Span
-from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,
     SUMMARISER,
     TENANT,
     Build,
-    Clock,
     Harness,
-    ScriptedGateway,
-    WatchedDatabase,
     asks,
     own_text,
     result,
@@ -32,17 +28,12 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 BOTH = "<retain>the goal is tea</retain><summary>what was said</summary>"
 RETAINS = {"retain_directives": ["Keep the goal."]}
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 def texts(build: Build) -> list[str]:

@@ -32,17 +32,7 @@ from tests.services.fakes import (
 
 DAY = 86_400
 PLAIN = {"agent_tools": "none", "budget": {"notice_at": 1.0}}
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of a process over a real database."""
-    return Harness(WatchedDatabase(database), service_policy=PLAIN)
-
-
-def at(harness: Harness, seconds_ago: float) -> str:
-    """Return the time so many seconds ago."""
-    return (harness.clock.utc() - timedelta(seconds=seconds_ago)).isoformat()
+pytestmark = pytest.mark.services(service_policy=PLAIN)
 
 
 async def shown(harness: Harness, conversation_id: str, format: Any = CHAT) -> list[str]:

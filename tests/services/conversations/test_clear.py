@@ -20,7 +20,6 @@ from app.compaction.reduction import tool_output_tokens
 from app.context.repository import ContextRepository
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
@@ -30,10 +29,7 @@ from tests.services.fakes import (
     SUMMARISER,
     TENANT,
     Build,
-    Clock,
     Harness,
-    ScriptedGateway,
-    WatchedDatabase,
     asks,
     result,
     says,
@@ -41,16 +37,11 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, is_extension, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 PLACEHOLDER = "[tool output trimmed; ref="
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 def limited(tokens: Any = 1_300, least: Any = 600, window: int = 20_000, **leaves: Any) -> Any:
@@ -74,6 +65,14 @@ async def use(
     for number in numbers:
         call, text = calls(f"c{number}", name), f"r{number} " * words
         await harness.append(cid, call, result(f"c{number}", text))
+
+
+async def reader(harness: Harness, own: Any, *numbers: int, sections: Any = ()) -> str:
+    """Return a conversation with this policy whose agent has read these."""
+    cid = await harness.conversation(own, sections, TOOLS)
+    await harness.append(cid, user("read it all"))
+    await use(harness, cid, *numbers)
+    return cid
 
 
 def shown(build: Build) -> list[int]:
@@ -116,9 +115,7 @@ async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -
 
     [tool-output.placeholder]
     """
-    cid = await harness.conversation(limited(agent_tools="auto"), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(4))
+    cid = await reader(harness, limited(agent_tools="auto"), *range(4), sections=SECTIONS)
     log = await harness.bodies(cid)
     before = await both(harness, cid)
     assert [shown(build) for build in before] == [[0, 1, 2, 3]] * 2
@@ -137,9 +134,7 @@ async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -
 
 async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     """It lists the cleared results and the step, without a model; the budget follows."""
-    cid = await harness.conversation(limited(), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(), *range(6), sections=SECTIONS)
     build = await harness.build(cid)
     receipt = await harness.receipt(cid)
     assert (receipt.trigger, receipt.strategy) == ("tool_output", "sandwich")
@@ -198,9 +193,7 @@ async def _entries(harness: Harness, cid: str) -> Any:
 )
 async def test_clearing_is_not_a_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
     """It works with every strategy, and without compaction."""
-    cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(**leaves), *range(6), sections=SECTIONS)
     for build in await both(harness, cid):
         assert shown(build) == [3, 4, 5]
         assert build["degraded"] == []
@@ -211,9 +204,7 @@ async def test_clearing_is_not_a_compaction(harness: Harness, leaves: dict[str, 
 )
 async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, Any]) -> None:
     """Without it, or with the policy to show everything, no result is cleared below the window."""
-    cid = await harness.conversation(limited(**leaves), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(9))
+    cid = await reader(harness, limited(**leaves), *range(9), sections=SECTIONS)
     for build in await both(harness, cid):
         assert cleared(build) == 0
     assert await triggers(harness, cid) == []
@@ -224,9 +215,7 @@ async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, 
 
 async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     """They stay whole while newer results of other tools are cleared, repeatedly."""
-    cid = await harness.conversation(limited(tool_output={"exclude_tools": ["keep"]}), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, 0)
+    cid = await reader(harness, limited(tool_output={"exclude_tools": ["keep"]}), 0)
     await use(harness, cid, 1, name="keep")
     await use(harness, cid, *range(2, 6))
     for build in await both(harness, cid):
@@ -243,9 +232,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
 
 async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
     """A pinned result stays; one that was cleared before is shown and counted again."""
-    cid = await harness.conversation(limited(), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(3))
+    cid = await reader(harness, limited(), *range(3))
     await harness.pin(cid, 5)
     await use(harness, cid, *range(3, 6))
     for build in await both(harness, cid):
@@ -261,9 +248,7 @@ async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
 
 async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None:
     """A pin between a build's read and its clearing keeps the result whole."""
-    cid = await harness.conversation(limited(), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(), *range(6))
 
     async def pin() -> None:
         await harness.pin(cid, 3)
@@ -280,9 +265,7 @@ async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None
 
 async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -> None:
     """At `compact_trigger` the results are cleared again [compaction.undo-suspends]."""
-    cid = await harness.conversation(limited(1_500, 0, 2_600), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(1_500, 0, 2_600), *range(6), sections=SECTIONS)
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     await harness.append(cid, says("well " * (2_320 - reading.budget.used_tokens)))
@@ -302,9 +285,7 @@ async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -
 
 async def test_concurrent_builds_clear_once(harness: Harness) -> None:
     """Of several processes that build in any format one clears."""
-    cid = await harness.conversation(limited(), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(), *range(6))
     processes = [harness.context, *(harness.cold() for _ in range(3))]
     builds = await asyncio.gather(
         *(
@@ -325,9 +306,7 @@ async def test_a_clearing_is_atomic(harness: Harness, monkeypatch: pytest.Monkey
 
     [operation.shutdown]
     """
-    cid = await harness.conversation(limited(), tools=TOOLS)
-    await harness.append(cid, user("read it all"))
-    await use(harness, cid, *range(6))
+    cid = await reader(harness, limited(), *range(6))
     state = (await harness.stored(cid)).state
     with monkeypatch.context() as patch:
         patch.setattr(ContextRepository, "show", AsyncMock(side_effect=DOWN))

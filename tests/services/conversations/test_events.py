@@ -39,12 +39,6 @@ SECONDS = 120
 """Until a test gives up that waits for an event."""
 
 
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
-
-
 def events_of(
     database: Any,
     most_streams: int = 10,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -19,10 +18,7 @@ from tests.services.fakes import (
     SUMMARISER,
     TENANT,
     Build,
-    Clock,
     Harness,
-    ScriptedGateway,
-    WatchedDatabase,
     asks,
     result,
     says,
@@ -30,18 +26,13 @@ from tests.services.fakes import (
 )
 from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, policy
 
+pytestmark = pytest.mark.services(model=SUMMARISER)
+
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 SMALL = {
     CHAT: RequestSettings(CHAT, MODEL, None, 900),
     ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE, None, 900),
 }
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with a model that summarises."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
 async def both(harness: Harness, cid: str, asks_: Any = None) -> list[Build]:

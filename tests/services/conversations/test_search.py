@@ -22,16 +22,10 @@ from app.conversations.search.recall import MAX_RECALLED, Recalled
 from app.conversations.search.service import SearchService
 from app.repositories import Database
 from app.worker import Worker
-from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, result, says, user
+from tests.services.fakes import TENANT, Harness, new_id, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
 POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 @pytest.fixture

@@ -12,12 +12,7 @@ from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
 
 PLAIN = {"agent_tools": "none", "status_preamble": "auto", "budget": {"notice_at": 1.0}}
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of a process over a real database."""
-    return Harness(WatchedDatabase(database), service_policy=PLAIN)
+pytestmark = pytest.mark.services(service_policy=PLAIN)
 
 
 async def two(harness: Harness, **policy: Any) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.common.errors import NotFound, ServiceUnavailable
+from app.common.errors import ServiceUnavailable
 from app.context.build_replay import BuildReplayService
 from app.context.state import KnownPayload
 from app.conversations.settings import SettingsList
@@ -138,40 +138,6 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
 
 
 # --- deltas ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("format", FormatName)
-async def test_deltas_add_up_to_the_full_payload(harness: Harness, format: FormatName) -> None:
-    """Reassembled, every delta equals the full build byte for byte, with tail and breakpoints."""
-    conversation_id = await harness.conversation(sections=[BASE], tools=[tool("read_file")])
-    ask, key = RequestSettings(format, MODELS[format]), ITEMS[format]
-    held: list[Any] = []
-    known, deltas, sent = None, 0, 0
-    whole: dict[str, Any] = {}
-    for number in range(24):
-        await harness.append(conversation_id, user(f"question {number}"))
-        if number % 3:
-            call = f"c{number}"
-            await harness.append(conversation_id, asks(call), result(call, "x" * 300))
-        if number % 4:
-            await harness.append(conversation_id, says(f"answer {number}"))
-        step = replace(ask, status=f"step {number}") if number % 2 else ask
-        answer = await built(harness, conversation_id, step, known)
-        if answer["delta"]:
-            deltas += 1
-            held = held[: answer["base_items"]] + answer["payload"][key]
-            payload = whole | {key: held + answer["tail"]}
-        else:
-            whole = payload = answer["payload"]
-            held = payload[key]
-        sent += len(answer["payload"][key])
-        full = await built(harness, conversation_id, step, service=harness.cold())
-        assert payload == full["payload"]
-        assert full["prefix_hash"] == answer["prefix_hash"]
-        assert answer["stable_items"] == full["stable_items"]
-        known = KnownPayload(answer["epoch"], answer["through_seq"])
-    assert deltas >= 22
-    assert sent < 24 * len(held) / 2
 
 
 async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -> None:
@@ -322,26 +288,3 @@ async def test_any_earlier_payload_can_be_read_again(
     for build_id, payload in seen.items():
         found = await earlier.get(TENANT, conversation_id, build_id)
         assert orjson.dumps(found["payload"]) == payload
-
-
-async def test_unknown_builds_are_not_found(harness: Harness) -> None:
-    """An id that names no build of this conversation is a 404."""
-    conversation_id, other = await harness.conversation(), await harness.conversation()
-    for each in (conversation_id, other):
-        await harness.append(each, user("Hello"))
-    build_id = (await built(harness, conversation_id))["build_id"]
-    earlier = BuildReplayService(harness.database, harness.resolver)
-    epoch_id = build_id.partition(".")[0]
-    async with harness.database.session() as session:
-        epoch = await session.contexts.find_epoch(conversation_id, epoch_id)
-    assert epoch is not None
-    no_tails = [
-        f"{epoch_id}.1.{hash}" for hash in (epoch.sections_hash, epoch.policy_hash, "0" * 64)
-    ]
-    for wrong in ("", "x", epoch_id, f"{epoch_id}.2", f"{epoch_id}.01", *no_tails):
-        with pytest.raises(NotFound):
-            await earlier.get(TENANT, conversation_id, wrong)
-    with pytest.raises(NotFound):
-        await earlier.get(TENANT, other, build_id)
-    with pytest.raises(NotFound):
-        await earlier.get("another tenant", conversation_id, build_id)

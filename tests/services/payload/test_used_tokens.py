@@ -10,16 +10,9 @@ from app.context.epoch import MIN_UNSTORED_CHANGE
 from app.conversations.schemas import ConversationPatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
-from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, WatchedDatabase, user
+from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, user
 
 RESPONSES, ANTHROPIC = FormatName.OPENAI_RESPONSES, FormatName.ANTHROPIC
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 async def used_by_all(harness: Harness, cid: str) -> list[int]:

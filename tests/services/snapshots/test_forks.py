@@ -61,15 +61,10 @@ from tests.services.tool_output.builders import LARGE, Process
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
 MODELS = {CHAT: None, RESPONSES: None, ANTHROPIC: CLAUDE, GEMINI: "gemini-2.5-pro"}
 PLAIN = {"budget": {"notice_at": 1.0}}
+pytestmark = pytest.mark.services(service_policy=PLAIN)
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
 HOUR = 3600
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of a process over a real database."""
-    return Harness(WatchedDatabase(database), service_policy=PLAIN)
 
 
 @pytest.fixture
@@ -536,12 +531,10 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     await assert_alike(harness, cid, copy)
 
 
-@pytest.mark.parametrize("sentence", ["copy", "lock_source"])
 async def test_a_failed_fork_leaves_no_rows(
     harness: Harness,
     connection: asyncpg.Connection,
     monkeypatch: pytest.MonkeyPatch,
-    sentence: str,
 ) -> None:
     """A failed fork leaves no rows, and its id and key can be used again [log.durable]."""
     cid = await compacted(harness)
@@ -552,7 +545,7 @@ async def test_a_failed_fork_leaves_no_rows(
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ForkRepository, sentence, fail)
+        broken.setattr(ForkRepository, "lock_source", fail)
         with pytest.raises(ServiceUnavailable):
             await fork(harness, cid, **asked)
     for name, table in TABLES.items():

@@ -8,20 +8,13 @@ import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.database.connections import Statement
-from app.repositories import Database
 from app.tenancy.repository import DELETE_OLD, IS_IDLE, LIST_IDLE, RetainedKind
 from app.tenancy.retention import Retention, RetentionService
 from tests.conftest import execute
 from tests.plans import plan_of
-from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id, user
+from tests.services.fakes import TENANT, Harness, new_id, user
 
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """The services of one process."""
-    return Harness(WatchedDatabase(database))
 
 
 def retention_of(harness: Harness, retention: Retention) -> RetentionService:
