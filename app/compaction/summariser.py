@@ -17,7 +17,6 @@ from app.compaction.summaries.checklist import (
     without_items,
 )
 from app.compaction.summaries.extractive import (
-    SummaryScope,
     extract_summary,
     merge_summaries,
     write_summary,

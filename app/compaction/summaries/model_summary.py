@@ -10,8 +10,8 @@
 4. Counting and masking happen in a thread, so that the event loop is never blocked.
 5. Texts are masked whole, then shortened to a share of what they are made from.
    [summary.capped-input]
-6. A payload is sent to the agent's own model as it is, with one instruction: in one chunk, and to no
-   other model. What could be a secret is masked in the instruction and in the answer.
+6. A payload is sent to the agent's own model as it is, with one instruction: in one chunk, and to
+   no other model. What could be a secret is masked in the instruction and in the answer.
    [summary.prefix]
 """
 

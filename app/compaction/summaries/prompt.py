@@ -183,7 +183,7 @@ class SummaryPrompt:
         return "\n\n".join(filter(None, paragraphs))
 
     def _instructions(self) -> Iterator[str]:
-        """Yield the checklist, what a summary has to contain and how to answer, some of it empty."""
+        """Yield the checklist, what a summary has to contain and how to answer; some are empty."""
         request = self.request
         if self.checklist:
             yield f"<checklist>\n{escape_tags(self.checklist)}\n</checklist>"

@@ -4,9 +4,9 @@
    size. [summary.labelled-text] [summary.no-reasoning-no-media]
 2. A call is described once: by its result, whose label has the name and the arguments, or where
    the result is not among the messages, after the text that it belongs to.
-3. A text is divided into parts, which can be masked and shortened one by one, each at its beginning
-   and end. What users say is shortened last, results of tools first. [summary.capped-input]
-4. What does not fit a context window is cut into chunks, between call groups where that is possible.
+3. A text is divided into parts, which can be masked and shortened one by one. Their middle is left
+   out; what users say is shortened last, results of tools first. [summary.capped-input]
+4. What does not fit a context window is cut into chunks, between call groups where possible.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ def _media(part: Image | File) -> str:
     kind = part.media_type or "type unknown"
     return f"{kind}, {len(part.data) * 3 // 4:,} bytes" if part.data else kind
 
+
 # --- limits ---------------------------------------------------------------------------------
 
 _SHARES = {
@@ -279,6 +280,7 @@ def cut_middle(text: str, max_tokens: int, count: CountText) -> str:
         keep = min(keep - 1, int(keep * max(0.0, excess) * 0.97))
     left_out = len(text) - len(head) - len(tail)
     return f"{head.rstrip()} [… {left_out:,} characters left out …] {tail.lstrip()}"
+
 
 # --- chunks ---------------------------------------------------------------------------------
 
