@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
 import subprocess
 import sys
@@ -21,19 +20,14 @@ import asyncpg
 import httpx
 import pytest
 
-from app.database import dumps
 from app.database.dumps import dump
 from app.database.embedded import DATABASE, running
-from app.database.embedded_cluster import programs
-from app.database.embedded_upgrade import Upgrade
-from app.database.migrate import is_current, migrate
+from app.database.migrate import is_current
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, new_conversation, talk, user
 from tests.commands import COMMAND, environment
 from tests.conftest import Server, execute, in_thread, started
-from tests.documents import block
-from tests.other_postgres import VERSIONS, make_cluster, other_programs, other_version
 
 pytestmark = [pytest.mark.direct, pytest.mark.one_server]
 
@@ -238,50 +232,3 @@ def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.Mo
             file.seek(0)
             said = file.read().decode()
         assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database of another major version."""
-    data_dir = tmp_path / "other"
-    data_dir.mkdir()
-    make_cluster(data_dir)
-    with Upgrade(data_dir, VERSIONS[-1]).running(other_programs()) as url:
-        yield url
-
-
-@other_version
-async def test_a_dump_of_an_older_server_is_restored(
-    other: str, server: Server, tmp_path: Path
-) -> None:
-    """The programs of this version dump it, and so do its own."""
-    await asyncio.to_thread(migrate, other)
-    await execute(other, "INSERT INTO tenants (tenant_id) VALUES ('acme'), (E'tab\\t, \\\\N, 続')")
-    rows = await rows_of(other)
-    for more in ((), ("--programs", other_programs())):
-        done = await succeed("backup", "-", *more, url=other)
-        with empty(server) as target:
-            await succeed("restore", "-", url=target, sent=done.output)
-            assert await rows_of(target) == rows
-
-
-@other_version
-async def test_an_older_server_is_restored_to_by_the_documented_commands(
-    client: httpx.AsyncClient, database_url: str, other: str, tmp_path: Path
-) -> None:
-    """`restore` refuses it, and names the document."""
-    await append(client, await new_conversation(client), *talk(3))
-    file = tmp_path / "context.dump"
-    await succeed("backup", file, url=database_url)
-    if int(VERSIONS[-1]) < dumps.OLDEST_RESTORED:
-        refused = await command("restore", file, url=other)
-        assert refused.code == 1
-        assert f"PostgreSQL {VERSIONS[-1]}, and `restore` needs 17 or newer" in refused.stderr
-    script = block(DEPLOYMENT.read_text(encoding="utf-8"), "sh", "transaction_timeout")
-    subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("postgresql://…", other)],
-        check=True,
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{programs()}:{os.environ['PATH']}"},
-    )
-    assert await rows_of(other) == await rows_of(database_url)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import click
 
-from app.cli.backup import backup, restore, upgrade_database
+from app.cli.backup import backup, restore
 from app.cli.database import migrate
 from app.cli.documents import demo, openapi, settings
 from app.cli.serve import serve, worker
@@ -30,7 +30,7 @@ def cli() -> None:
 
 for command in (
     *(serve, worker, migrate, backup, restore, keys, tenants),
-    *(upgrade_database, demo, openapi, settings),
+    *(demo, openapi, settings),
 ):
     cli.add_command(command)
 

@@ -1,10 +1,9 @@
-"""The commands `backup`, `restore` and `upgrade-database`, by `pg_dump` and `pg_restore`."""
+"""The commands `backup` and `restore`, by `pg_dump` and `pg_restore`."""
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import IO
 import click
 
 from app.cli.database import database, existing_settings, location, migrated
-from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
+from app.cli.options import exiting_on_sigterm, on_database, read_settings
 
 with_programs = click.option(
     "--programs",
@@ -60,52 +59,8 @@ def restore(file: Path, programs: Path | None) -> None:
     click.echo(f"Restored {file} to {location(settings)}.")
 
 
-@click.command("upgrade-database")
-@click.option(
-    "--programs",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of `postgres` of the old version; default: where packages install it.",
-)
-@setting("data_dir")
-def upgrade_database(programs: Path | None) -> None:
-    """Move the private database of another major version of PostgreSQL to this release's.
-
-    Needed once after a release with a new major version, while the service is stopped. All rows are
-    copied; the old database stays beside the new one, and may be deleted later.
-    """
-    from app.database.dumps import dump
-    from app.database.dumps import restore as restore_dump
-    from app.database.embedded import running
-    from app.database.embedded_upgrade import upgrading
-
-    data_dir = read_settings().data_dir.resolve()
-    if not (data_dir / "postgres" / "PG_VERSION").exists():
-        raise click.ClickException(f"There is no database in {data_dir}.")
-    with (
-        _one_line_errors("Nothing was changed. "),
-        exiting_on_sigterm(),
-        upgrading(data_dir, programs) as found,
-    ):
-        if found is None:
-            click.echo("The database is of this version already.")
-            return
-        upgrade, old_programs = found
-        with tempfile.TemporaryDirectory(prefix="upgrade.", dir=data_dir) as folder:
-            folder_path = Path(folder)
-            folder_path.chmod(0o711)  # root starts PostgreSQL as another account
-            with tempfile.TemporaryFile(dir=folder) as file:
-                with upgrade.running(old_programs) as url:
-                    dump(url, file)
-                file.seek(0)
-                with running(folder_path) as url:
-                    restore_dump(url, file)
-                    migrated(url)
-            kept = upgrade.replace_by(folder_path / "postgres")
-    click.echo(f"The old database is {kept}: delete it once all is well.")
-
-
 @contextmanager
-def _one_line_errors(before: str = "") -> Iterator[None]:
+def _one_line_errors() -> Iterator[None]:
     from app.database.dumps import DumpError
     from app.database.embedded import EmbeddedPostgresError
     from app.database.migrate import MigrationError
@@ -113,7 +68,7 @@ def _one_line_errors(before: str = "") -> Iterator[None]:
     try:
         yield
     except (OSError, DumpError, EmbeddedPostgresError, MigrationError) as exc:
-        raise click.ClickException(f"{before}{str(exc).rstrip('.')}.") from exc
+        raise click.ClickException(f"{str(exc).rstrip('.')}.") from exc
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class ReceiptService:
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return the original messages of a receipt's range, those after a seq.
 
-        Messages outside the active window of that time are not part of it.
+        Messages outside the active window of that time are not part of it: a page ends there.
         """
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
@@ -122,32 +122,11 @@ class ReceiptService:
             for span in spans_through(spans, conversation.state.head_seq)
             if span.end - 1 > after_seq
         ]
-        page = Page[StoredMessage]()
-        for number, (after, end) in enumerate(ranges, start=1):
-            part = await self._next_part(
-                conversation_id, after, end, limit - len(page), page, bound
-            )
-            has_more = part.has_more or number < len(ranges)
-            page = Page((*page, *part), has_more=has_more)
-            if part.has_more or len(page) == limit:
-                break
-        return conversation, page
-
-    async def _next_part(
-        self,
-        conversation_id: str,
-        after: int,
-        end: int,
-        limit: int,
-        page: Page[StoredMessage],
-        bound: Bound,
-    ) -> Page[StoredMessage]:
-        """Return the next messages of a page, as many as its size in bytes allows."""
-        if page:
-            size = sum(message.byte_size for message in page)
-            bound = Bound(max(0, bound.max_bytes - size), whole_first=False)
+        if not ranges:
+            return conversation, Page()
         async with self._database.session() as session:
-            return await session.log.page(conversation_id, after, end, "asc", limit, bound)
+            page = await session.log.page(conversation_id, *ranges[0], "asc", limit, bound)
+        return conversation, Page(page, has_more=page.has_more or len(ranges) > 1)
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Show what was shown before the newest compaction.

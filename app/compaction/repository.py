@@ -6,12 +6,7 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import (
-    FACTS,
-    PROVIDER_ITEM_SUMMARY,
-    Compaction,
-    ViewState,
-)
+from app.conversations.compaction_receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
 from app.database.connections import Statement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.common.errors import ValidationError
 from app.compaction.planned_calls import CallNotes
@@ -162,16 +162,14 @@ async def summarise_payload(
     Raises ServiceUnavailable with `facts["reason"]` when it gives no usable answer.
     [summary.prefix]
     """
-    read = await _read_ledger(database, task, task.earlier, read_kept)
+    ledger, _ = await _read_ledger(database, task, task.earlier, read_kept)
     rows: list[LogRow] = []
     for page in _pages(task.spans):
         rows += await _rows(database, task.conversation_id, page)
     messages = [_message_of(row, task.scope.view) for row in rows]
     groups = await asyncio.to_thread(_groups_of, messages, task.verbatim_indices(rows), True)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
-    return await PayloadSummary(
-        summariser.access, task, groups, read.ledger, payload=payload
-    ).make()
+    return await PayloadSummary(summariser.access, task, groups, ledger, payload=payload).make()
 
 
 async def summarise_paged(
@@ -185,18 +183,18 @@ async def summarise_paged(
     if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        read = await _read_ledger(database, task, listed, read_summary)
-        if not read.has_messages and not earlier:
+        ledger, tokens = await _read_ledger(database, task, listed, read_summary)
+        if tokens < 0 and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary,
-            read.ledger,
+            ledger,
             task.request.wants_retain,
             task.max_tokens,
-            read.tokens + scope.earlier_tokens,
+            max(tokens, 0) + scope.earlier_tokens,
             scope,
         )
-    read = await _read_ledger(database, task, earlier, read_kept)
+    ledger, _ = await _read_ledger(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
     result = None
     pages = _pages(task.spans)
@@ -213,19 +211,10 @@ async def summarise_paged(
             continue
         messages = [_message_of(row, scope.view) for row in rows]
         result = await summariser.summarise(
-            task, messages, is_end=is_end, verbatim_indices=verbatim, ledger=read.ledger
+            task, messages, is_end=is_end, verbatim_indices=verbatim, ledger=ledger
         )
         task = replace(task, previous=result.text, retained=result.retain or task.retained)
-    return result or await summariser.summarise(task, (), ledger=read.ledger)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The statements of messages and earlier summaries; `tokens` are those of the messages."""
-
-    ledger: StatementLedger
-    tokens: int
-    has_messages: bool
+    return result or await summariser.summarise(task, (), ledger=ledger)
 
 
 async def _read_ledger(
@@ -233,8 +222,10 @@ async def _read_ledger(
     task: SummaryTask,
     earlier: Sequence[str],
     read: Callable[[StatementLedger, str], None],
-) -> _Read:
+) -> tuple[StatementLedger, int]:
     """Return what messages state and what `read` takes up of earlier summaries.
+
+    Also the tokens of the messages; -1 without any.
 
     Messages are read page by page, in threads. Those from before what the earlier summary stands
     for are read before it, so that what they state counts as older.
@@ -246,6 +237,14 @@ async def _read_ledger(
         for text in earlier:
             read(ledger, text)
 
+    def add(rows: Sequence[LogRow]) -> None:
+        for row in rows:
+            ledger.add_message(row.message())
+
+    def replace_by(messages: Sequence[Message]) -> None:
+        for message in messages:
+            ledger.replace_by(message)
+
     for page in _pages(task.spans):
         if not was_read and page.start >= scope.earlier_start:
             await asyncio.to_thread(add_earlier)
@@ -256,22 +255,12 @@ async def _read_ledger(
         has_messages = has_messages or bool(rows)
         if page.start <= scope.first_seq:
             ledger.expect_first_request()
-        await asyncio.to_thread(_read_rows, ledger, rows)
+        await asyncio.to_thread(add, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
-    await asyncio.to_thread(_replace_by, ledger, shown)
-    return _Read(ledger, tokens, has_messages)
-
-
-def _replace_by(ledger: StatementLedger, messages: Sequence[Message]) -> None:
-    for message in messages:
-        ledger.replace_by(message)
-
-
-def _read_rows(ledger: StatementLedger, rows: Sequence[LogRow]) -> None:
-    for row in rows:
-        ledger.add_message(row.message())
+    await asyncio.to_thread(replace_by, shown)
+    return ledger, tokens if has_messages else -1
 
 
 def _message_of(row: LogRow, view: View | None) -> Message:
@@ -303,13 +292,11 @@ async def read_user_messages(
     """Return the users' messages in some spans."""
     found: list[Message] = []
     for page in _pages(spans):
-        rows = await _rows(database, conversation_id, page)
-        found += await asyncio.to_thread(_user_messages, rows)
+        rows = [
+            row for row in await _rows(database, conversation_id, page) if row.role is Role.USER
+        ]
+        found += await asyncio.to_thread(lambda rows: [row.message() for row in rows], rows)
     return found
-
-
-def _user_messages(rows: Sequence[LogRow]) -> list[Message]:
-    return [row.message() for row in rows if row.role is Role.USER]
 
 
 async def _rows(database: Database, conversation_id: str, page: Span) -> list[LogRow]:

@@ -9,12 +9,7 @@ from typing import Any
 
 from app.context.epoch import RecordedBuild
 from app.context.rendering import Payload, RenderRequest, render_payload
-from app.context.state import (
-    REASONING_DROPPED,
-    SUMMARY_AS_USER,
-    BuildDependencies,
-    BuildState,
-)
+from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildDependencies, BuildState
 from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through

@@ -11,12 +11,7 @@ from app.compaction.strategies import STRATEGIES
 from app.compaction.summary_budget import history_budget
 from app.context.history import can_extend, extended, render_view
 from app.context.state import BuildDependencies, BuildState, Changed
-from app.conversations.epochs import (
-    BuildInput,
-    EpochStart,
-    epoch_start_from,
-    is_view_current,
-)
+from app.conversations.epochs import BuildInput, EpochStart, epoch_start_from, is_view_current
 from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED

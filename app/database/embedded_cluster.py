@@ -23,8 +23,6 @@ from typing import NoReturn
 
 DATABASE = "context_service"
 MAJOR_VERSION = "18"
-UPGRADED = "postgres.upgraded"
-"""A complete cluster that is to take the place of one of another version, which is moved away."""
 
 _CONFIGURATION = {
     "listen_addresses": "",
@@ -134,12 +132,7 @@ def account_for(cluster: Path) -> Account | None:
     )
 
 
-def version_of(path: Path) -> str:
-    """Return the major version of a cluster."""
-    return (path / "PG_VERSION").read_text().strip()
-
-
-def prepare(cluster: Cluster, version: str = MAJOR_VERSION) -> None:
+def prepare(cluster: Cluster) -> None:
     """Create the cluster if it is missing, and check its version and its permissions."""
     path = cluster.path
     if re.search(r'["$`\\\n]', str(path)):
@@ -150,16 +143,15 @@ def prepare(cluster: Cluster, version: str = MAJOR_VERSION) -> None:
         _let_through(path, cluster.account.uid)
         _let_through(cluster.programs, cluster.account.uid)
         _let_read(cluster.programs.parent)
-    if not path.exists() and path.with_name(UPGRADED).exists():
-        path.with_name(UPGRADED).rename(path)
     if not path.exists() or not any(path.iterdir()):
         _create(cluster)
     if not (path / "PG_VERSION").exists():
         raise EmbeddedPostgresError(f"{path} has files but is not a PostgreSQL cluster.")
-    if version_of(path) != version:
+    if (version := (path / "PG_VERSION").read_text().strip()) != MAJOR_VERSION:
         raise EmbeddedPostgresError(
-            f"{path} was created by PostgreSQL {version_of(path)}, and this is PostgreSQL"
-            f" {version}: run `context-service upgrade-database` once."
+            f"{path} was created by PostgreSQL {version}, and this is PostgreSQL {MAJOR_VERSION}:"
+            " run `context-service backup` of the release before, then `restore` into a new"
+            " directory."
         )
     if cluster.account and path.stat().st_uid == 0:  # restored from a backup by root
         for entry in (path, *path.rglob("*")):

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from app.formats import adapting, labels, tool_calls
+from app.formats import labels, tool_calls
 from app.formats.json_fields import Fields
 from app.formats.message import (
     LOG_FORMAT,
@@ -26,9 +26,11 @@ from app.formats.message import (
     Message,
     Opaque,
     Part,
+    Reasoning,
     Role,
     Text,
     ToolCall,
+    placeholder_for,
 )
 from app.formats.reasoning_families import accepted_families
 from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
@@ -195,10 +197,13 @@ class Provider(ABC):
 
         `ids` maps call ids to the ids to send; any other becomes `tool_calls.sendable_id`. A label
         replaces media of the assistant, and a part that only another format has
-        [neutral.opaque-family]. Reasoning stays, since it is counted apart.
+        [neutral.opaque-family]. Reasoning stays, since it is counted apart. A message without parts
+        gets a placeholder [neutral.no-empty-content]. Where the name of a participant is not sent,
+        the text begins with it.
         """
-        if not self.takes_system:
-            message = adapting.without_system(message)
+        if message.role is Role.SYSTEM and not self.takes_system:
+            labelled = (Text(labels.SYSTEM_LABEL), *message.parts)
+            message = replace(message, role=Role.USER, parts=labelled)
         parts: list[Part] = []
         for part in message.parts:
             # Most parts are texts, which every format has.
@@ -206,9 +211,15 @@ class Provider(ABC):
             if adapted is not None:
                 parts.append(adapted)
         parts = self._arranged(parts, message)
-        return adapting.adapted_message(
-            message, parts, ids, self._sent_name(message), has_fields=bool(self.beside(message))
-        )
+        if not (parts or self.beside(message)):
+            parts = [placeholder_for(message.role)]
+        name, call_id = self._sent_name(message), message.tool_call_id
+        if name is None and message.role is not Role.TOOL and (message.name or "").strip():
+            _put_speaker(parts, message.name or "")
+        sent = tool_calls.sent_id(call_id, ids) if call_id is not None else None
+        if sent == call_id and name == message.name:
+            return message.with_parts(parts)
+        return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
 
     def _adapt_part(self, part: Part, message: Message, ids: Mapping[str, str]) -> Part | None:
         is_assistant = message.role is Role.ASSISTANT
@@ -357,6 +368,15 @@ class Provider(ABC):
     def apart_texts(self, message: Message) -> tuple[str, ...]:
         """Return the texts that are sent because parts of an adapted result are sent apart."""
         return ()
+
+
+def _put_speaker(parts: list[Part], name: str) -> None:
+    """Put a participant's name before the first text, or before all that is visible."""
+    for index, part in enumerate(parts):
+        if isinstance(part, Text):
+            parts[index] = Text(f"{name}: {part.text}", stands_for=part.stands_for)
+            return
+    parts.insert(sum(isinstance(part, Reasoning) for part in parts), Text(f"{name}:"))
 
 
 def without(block: Mapping[str, Any], *names: str) -> dict[str, Any]:

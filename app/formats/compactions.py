@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from app.formats.message import FormatName, Message, Part, Reasoning, ToolCall
@@ -54,7 +52,8 @@ def is_requested(part: Reasoning) -> bool:
 
 def without_compactions(message: Message) -> Message | None:
     """Return a clean message without its compactions, None where nothing else is in it."""
-    return _with_parts(message, [part for part in message.parts if not is_compaction(part)])
+    parts = [part for part in message.parts if not is_compaction(part)]
+    return message.with_parts(parts) if parts else None
 
 
 def after_compaction(message: Message) -> Message | None:
@@ -65,7 +64,7 @@ def after_compaction(message: Message) -> Message | None:
     index = next(index for index, part in enumerate(message.parts) if part is last)
     calls = [part for part in message.parts[:index] if isinstance(part, ToolCall)]
     after = [part for part in message.parts[index + 1 :] if not is_compaction(part)]
-    return _with_parts(message, [*calls, *after])
+    return message.with_parts([*calls, *after]) if calls or after else None
 
 
 def _content(part: Reasoning) -> str:
@@ -74,10 +73,3 @@ def _content(part: Reasoning) -> str:
         return ""
     content = part.block.get(CONTENT_KEYS[part.format])
     return content if isinstance(content, str) else ""
-
-
-def _with_parts(message: Message, parts: Sequence[Part]) -> Message | None:
-    """Return a message with these parts, None without any."""
-    if not parts:
-        return None
-    return message if len(parts) == len(message.parts) else replace(message, parts=tuple(parts))

@@ -9,13 +9,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.formats.json_fields import object_in, text_in
 from app.formats.message import File, Image, Message, Opaque, Part, Text
 from app.formats.tool_calls import sendable_id
 
+SYSTEM_LABEL: Final = "[System]"
+"""What precedes a system message where a format has none inside a conversation."""
+MEDIA_FOLLOWS: Final = "[media follows]"
+"""The text of a result that consists of media, which are sent apart."""
 MAX_DETAIL: Final = 200
 """The maximum characters of a query, a title or an argument in a label."""
 MAX_SOURCES: Final = 5
@@ -45,6 +49,17 @@ def labelled_result(message: Message) -> tuple[Part, ...]:
     """Return a result as the user's text, where its call is not."""
     label = Text(f"[result of tool call {sendable_id(message.tool_call_id or '')}]")
     return label, *message.parts
+
+
+def media_label(message: Message) -> str:
+    """Return the text before the media of an adapted tool message, where they are sent apart."""
+    return f"[media from tool call {message.tool_call_id}]"
+
+
+def join_texts(texts: Sequence[Text]) -> Text:
+    """Join texts where a format has room for one."""
+    stands_for = tuple(kind for text in texts for kind in text.stands_for)
+    return Text("\n".join(text.text for text in texts), stands_for=stands_for)
 
 
 def image_label(image: Image) -> str:

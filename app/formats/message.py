@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -161,6 +161,11 @@ class Message:
         """All plain text, joined by newlines."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
+    def with_parts(self, parts: Sequence[Part]) -> Message:
+        """Return the message with these parts, the same object when it has them already."""
+        same = len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))
+        return self if same else replace(self, parts=tuple(parts))
+
 
 EMPTY_MESSAGE = "[empty message]"
 EMPTY_RESULT = "[no output]"
@@ -180,10 +185,9 @@ def clean(message: Message) -> Message:
         parts.append(placeholder_for(message.role))
     name = sendable(message.name) if message.name is not None else None
     block = sendable_json(message.block)
-    same_parts = len(parts) == len(message.parts) and all(map(operator.is_, parts, message.parts))
-    if same_parts and name is message.name and block is message.block:
-        return message
-    return replace(message, parts=tuple(parts), name=name, block=block)
+    message = message.with_parts(parts)
+    is_same = name is message.name and block is message.block
+    return message if is_same else replace(message, name=name, block=block)
 
 
 def placeholder_for(role: Role) -> Text:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from app.common.sendable import is_sendable
 from app.formats import (
-    adapting,
     base64_media,
     json_fields,
     labels,
@@ -192,7 +191,7 @@ class OpenAIChat(OpenAIProvider):
             return kept
         first = kept.index(texts[0])
         rest = [part for part in kept[first:] if not isinstance(part, Text)]
-        return [*kept[:first], adapting.join_texts(texts), *rest]
+        return [*kept[:first], labels.join_texts(texts), *rest]
 
     def _adapt_file_source(self, file: File) -> File | Text:
         is_own_url = file.url is not None and file.format is self.name
@@ -209,8 +208,8 @@ class OpenAIChat(OpenAIProvider):
     def apart_texts(self, message: Message) -> tuple[str, ...]:
         """Return the label before these parts, and the text of a result without any."""
         has_text = any(isinstance(part, Text) for part in message.parts)
-        added = () if has_text else (adapting.MEDIA_FOLLOWS,)
-        return (adapting.media_label(message), *added) if self.apart(message) else ()
+        added = () if has_text else (labels.MEDIA_FOLLOWS,)
+        return (labels.media_label(message), *added) if self.apart(message) else ()
 
     def render(
         self,
@@ -229,7 +228,7 @@ class OpenAIChat(OpenAIProvider):
         message = self.adapt(message, ids)
         if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
-            content = self._content(texts) if texts else adapting.MEDIA_FOLLOWS
+            content = self._content(texts) if texts else labels.MEDIA_FOLLOWS
             return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
         if message.role is not Role.ASSISTANT:
             content = self._content(message.parts)
@@ -255,7 +254,7 @@ class OpenAIChat(OpenAIProvider):
         media = self.apart(message)
         if not media:
             return None
-        label = Text(adapting.media_label(message))
+        label = Text(labels.media_label(message))
         return {"role": "user", "content": [self._wire_part(part) for part in (label, *media)]}
 
     def is_faithful(self, raw: Mapping[str, Any], message: Message) -> bool:

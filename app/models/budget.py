@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
@@ -172,11 +172,7 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
     return ContextBudget(
         total=limits.total,
         max_output_tokens=limits.max_output_tokens,
-        system_prompt=usage.system_prompt,
-        skill_prompts=usage.skill_prompts,
-        tool_descriptions=usage.tool_descriptions,
-        summary=usage.summary,
-        conversation=usage.conversation,
+        **asdict(usage),
         effective_window=window,
         used_tokens=usage.total,
         remaining_tokens=window - usage.total,

@@ -95,12 +95,13 @@ def data_tokens(media_type: str, data: str, count: CountText) -> int:
     if kind.startswith("image/"):
         return _image_data_tokens(data)
     if kind.startswith(("audio/", "video/")):
-        return -(
-            -size // (_RAW_AUDIO_BYTES_PER_TOKEN if kind in _RAW_AUDIO else _MEDIA_BYTES_PER_TOKEN)
-        )
+        is_raw = kind in _RAW_AUDIO
+        return -(-size // (_RAW_AUDIO_BYTES_PER_TOKEN if is_raw else _MEDIA_BYTES_PER_TOKEN))
     if kind.startswith("text/") or kind in _TEXT_TYPES:
-        text = _text(data)
-        return count(text) if text is not None else -(-size // 4)
+        try:
+            return count(base64.b64decode(data).decode())
+        except ValueError:
+            return -(-size // 4)
     return FILE_TOKENS * (_pdf_pages(data) if kind == _PDF else _estimated_pages(data))
 
 
@@ -121,7 +122,14 @@ def without_data(value: Any, count: CountText) -> Block:
             media, sealed = sum(item.media for item in items), sum(item.sealed for item in items)
             return Block(rest, media, sealed)
         case Mapping():
-            found, seals = _media_in(value), _seals_in(value)
+            found, is_redacted = _media_in(value), value.get("type") in _REDACTED
+            seals = {
+                key: _sealed_tokens(key, text)
+                for key, text in value.items()
+                if isinstance(text, str)
+                and (_SEALED.search(key) or (is_redacted and key == "data"))
+                and _CIPHERTEXT.fullmatch(text)
+            }
             media = sum(data_tokens(kind, data, count) for kind, data in found.values())
             names = [key for key in value if key not in found and key not in seals]
             inner = without_data([value[key] for key in names], count)
@@ -134,7 +142,7 @@ def without_data(value: Any, count: CountText) -> Block:
             return Block(value)
 
 
-def sealed_tokens(name: str, text: str) -> int:
+def _sealed_tokens(name: str, text: str) -> int:
     """Count the sealed text of a field, by what providers bill for it."""
     if text.startswith(_FERNET):
         return len(text) * 3 // 20
@@ -142,18 +150,6 @@ def sealed_tokens(name: str, text: str) -> int:
         return -(-len(text) // 4)
     is_image = name in _THOUGHT_SIGNATURES and len(text) > _MAX_THOUGHT_CHARS
     return _IMAGE_TOKEN_RANGE[1] if is_image else -(-len(text) // 5)
-
-
-def _seals_in(block: Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields of a block whose text is sealed, with their tokens."""
-    is_redacted = block.get("type") in _REDACTED
-    return {
-        key: sealed_tokens(key, text)
-        for key, text in block.items()
-        if isinstance(text, str)
-        and (_SEALED.search(key) or (is_redacted and key == "data"))
-        and _CIPHERTEXT.fullmatch(text)
-    }
 
 
 def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -168,20 +164,13 @@ def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
             media[key] = (inline[0] or "", inline[1])
         elif is_image and key == "result":
             media[key] = (sniffed_type(text) or "image/png", text)
-    kind, data = _kind_of(block), block.get("data")
-    if kind is not None and isinstance(data, str) and is_base64(data):
+    named = [block.get(key) for key in ("media_type", "mimeType", "mime_type")]
+    named += [f"audio/{block['format']}" if isinstance(block.get("format"), str) else None]
+    kind, data = next((kind for kind in named if isinstance(kind, str)), None), block.get("data")
+    is_text = block.get("type") == "text"
+    if kind is not None and isinstance(data, str) and not is_text and is_base64(data):
         media["data"] = (kind, data)
     return media
-
-
-def _kind_of(block: Mapping[str, Any]) -> str | None:
-    """Return the media type that a block names, None where it names none or is text."""
-    if block.get("type") == "text":
-        return None
-    for key in ("media_type", "mimeType", "mime_type"):
-        if isinstance(block.get(key), str):
-            return str(block[key])
-    return f"audio/{block['format']}" if isinstance(block.get("format"), str) else None
 
 
 def _image_data_tokens(data: str) -> int:
@@ -203,13 +192,6 @@ def pixel_size(data: str) -> tuple[int, int] | None:
     except (ValueError, struct.error):
         return None
     return (width, height) if width > 0 and height > 0 else None
-
-
-def _text(data: str) -> str | None:
-    try:
-        return base64.b64decode(data).decode()
-    except ValueError:
-        return None
 
 
 def _decoded(data: str) -> bytes:
@@ -242,7 +224,6 @@ def _packed_pages(content: bytes) -> int:
             continue
         packed = memoryview(content)[start.end() : start.end() + _MAX_PACKED_BYTES]
         with suppress(zlib.error):
-            pages += len(
-                _PAGE.findall(zlib.decompressobj().decompress(packed, _MAX_UNPACKED_BYTES))
-            )
+            unpacked = zlib.decompressobj().decompress(packed, _MAX_UNPACKED_BYTES)
+            pages += len(_PAGE.findall(unpacked))
     return pages

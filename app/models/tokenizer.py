@@ -119,19 +119,15 @@ def slices(text: str) -> Iterator[str]:
     """Yield the text in slices of at most `SLICE_CHARS` characters (rule 2)."""
     start = 0
     while len(text) - start > SLICE_CHARS:
-        end = _slice_end(text, start)
+        end = start + SLICE_CHARS
+        for separator in ("\n", " "):
+            index = text.rfind(separator, start + _MIN_SLICE_CHARS, end)
+            if index >= 0:
+                end = index + 1
+                break
         yield text[start:end]
         start = end
     yield text[start:]
-
-
-def _slice_end(text: str, start: int) -> int:
-    min_end, max_end = start + _MIN_SLICE_CHARS, start + SLICE_CHARS
-    for separator in ("\n", " "):
-        index = text.rfind(separator, min_end, max_end)
-        if index >= 0:
-            return index + 1
-    return max_end
 
 
 def checked_count(fast: Count) -> Count:
@@ -206,14 +202,22 @@ def load_fast() -> Count | None:
 
 def load_reference() -> Encode | None:
     """Return the encoder, None when its vocabulary is not on disk or damaged."""
-    directory = os.environ.get(CACHE_VARIABLE) or _bundled_directory()
-    return _load_from(directory) if directory is not None else None
+    directory = os.environ.get(CACHE_VARIABLE)
+    spec = importlib.util.find_spec("litellm")  # which has a copy, and is not imported
+    if not directory and spec is not None and spec.origin is not None:
+        directory = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
+    return _load_from(directory) if directory else None
 
 
 @cache  # every app of a process has the same vocabulary
 def _load_from(directory: str) -> Encode | None:
-    if not _is_intact(Path(directory) / VOCABULARY_FILE):
+    try:  # the library would download a damaged file again
+        vocabulary = (Path(directory) / VOCABULARY_FILE).read_bytes()
+    except OSError:
         return None
+    if hashlib.sha256(vocabulary).hexdigest() != VOCABULARY_SHA256:
+        return None
+    del vocabulary
     os.environ.setdefault(CACHE_VARIABLE, directory)
     import tiktoken  # loads a Rust library: not before the first count
 
@@ -221,19 +225,3 @@ def _load_from(directory: str) -> Encode | None:
     # The Rust side has its own copy; this one is for pickling and takes 28 MB.
     encoding._mergeable_ranks = {}
     return encoding.encode_ordinary
-
-
-def _bundled_directory() -> str | None:
-    """Return the folder of LiteLLM's copy of the vocabularies, without importing it."""
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return None
-    return str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
-
-
-def _is_intact(path: Path) -> bool:
-    # The library would download a damaged file again.
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == VOCABULARY_SHA256
-    except OSError:
-        return False

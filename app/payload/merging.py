@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.view import WHOLE
-from app.formats import adapting, labels
+from app.formats import labels
 from app.formats.anthropic import Anthropic
 from app.formats.gemini import Gemini, function_calls
 from app.formats.message import NO_RESULT, Message, Opaque, Part, Role, Text
@@ -252,7 +252,7 @@ class AnthropicAssembler(MergingAssembler):
                 if result and not is_known and (result in self._left_out or hides):
                     known = labels.label_for(part)
             parts.append(known)
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def _item_start(self, role: str) -> bytes:
         return b'{"role":"%s","content":[' % role.encode()

@@ -14,12 +14,7 @@ from app.conversations.plans import (
     SlidingCut,
     placeholder_tokens_of,
 )
-from app.conversations.turns import (
-    Entry,
-    group_boundary_after,
-    group_boundary_before,
-    starts_turn,
-)
+from app.conversations.turns import Entry, group_boundary_after, group_boundary_before, starts_turn
 from app.conversations.view import Span, Summary
 from app.policy.policy import Policy, StrategyName
 

@@ -17,7 +17,6 @@ from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.sendable import is_sendable
 from app.conversations.messages.batch import Append
 from app.conversations.messages.draft import (
-    DEFAULT_RULES,
     Draft,
     make_drafts,
 )
@@ -61,7 +60,6 @@ class Batch:
 
     request: Append
     settings: AppendSettings
-    has_results: bool
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
     collected_blob_ids: frozenset[str] = frozenset()
@@ -82,12 +80,8 @@ class Batches:
         conversation_id: str,
         request: Append,
         settings: AppendSettings,
-        has_results: bool,
     ) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
-        if not has_results:
-            drafts = await self._drafts(conversation_id, request, settings.counter, DEFAULT_RULES)
-            return Batch(request, settings, has_results, drafts)
         attached: Mapping[str, PreviewedBlob] = {}
         refs = _attached_refs(request)
         if refs:
@@ -106,7 +100,7 @@ class Batches:
         collected = frozenset(
             ref for ref, item in attached.items() if item.blob.collected_at is not None
         )
-        return Batch(request, settings, has_results, drafts, blobs, collected, warnings)
+        return Batch(request, settings, drafts, blobs, collected, warnings)
 
     async def _drafts(
         self, conversation_id: str, request: Append, counter: str, rules: OffloadRules

@@ -25,7 +25,6 @@ from app.conversations.messages.batches import (
     Batch,
     Batches,
     attach_blobs,
-    has_results,
 )
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
@@ -86,7 +85,6 @@ class LogService:
                 "/messages",
                 f"A batch holds 1 to {self._max_messages} messages, not {len(request.messages)}",
             )
-        with_results = any(has_results(raw, request.format) for raw in request.messages)
         for _ in range(_MAX_ATTEMPTS):
             known = await self._known(tenant_id, conversation_id)
             if known.conversation.is_outdated(self._active.now()):
@@ -94,9 +92,7 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             settings = await self._settings(known.conversation)
-            batch = await self._batches.prepare(
-                tenant_id, conversation_id, request, settings, with_results
-            )
+            batch = await self._batches.prepare(tenant_id, conversation_id, request, settings)
             try:
                 stored = await self._stored(tenant_id, known, batch)
             except _SettingsChanged:
@@ -285,9 +281,7 @@ class LogService:
                     replayed: dict[str, Any] = json_text.loads(used[1])
                     return replayed
             settings, prepared = await self._settings(known.conversation), batch.settings
-            if settings.counter != prepared.counter or (
-                batch.has_results and settings.output != prepared.output
-            ):
+            if (settings.counter, settings.output) != (prepared.counter, prepared.output):
                 raise _SettingsChanged
             name, leading = await self._store_system_section(
                 session, tenant_id, known.conversation, batch

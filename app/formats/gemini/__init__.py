@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from app.common import json_text
-from app.formats import adapting, base64_media, json_fields, labels, media_parts, tool_calls
+from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.base64_media import PDF
 from app.formats.gemini.parsing import (
@@ -120,7 +120,7 @@ class Gemini(GeminiParsing):
             return parts
         if (original := original_part(message)) is None:
             rest = [part for part in parts if not isinstance(part, Text)]
-            return [adapting.join_texts(texts), *rest] if len(texts) > 1 else parts
+            return [labels.join_texts(texts), *rest] if len(texts) > 1 else parts
         if "\\u" not in texts[0].text:
             return parts
         # The text is that of the response that is sent, whose escaped characters `clean` replaced.
@@ -148,7 +148,7 @@ class Gemini(GeminiParsing):
 
     def apart_texts(self, message: Message) -> tuple[str, ...]:
         """Return the label before these parts."""
-        return (adapting.media_label(message),) if tool_media(message) else ()
+        return (labels.media_label(message),) if tool_media(message) else ()
 
     def for_payload(
         self,
@@ -172,7 +172,7 @@ class Gemini(GeminiParsing):
             else:
                 is_signed = field_in(part.block, "thoughtSignature")
                 parts.append(replace(part, block=unsigned(part.block)) if is_signed else part)
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def _adapt_file(self, file: File) -> File | Image | Text:
         media_type = media_parts.media_type_of(file) or ""
@@ -277,7 +277,7 @@ class Gemini(GeminiParsing):
         response = {**identity, RESULT_KEY: response_of(message)}
         parts: list[dict[str, Any]] = [{"functionResponse": response}]
         if media:
-            parts.append({"text": adapting.media_label(message)})
+            parts.append({"text": labels.media_label(message)})
             parts += [self._wire_part(part, False) for part in media]
         return parts
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common.errors import ValidationError
-from app.formats import adapting, base64_media, json_fields, tool_calls
+from app.formats import base64_media, json_fields, labels, tool_calls
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -223,7 +223,7 @@ def response_of(message: Message) -> Mapping[str, Any]:
     if original is not None:
         response: Mapping[str, Any] = field_in(original, "functionResponse").get(RESULT_KEY) or {}
         return response
-    return {"error" if message.is_error else "output": message.text or adapting.MEDIA_FOLLOWS}
+    return {"error" if message.is_error else "output": message.text or labels.MEDIA_FOLLOWS}
 
 
 def response_name(message: Message) -> str:

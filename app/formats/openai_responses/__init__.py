@@ -26,7 +26,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.sendable import sendable, sendable_json
-from app.formats import adapting, base64_media, labels, media_parts, tool_calls
+from app.formats import base64_media, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.compactions import is_compaction
 from app.formats.json_fields import Fields
@@ -140,7 +140,7 @@ class OpenAIResponses(ResponsesParsing):
                 is_unbound = not keep_reasoning
         while parts and isinstance(parts[-1], Reasoning) and not is_compaction(parts[-1]):
             parts.pop()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
         """Return a message with labels for items that the provider of these families does not have.
@@ -156,7 +156,7 @@ class OpenAIResponses(ResponsesParsing):
             else part
             for part in message.parts
         ]
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def unbound(self, message: Message) -> Message:
         """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
@@ -165,7 +165,7 @@ class OpenAIResponses(ResponsesParsing):
         for part in message.parts:
             parts.append(self._without_id(part) if is_unbound else part)
             is_unbound = is_unbound or is_compaction(part)
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def without_repeated_ids(self, message: Message, seen: set[str]) -> Message:
         """Return a message without the ids of earlier items, which `seen` has (rule 6).
@@ -183,7 +183,7 @@ class OpenAIResponses(ResponsesParsing):
             elif not isinstance(part, Reasoning):
                 parts.append(self._without_id(part))
             seen |= {item_id} if isinstance(item_id, str) else set()
-        return adapting.with_parts(message, parts)
+        return message.with_parts(parts)
 
     def _without_id(self, part: Part) -> Part:
         """Return a part as the provider accepts it without the reasoning before it (rule 4)."""
@@ -214,18 +214,10 @@ class OpenAIResponses(ResponsesParsing):
         `call_type` is the type of the rendered call that a result answers (rule 3).
         """
         message = self.for_payload(message, ids, keep_reasoning=keep_reasoning)
-        match message.role:
-            case Role.USER:
-                return self._user_items(message)
-            case Role.SYSTEM:
-                content = [self._wire_part(part) for part in message.parts]
-                return [{"type": "message", "role": "developer", "content": content}]
-            case Role.ASSISTANT:
-                return [self._item(part) for part in message.parts]
-            case Role.TOOL:
-                return [self._wire_result(message, call_type)]
-
-    def _user_items(self, message: Message) -> list[dict[str, Any]]:
+        if message.role is Role.ASSISTANT:
+            return [self._item(part) for part in message.parts]
+        if message.role is Role.TOOL:
+            return [self._wire_result(message, call_type)]
         approvals = [
             part
             for part in message.parts
@@ -233,8 +225,9 @@ class OpenAIResponses(ResponsesParsing):
         ]
         items = [dict(part.block) for part in approvals]
         if content := [self._wire_part(part) for part in message.parts if part not in approvals]:
-            item = {"type": "message", "role": "user", "content": content}
-            items.append(item | self.beside(message))
+            role = "user" if message.role is Role.USER else "developer"
+            item = {"type": "message", "role": role, "content": content}
+            items.append(item | self.beside(message) if message.role is Role.USER else item)
         return items
 
     def _item(self, part: Part) -> dict[str, Any]:

@@ -265,10 +265,10 @@ def test_unwritable_data_directory(tmp_path: Path) -> None:
 
 
 def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
-    """A cluster of another PostgreSQL is refused with what to do about it."""
+    """A cluster of another PostgreSQL is refused with what to do. [operation.new-major]"""
     (data_dir / "postgres" / "PG_VERSION").write_text("16\n")
     with (
-        pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*upgrade-database"),
+        pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*restore"),
         running(data_dir),
     ):
         pass

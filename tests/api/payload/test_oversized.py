@@ -13,15 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.talk import (
-    append,
-    assert_problem,
-    calling,
-    new_conversation,
-    result,
-    talk,
-    user,
-)
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.payload_tokens import payload_texts, payload_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))

@@ -37,10 +37,7 @@ from app.compaction.summary_budget import (
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.plans import CompactionPlan, NoCompaction
 from app.conversations.settings import StoredSettings
-from app.conversations.thresholds import (
-    CompactionThreshold,
-    compaction_threshold,
-)
+from app.conversations.thresholds import CompactionThreshold, compaction_threshold
 from app.conversations.turns import (
     Entry,
     entry,

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable, sendable, sendable_json
-from app.formats import PROVIDERS, ToolDefinition, adapting, parse_tool
+from app.formats import PROVIDERS, ToolDefinition, labels, parse_tool
 from app.formats.message import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
@@ -416,7 +416,7 @@ def test_openai_chat_round_trip(message: Message) -> None:
     else:
         assert_sendable(media, ChatCompletionMessageParam)
         assert media["content"][0]["text"].startswith("[media from tool call ")
-        assert back.text == (adapted.text or adapting.MEDIA_FOLLOWS)
+        assert back.text == (adapted.text or labels.MEDIA_FOLLOWS)
         kept = parse_one(openai_chat, media).parts
     assert call_values(back) == call_values(ready)
     assert back.tool_call_id == adapted.tool_call_id

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.sendable import sendable_json
-from app.formats import adapting, json_fields
+from app.formats import json_fields, labels
 from app.formats.base64_media import is_base64
 from app.formats.gemini.parsing import STAND_IN_SIGNATURE
 from app.formats.message import (
@@ -267,9 +267,16 @@ def sayings(message: Message) -> list[Any]:
 
 @given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
-    """Rendering and reading again gives what is shown of a message."""
+    """What is rendered is of the SDK's types, and read again it is what is shown of a message.
+
+    [payload.sdk-call]
+    """
     said_ = gemini.for_payload(clean(message), keep_reasoning=keep_reasoning)
     role, parts = gemini.render(said_, keep_reasoning=keep_reasoning)
+    assert parts and sendable_json(parts) is parts
+    Content.model_validate({"role": role, "parts": parts})
+    calls = [part for part in parts if "functionCall" in part]
+    assert all("thoughtSignature" in part for part in calls[:1])
     back, *rest = gemini.parse({"role": role, "parts": parts}, "/m")
     assert (back.role, back.is_error) == (said_.role, said_.is_error)
     assert back.tool_call_id == said_.tool_call_id
@@ -277,23 +284,12 @@ def test_round_trip(message: Message, keep_reasoning: bool) -> None:
         (follows,) = rest
         assert sayings(follows)[1:] == sayings(Message(Role.USER, media))
         texts = [part for part in said_.parts if isinstance(part, Text)]
-        expected = sayings(Message(Role.TOOL, tuple(texts))) or [adapting.MEDIA_FOLLOWS]
+        expected = sayings(Message(Role.TOOL, tuple(texts))) or [labels.MEDIA_FOLLOWS]
         assert sayings(back) == expected
     else:
         assert (sayings(back), rest) == (sayings(said_), [])
     assert gemini.adapt(said_) is said_
     assert gemini.for_payload(said_, keep_reasoning=True) is said_
-
-
-@given(message=generated.messages(), keep_reasoning=st.booleans())
-def test_parts_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
-    """Every part is of the SDK's type, non-empty, and can be sent [payload.sdk-call]."""
-    role, parts = gemini.render(clean(message), keep_reasoning=keep_reasoning)
-    assert parts
-    assert sendable_json(parts) is parts
-    Content.model_validate({"role": role, "parts": parts})
-    calls = [part for part in parts if "functionCall" in part]
-    assert all("thoughtSignature" in part for part in calls[:1])
 
 
 def test_a_response_reads_as_it_is_sent() -> None:

@@ -32,7 +32,7 @@ from app.formats.message import (
     ToolCall,
     clean,
 )
-from app.formats.openai_responses.parsing import OUTPUT_TYPES, call_types
+from app.formats.openai_responses.parsing import OUTPUT_TYPES
 from app.formats.registry import openai_responses
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RESPONSES
@@ -228,12 +228,6 @@ def test_null_fields_are_sent_where_the_provider_requires_them_alone(
         assert not check_type(item, ResponseInputItemParam)
 
 
-def test_a_hosted_tool_search_without_a_call_id_is_rendered() -> None:
-    """SDKs leave the id out where it is null: such a call has no result to wait for."""
-    call = {key: item for key, item in HOSTED.items() if key != "call_id"}
-    assert call_types([call, HOSTED, SEARCH]) == {"c3": "tool_search_call"}
-
-
 def test_without_reasoning_items_lose_the_ids_that_demand_it() -> None:
     """Reasoning goes whole, and what would ask for it goes along or loses its id."""
     message = clean(parse_one({"role": "assistant", "output": [SAID, *TURN]}))
@@ -265,34 +259,22 @@ def test_ids_that_the_provider_did_not_make_are_not_sent() -> None:
     assert output == OUTPUT
 
 
-NATIVE = [
+SCREENSHOT = {"type": "computer_screenshot"}
+PARTS_OUTPUT = [
+    {"type": "input_text", "text": "a"},
+    {"type": "input_image", "image_url": "https://x.test/a", "detail": "auto"},
+]
+SHELL_OUTPUT = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}}
+OUTPUTS: list[tuple[str, Any]] = [
+    ("custom_tool_call_output", PARTS_OUTPUT),
+    ("computer_call_output", {**SCREENSHOT, "image_url": "https://x.test/a"}),
+    ("computer_call_output", {**SCREENSHOT, "file_id": "file-1"}),
+    ("shell_call_output", [SHELL_OUTPUT]),
+]
+NATIVE: list[dict[str, Any]] = [
     FOUND_HERE,
-    {
-        "type": "custom_tool_call_output",
-        "call_id": "c3",
-        "output": [
-            {"type": "input_text", "text": "a"},
-            {"type": "input_image", "image_url": "https://x.test/a", "detail": "auto"},
-        ],
-    },
-    {
-        "type": "computer_call_output",
-        "call_id": "c3",
-        "output": {"type": "computer_screenshot", "image_url": "https://x.test/a"},
-    },
-    {
-        "type": "computer_call_output",
-        "call_id": "c3",
-        "output": {"type": "computer_screenshot", "file_id": "file-1"},
-    },
+    *({"type": kind, "call_id": "c3", "output": output} for kind, output in OUTPUTS),
     {"type": "local_shell_call_output", "id": "c3", "output": "{}"},
-    {
-        "type": "shell_call_output",
-        "call_id": "c3",
-        "output": [
-            {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}},
-        ],
-    },
     {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed", "output": "no"},
 ]
 NATIVE_CALLS = {output: call for call, output in OUTPUT_TYPES.items()}
@@ -374,25 +356,22 @@ def sayings(message: Message) -> list[Any]:
 
 @given(message=generated.messages(), keep_reasoning=st.booleans())
 def test_round_trip(message: Message, keep_reasoning: bool) -> None:
-    """Rendering and reading again gives what is shown of a message."""
+    """What is rendered is of the SDK's types, and read again it is what is shown of a message.
+
+    [payload.sdk-call]
+    """
     said = openai_responses.for_payload(clean(message), keep_reasoning=keep_reasoning)
     items = openai_responses.render(said, keep_reasoning=keep_reasoning)
+    assert items == openai_responses.render(clean(message), keep_reasoning=keep_reasoning)
+    assert items and sendable_json(items) is items
+    missing = {"call-unanswered", "search-unanswered", "orphan-result", "item-id-reused"}
+    found = errors(judge("openai_responses", {"input": items}))
+    assert [error for error in found if error.rule not in missing] == []
     ((_, raw),) = openai_responses.group_items(items)
     back = parse_one(raw)
     assert (back.role, back.tool_call_id) == (said.role, said.tool_call_id)
     assert sayings(back) == sayings(said)
     assert openai_responses.for_payload(said, keep_reasoning=True) == said
-
-
-@given(message=generated.messages(), keep_reasoning=st.booleans())
-def test_items_are_what_the_sdk_accepts(message: Message, keep_reasoning: bool) -> None:
-    """Every item is of the SDK's type, and can be sent [payload.sdk-call]."""
-    items = openai_responses.render(clean(message), keep_reasoning=keep_reasoning)
-    assert items
-    assert sendable_json(items) is items
-    missing = {"call-unanswered", "search-unanswered", "orphan-result", "item-id-reused"}
-    found = errors(judge("openai_responses", {"input": items}))
-    assert [error for error in found if error.rule not in missing] == []
 
 
 def test_arguments_sent_as_an_object_read_so() -> None:

@@ -31,15 +31,7 @@ from app.policy.policy import (
 )
 from app.prompt.resolved_settings import ResolvedSettings, fixed_usage, message_tokens, tool_costs
 from app.prompt.sections import PromptSection, dynamic_texts, merge_sections
-from tests.domain.histories import (
-    CHAT,
-    RawLog,
-    entries_of,
-    pinned_at,
-    raw_logs,
-    rows_of,
-    third,
-)
+from tests.domain.histories import CHAT, RawLog, entries_of, pinned_at, raw_logs, rows_of, third
 from tests.judge import refusals
 
 FORMAT_NAMES = st.sampled_from(FormatName)

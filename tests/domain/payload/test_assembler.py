@@ -39,27 +39,12 @@ from app.formats.message import (
 )
 from app.formats.tool_calls import own_id
 from app.models.tokens import count_payload_messages
-from app.payload.assembler import (
-    CONTINUE_NOTE,
-    MAX_BREAKPOINTS,
-    START_NOTE,
-    WINDOW_NOTE,
-    Assembler,
-)
+from app.payload.assembler import CONTINUE_NOTE, MAX_BREAKPOINTS, START_NOTE, WINDOW_NOTE, Assembler
 from app.payload.assemblers import assembler_of
 from app.payload.payload_items import PayloadItems, breakpoint_json, with_breakpoints
 from app.payload.shown_messages import placeholder_of
 from app.prompt.sections import DynamicTexts
-from tests.domain.histories import (
-    ANTHROPIC,
-    CHAT,
-    GEMINI,
-    QUICK,
-    RESPONSES,
-    RawLog,
-    rows_of,
-    third,
-)
+from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import (
     EVERYTHING,
     RICH_LOG,

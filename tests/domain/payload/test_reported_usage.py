@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import ServerToolUsage, Usage
-from anthropic.types.beta import (
-    BetaCompactionIterationUsage,
-    BetaMessageIterationUsage,
-    BetaUsage,
-)
+from anthropic.types.beta import BetaCompactionIterationUsage, BetaMessageIterationUsage, BetaUsage
 from google.genai.types import GenerateContentResponseUsageMetadata
 from hypothesis import given
 from hypothesis import strategies as st

@@ -184,7 +184,7 @@ def stories() -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(kinds, st.integers(0, 900)), min_size=12, max_size=24)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 async def test_visibilities_agree_with_the_next_build(
     database: Database, story: list[tuple[str, int]]
@@ -216,10 +216,20 @@ async def check(story: Story) -> None:
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     assert [seq for seq, mark in found.items() if not mark.is_explained] == []
-    for mark in found.values():
-        if mark.compaction_id is not None:
-            receipt = await harness.receipts.get(TENANT, conversation_id, mark.compaction_id)
-            assert receipt.status != "undone"
+    for seq, mark in found.items():
+        if mark.compaction_id is None:
+            continue
+        receipt = await harness.receipts.get(TENANT, conversation_id, mark.compaction_id)
+        assert receipt.status != "undone"
+        made, view = receipt.compaction.made, receipt.compaction.view
+        match mark.state:
+            case State.SUMMARISED:
+                told = [part for each in made for part in (each.span, *each.sources)]
+                assert any(part.holds(seq) for part in told)
+            case State.LEFT_OUT:
+                assert not view.shows(seq)
+            case _:
+                assert mark.state is State.CLEARED and view.clears_result(seq)
     conversation = await harness.stored(conversation_id)
     assert all(
         conversation.state.window.holds(seq) for seq, mark in found.items() if mark.restored_at

@@ -12,17 +12,7 @@ from app.formats.message import FormatName
 from app.models.budget import Limits
 from app.prompt.resolved_settings import RequestSettings
 from tests.judge import refusals
-from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
-    CLAUDE,
-    MODEL,
-    TENANT,
-    Build,
-    Harness,
-    says,
-    user,
-)
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, MODEL, TENANT, Build, Harness, says, user
 
 SECTIONS = [
     {"name": "base", "content": "You are kind."},

@@ -19,17 +19,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
 from tests.domain.payload.builders import ITEMS, faults
-from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
-    CLAUDE,
-    TENANT,
-    Harness,
-    asks,
-    result,
-    says,
-    user,
-)
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Harness, asks, result, says, user
 from tests.services.payload.builders import GEMINI, MODELS, RESPONSES, built
 
 BASE = {"name": "base", "content": "You are kind."}

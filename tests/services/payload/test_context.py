@@ -43,15 +43,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import (
-    ASKS,
-    SECTIONS,
-    TOOLS,
-    check,
-    fill,
-    is_extension,
-    policy,
-)
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, is_extension, policy
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 

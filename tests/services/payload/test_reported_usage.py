@@ -22,7 +22,7 @@ from app.conversations.reported_usage import UsageReport
 from app.formats.message import FormatName
 from app.models.usage_objects import TokenUsage
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database, Repositories
+from app.repositories import Repositories
 from tests.conftest import execute
 from tests.services.fakes import (
     ANTHROPIC,
@@ -42,12 +42,6 @@ from tests.services.fakes import (
 SECTIONS = [{"name": "base", "content": "You are a careful assistant. " * 20}]
 RESPONSES = FormatName.OPENAI_RESPONSES
 TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services on this test's database."""
-    return Harness(WatchedDatabase(database))
 
 
 @pytest.fixture
