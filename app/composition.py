@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.limiter import Slots
@@ -42,7 +42,6 @@ from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
-from app.conversations.ports import BlobStore
 from app.conversations.search.service import SearchService
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
@@ -70,8 +69,8 @@ from app.tenancy.repository import TenantLimits
 from app.tenancy.retention import Retention, RetentionService
 from app.tenancy.service import KeyService
 from app.tool_output.collection import BlobCollector
-from app.tool_output.ranking.bm25 import Bm25Ranking
 from app.tool_output.reading import BlobReader
+from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
 from app.tool_output.uploads import BlobUploads
 from app.work.backlog import Backlog
@@ -135,7 +134,7 @@ class Services:
         self.summariser = Summariser(access)
         self.leases = Leases(database, new_id)
         self.active = ActiveWindows(database, resolver, now)
-        self.blob_store: BlobStore = RowStore()
+        self.blob_store: BlobStore = BlobStore()
         if settings.blob_store_url is not None:
             self.blob_store = ObjectStore(
                 settings.blob_store_url, timeout_seconds=BLOB_STORE_SECONDS
@@ -193,7 +192,7 @@ class Services:
         """Make the services that routes alone use."""
         database, resolver, active = self.database, self.resolver, self.active
         outputs, search = self.outputs, self.search
-        self.tools = ToolSearchService(database, resolver, Bm25Ranking())
+        self.tools = ToolSearchService(database, resolver, ToolRanking())
         self.log = log = LogService(
             database, resolver, outputs, active, new_id, MAX_BATCH, self.telemetry
         )

@@ -20,8 +20,6 @@ from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefa
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Session, Store
 from app.database.repository import Repository
-from app.snapshots.exports_repository import ExportRepository
-from app.snapshots.forks_repository import ForkRepository
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
@@ -62,8 +60,6 @@ class Repositories:
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
     search = _Of(SearchRepository)
-    forks = _Of(ForkRepository)
-    exports = _Of(ExportRepository)
     tenants = _Of(TenantRepository)
 
 

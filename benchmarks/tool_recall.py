@@ -26,7 +26,7 @@ import orjson
 
 from app.formats import ToolDefinition
 from app.prompt.tool_deferral import MAX_TOOL_MATCHES
-from app.tool_output.ranking.bm25 import Bm25Ranking
+from app.tool_output.tool_ranking import ToolRanking
 from benchmarks.figures import Section
 from benchmarks.tool_queries import Query
 
@@ -102,7 +102,7 @@ def _searches(
 
 
 def _service(tools: Sequence[ToolDefinition]) -> Callable[[str], list[str]]:
-    ranking = Bm25Ranking()
+    ranking = ToolRanking()
     return lambda query: asyncio.run(ranking.rank(query, tools, MAX_TOOL_MATCHES, key="all"))
 
 

@@ -28,7 +28,7 @@ from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import estimate_tool_defs_tokens
 from app.policy.policy import Policy
 from app.prompt.tool_deferral import ToolLimits, plan_deferral
-from app.tool_output.ranking.bm25 import Bm25Ranking
+from app.tool_output.tool_ranking import ToolRanking
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
 from benchmarks.processes import service
@@ -128,7 +128,7 @@ def _copies(tools: Sequence[ToolDefinition], count: int) -> list[ToolDefinition]
 
 
 async def _times(tools: Sequence[ToolDefinition], rounds: int) -> tuple[list[float], list[float]]:
-    ranking = Bm25Ranking()
+    ranking = ToolRanking()
     cold = []
     for number in range(rounds):
         begun = perf_counter()
@@ -166,12 +166,12 @@ def _memory_section() -> Callable[[Sequence[ToolDefinition]], str]:
     """Note the memory of a process that never searched; the result says what searching adds."""
     process = psutil.Process()
     before = process.memory_info().rss
-    asyncio.run(Bm25Ranking().rank("x", [ToolDefinition("x", "", {})], 1, key="x"))
+    asyncio.run(ToolRanking().rank("x", [ToolDefinition("x", "", {})], 1, key="x"))
     loaded = process.memory_info().rss
 
     def say(tools: Sequence[ToolDefinition]) -> str:
         start = process.memory_info().rss
-        ranking = Bm25Ranking()
+        ranking = ToolRanking()
         for number in range(KEPT):
             asyncio.run(ranking.rank("x", tools, 1, key=str(number)))
         each = (process.memory_info().rss - start) / KEPT

@@ -6,15 +6,14 @@ chunks it needs. A damaged chunk, or one whose size differs from its row, is ref
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TypeVar
 
 import zstandard
 
 from app.blobs.blobs import Chunk, StoredChunk
+from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
 
 ZSTD_LEVEL = 3
@@ -23,52 +22,54 @@ THREAD_BYTES = 262_144
 """More bytes are compressed in a thread; this many take about a millisecond."""
 
 Compressed = bytes | memoryview
-_Result = TypeVar("_Result")
 
 
 async def compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:
     """Return chunks with their compressed bytes."""
-    return await _in_thread_if_large(
-        sum(len(chunk.data) for chunk in chunks), lambda: _compress(chunks)
-    )
+    return await in_thread_if(sum(len(c.data) for c in chunks) > THREAD_BYTES, _compress, chunks)
 
 
 async def decompress(
     chunks: Sequence[StoredChunk], compressed: Sequence[Compressed]
 ) -> list[bytes]:
     """Return the bytes of compressed chunks; raises ServiceUnavailable for a damaged one."""
-    size = sum(chunk.size for chunk in chunks)
+    is_large = sum(chunk.size for chunk in chunks) > THREAD_BYTES
     try:
-        return await _in_thread_if_large(size, lambda: _decompress(chunks, compressed))
+        return await in_thread_if(is_large, _decompress, chunks, compressed)
     except (zstandard.ZstdError, ValueError) as exc:
         raise ServiceUnavailable(
             "A stored chunk is damaged", {"reason": type(exc).__name__}
         ) from exc
 
 
-class RowWriter:
-    """Fulfils `BlobWriter`; the rows hold the bytes."""
+class BlobWriter:
+    """Writes the chunks of one content, in order; here rows hold the bytes."""
 
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
-        """Return chunks with their compressed bytes."""
+        """Write chunks, and return them as their rows store them."""
         return await compress(chunks)
 
-    async def finish(self) -> None:
-        """Return None: there is no object."""
+    async def finish(self) -> str | None:
+        """Complete the content; return the key of its object, None if rows hold the bytes."""
+        return None
 
 
-class RowStore:
-    """Fulfils `BlobStore` without an object store: the rows hold the bytes."""
+class BlobStore:
+    """Stores the bytes of chunks: here in their rows, in a subclass in an object store.
+
+    A failure of an object store raises ServiceUnavailable. Objects of an earlier configuration
+    cannot be reached.
+    """
 
     @asynccontextmanager
     async def writer(
         self, tenant_id: str, conversation_id: str, content_id: str
-    ) -> AsyncIterator[RowWriter]:
-        """Return a writer, which stores nothing itself."""
-        yield RowWriter()
+    ) -> AsyncIterator[BlobWriter]:
+        """Open a writer for a content; without `finish`, nothing is stored."""
+        yield BlobWriter()
 
     async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """Return the bytes of chunks; raises ServiceUnavailable if an object holds them."""
+        """Return the uncompressed bytes of consecutive chunks."""
         compressed = [chunk.data for chunk in chunks if chunk.data is not None]
         if len(compressed) < len(chunks):
             raise _no_object_store()
@@ -77,21 +78,24 @@ class RowStore:
     async def copy(
         self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
     ) -> str:
-        """Raise ServiceUnavailable: objects of an earlier configuration cannot be reached."""
+        """Copy an object to a content of another conversation, and return its key."""
         raise _no_object_store()
 
     async def remove(self, object_keys: Sequence[str]) -> None:
-        """Do nothing: objects of an earlier configuration cannot be reached."""
+        """Delete objects; missing ones are no error."""
 
     async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
-        """Do nothing: the rows are deleted with the conversation."""
+        """Delete every object of a conversation."""
 
     async def drop_parts(self, older_than: datetime) -> int:
-        """Return 0: there are no objects."""
+        """Delete parts of unfinished objects written before a time; return their number.
+
+        A bucket cannot list such parts; it needs a lifecycle rule.
+        """
         return 0
 
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
-        """Yield nothing: there are no objects."""
+        """Yield the key, conversation id and content id of every object older than a time."""
         none: tuple[tuple[str, str, str], ...] = ()
         for orphan in none:
             yield orphan
@@ -102,10 +106,6 @@ def _no_object_store() -> ServiceUnavailable:
         "The blob is in an object store, and no object store is configured",
         {"reason": "NoObjectStore"},
     )
-
-
-async def _in_thread_if_large(size: int, work: Callable[[], _Result]) -> _Result:
-    return work() if size <= THREAD_BYTES else await asyncio.to_thread(work)
 
 
 def _compress(chunks: Sequence[Chunk]) -> list[StoredChunk]:

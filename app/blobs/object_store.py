@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
 from app.blobs.blobs import Chunk, StoredChunk
-from app.blobs.chunks import RowStore, compress, decompress
+from app.blobs.chunks import BlobStore, BlobWriter, compress, decompress
 from app.common.errors import InsufficientStorage, ServiceUnavailable
 
 PART_BYTES = 5_242_880
@@ -41,8 +41,8 @@ class Aborted(Exception):
     """Passed to a writer to abort its object."""
 
 
-class ObjectWriter:
-    """Fulfils `BlobWriter`; writes the chunks of one content to one object."""
+class ObjectWriter(BlobWriter):
+    """Writes the chunks of one content to one object."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
         self._store = store
@@ -90,8 +90,8 @@ class ObjectWriter:
             await self._sink.write(data)
 
 
-class ObjectStore:
-    """Fulfils `BlobStore` with obstore, which is imported when it is first used."""
+class ObjectStore(BlobStore):
+    """Stores chunks with obstore, which is imported when it is first used."""
 
     def __init__(self, url: str, *, timeout_seconds: float = 30.0) -> None:
         """Take the URL of a bucket or folder, with an optional path; else raise ValueError."""
@@ -102,7 +102,6 @@ class ObjectStore:
         self._timeout_seconds = timeout_seconds
         self._opening = asyncio.Lock()
         self._opened: Any = None
-        self._rows = RowStore()
 
     @asynccontextmanager
     async def writer(
@@ -121,7 +120,7 @@ class ObjectStore:
         Rows from before the store was configured hold their own bytes.
         """
         if object_key is None or all(chunk.data is not None for chunk in chunks):
-            return await self._rows.read(object_key, chunks)
+            return await super().read(object_key, chunks)
         ranges = [(chunk.object_start or 0, chunk.object_size or 0) for chunk in chunks]
         start, end = ranges[0][0], sum(ranges[-1])
         async with self.client() as opened:

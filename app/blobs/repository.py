@@ -1,25 +1,267 @@
-"""The repository of blobs in PostgreSQL."""
+"""Blobs in PostgreSQL, and what each statement has to keep.
+
+1. Equal bytes are one blob: the first to store them sets the content id; chunks stored later for
+   the same blob are dropped [tool-output.same-content-once].
+2. A collected blob keeps its row. Stored again, it takes the new content id and is readable again.
+3. A statement that adds chunks locks the conversation's head or the upload's row FOR KEY SHARE. A
+   collection and a deletion lock those rows, so that no chunks are left behind.
+4. Only the statement that deletes an upload's row may end the upload or drop its chunks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.blobs import statements as sql
 from app.blobs.blobs import Blob, StoredChunk
 from app.common.errors import NotFound
 from app.common.sendable import sendable
+from app.database.connections import Statement
+from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
-from app.database.sql import read
+from app.database.sql import arrays, read
 
-_CHUNK_FIELDS = [field.name for field in fields(StoredChunk)]
+_NEW_BLOB = (
+    *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),
+    *("tool_name", "tool_call_id", "object_key"),
+)
+_BLOB_COLUMNS = f"""{", ".join(_NEW_BLOB).replace("blob_id", "blob_id AS id")},
+            attached, created_at, collected_at"""
+_CHUNK = ("number", "start", "newlines", "size", "data", "object_start", "object_size")
+_CHUNK_COLUMNS = ", ".join(("content_id", *_CHUNK))
+_CONVERSATION = "conversation_id = :conversation_id"
+_CONTENT = f"{_CONVERSATION} AND content_id = :content_id"
+_REPLACE_IF_COLLECTED = ", ".join(
+    f"{name} = CASE WHEN stored.collected_at IS NULL THEN stored.{name} ELSE excluded.{name} END"
+    for name in ("content_id", "media_type", "tool_name", "tool_call_id", "object_key")
+)
+
+
+def _insert_chunks(source: str) -> str:
+    """Return an INSERT of chunks; it needs a row of the CTE in `source`, such as `upload, `."""
+    return f"""INSERT INTO blob_chunks (conversation_id, {_CHUNK_COLUMNS})
+            SELECT :conversation_id, chunk.*
+            FROM {source}unnest(
+                {arrays("blob_chunks", "content_id", *_CHUNK, prefix="chunk_")}
+            ) AS chunk ({_CHUNK_COLUMNS})"""
+
+
+def _blobs_stored(source: str, attached: str) -> str:
+    """Return a CTE that stores blobs; it needs a row of the CTE in `source`, as `ended, `.
+
+    Storing an unattached blob again renews its age.
+    """
+    return f"""blobs_stored AS (
+            INSERT INTO blobs AS stored (conversation_id, {", ".join(_NEW_BLOB)}, attached)
+            SELECT :conversation_id, blob.*, {attached}
+            FROM {source}unnest({arrays("blobs", *_NEW_BLOB, prefix="new_")}) AS blob
+            ON CONFLICT (conversation_id, blob_id) DO UPDATE
+            SET {_REPLACE_IF_COLLECTED},
+                created_at = CASE
+                    WHEN stored.attached AND stored.collected_at IS NULL THEN stored.created_at
+                    ELSE excluded.created_at
+                END,
+                attached = stored.attached OR excluded.attached,
+                collected_at = NULL
+            RETURNING stored.content_id
+        )"""
+
+
+ADD_TO_MESSAGES = Statement(f"""
+        WITH {_blobs_stored("", "true")}, chunks_stored AS (
+            {_insert_chunks("")}
+            WHERE chunk.content_id IN (SELECT content_id FROM blobs_stored)
+            ON CONFLICT DO NOTHING
+        )
+        INSERT INTO blob_uses (conversation_id, blob_id, seq)
+        SELECT :conversation_id, used.*
+        FROM unnest(CAST(:use_ids AS text[]), CAST(:use_seqs AS bigint[])) AS used
+        ON CONFLICT DO NOTHING
+""")
+BEGIN_UPLOAD = Statement(f"""
+        WITH alive AS (
+            SELECT h.conversation_id
+            FROM heads h
+            JOIN conversations c ON c.conversation_id = h.conversation_id
+            WHERE h.conversation_id = :conversation_id
+                AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
+            FOR KEY SHARE OF h
+        )
+        INSERT INTO blob_uploads (conversation_id, content_id, tenant_id)
+        SELECT conversation_id, :content_id, :tenant_id FROM alive
+""")
+ADD_CHUNKS = Statement(f"""
+        WITH upload AS (
+            SELECT content_id FROM blob_uploads
+            WHERE {_CONTENT} FOR KEY SHARE
+        )
+        {_insert_chunks("upload, ")}
+""")
+END_UPLOAD = Statement(f"""
+        WITH alive AS (
+            SELECT conversation_id FROM heads
+            WHERE {_CONVERSATION} FOR KEY SHARE
+        ), ended AS (
+            DELETE FROM blob_uploads u USING alive
+            WHERE u.conversation_id = :conversation_id AND u.content_id = :content_id
+            RETURNING u.content_id
+        ), {_blobs_stored("ended, ", "false")}, dropped AS (
+            DELETE FROM blob_chunks c USING blobs_stored
+            WHERE c.conversation_id = :conversation_id AND c.content_id = :content_id
+                AND blobs_stored.content_id <> :content_id
+        )
+        SELECT (SELECT content_id FROM blobs_stored) AS content_id,
+            EXISTS (SELECT FROM alive) AS is_alive
+""")
+DROP_UPLOAD = Statement(
+    f"""
+        WITH ended AS (
+            DELETE FROM blob_uploads WHERE {_CONTENT}
+            RETURNING content_id
+        ), dropped AS (
+            DELETE FROM blob_chunks c USING ended
+            WHERE c.conversation_id = :conversation_id AND c.content_id = ended.content_id
+        )
+        SELECT content_id FROM ended
+        """,
+    is_long=True,
+)
+DROP_CHUNKS = Statement(
+    f"""
+        DELETE FROM blob_chunks WHERE {_CONTENT}
+        """,
+    is_long=True,
+)
+ATTACH = Statement(
+    f"""
+        UPDATE blobs SET attached = true
+        WHERE {_CONVERSATION}
+            AND blob_id = ANY (CAST(:refs AS text[])) AND NOT attached
+"""
+)
+
+FIND = Statement(f"""
+        SELECT {_BLOB_COLUMNS} FROM blobs
+        WHERE {_CONVERSATION}
+            AND blob_id = ANY (CAST(:refs AS text[]))
+""")
+PAGE = Statement(f"""
+        SELECT {_BLOB_COLUMNS} FROM blobs
+        WHERE {_CONVERSATION} AND collected_at IS NULL
+            AND (CAST(:before AS text) IS NULL OR content_id < (
+                SELECT last.content_id FROM blobs last
+                WHERE last.conversation_id = :conversation_id
+                    AND last.blob_id = CAST(:before AS text)
+            ))
+        ORDER BY content_id DESC LIMIT :limit
+""")
+CHUNKS = Statement(f"""
+        SELECT {", ".join(_CHUNK)} FROM blob_chunks
+        WHERE {_CONTENT}
+            AND number >= CAST(:first AS bigint)
+            AND number < CAST(:first AS bigint) + CAST(:count AS bigint)
+        ORDER BY number
+""")
+CHUNK_BEFORE_LINE = Statement(f"""
+        SELECT number, newlines FROM blob_chunks
+        WHERE {_CONTENT}
+            AND newlines < CAST(:line AS bigint)
+        ORDER BY newlines DESC, number DESC LIMIT 1
+""")
+
+# Messages outside the active window are not compacted, even between compacted ones.
+# `width_bucket` is odd for a seq inside one of a part's spans.
+COLLECTABLE = Statement(f"""
+        WITH hidden AS (
+            SELECT used.blob_id
+            FROM heads h
+            JOIN blob_uses used ON used.conversation_id = h.conversation_id
+            WHERE CAST(:compacted AS boolean) AND h.span_start IS NOT NULL
+                AND h.conversation_id = :conversation_id
+                AND used.conversation_id = :conversation_id
+            GROUP BY used.blob_id
+            HAVING bool_and(
+                used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
+                AND used.seq >= h.since
+                AND NOT EXISTS (
+                    SELECT FROM snapshot_parts part
+                    WHERE part.conversation_id = :conversation_id
+                        AND width_bucket(used.seq, part.spans) % 2 = 1
+                )
+            )
+        )
+        SELECT {_BLOB_COLUMNS} FROM blobs
+        WHERE {_CONVERSATION} AND collected_at IS NULL
+            AND (
+                NOT attached AND (
+                    CAST(:uploaded_before AS timestamptz) IS NULL
+                    OR created_at < CAST(:uploaded_before AS timestamptz)
+                )
+                OR blob_id IN (SELECT blob_id FROM hidden)
+            )
+        ORDER BY content_id
+""")
+COLLECT = Statement(
+    f"""
+        WITH collected AS (
+            UPDATE blobs SET collected_at = statement_timestamp()
+            WHERE {_CONVERSATION}
+                AND blob_id = ANY (CAST(:refs AS text[])) AND collected_at IS NULL
+            RETURNING content_id
+        )
+        DELETE FROM blob_chunks c USING collected
+        WHERE c.conversation_id = :conversation_id AND c.content_id = collected.content_id
+        """,
+    is_long=True,
+)
+LIST_DUE = Statement(
+    """
+        SELECT c.tenant_id, c.conversation_id
+        FROM (
+            (
+                SELECT conversation_id FROM blobs
+                WHERE NOT attached AND collected_at IS NULL
+                    AND created_at < CAST(:uploaded_before AS timestamptz)
+                ORDER BY created_at LIMIT :limit
+            ) UNION (
+                SELECT conversation_id FROM blob_uploads
+                WHERE begun_at < CAST(:uploaded_before AS timestamptz)
+                ORDER BY begun_at LIMIT :limit
+            ) UNION (
+                SELECT conversation_id FROM heads
+                WHERE view_version > swept_version AND compaction_id IS NOT NULL
+                LIMIT :limit
+            )
+        ) AS found
+        JOIN conversations c ON c.conversation_id = found.conversation_id
+        LIMIT :limit
+"""
+)
+STALE_UPLOADS = Statement(f"""
+        SELECT content_id FROM blob_uploads
+        WHERE {_CONVERSATION}
+            AND begun_at < CAST(:begun_before AS timestamptz)
+        ORDER BY begun_at
+""")
+SWEPT = Statement(f"""
+        UPDATE heads SET swept_version = view_version
+        WHERE {_CONVERSATION} AND swept_version < view_version
+""")
+HOLDS_CONTENT = Statement(f"""
+        SELECT EXISTS (
+            SELECT FROM blobs
+            WHERE {_CONTENT} AND collected_at IS NULL
+        ) OR EXISTS (
+            SELECT FROM blob_uploads
+            WHERE {_CONTENT}
+        ) AS is_held
+""")
 
 
 class BlobRepository(Repository):
-    """Queries and statements on the blobs of one conversation."""
+    """The blobs of one conversation."""
 
     async def find(self, conversation_id: str, ref: str) -> Blob | None:
         """Return a blob, collected or not; None for an unknown ref."""
@@ -29,22 +271,20 @@ class BlobRepository(Repository):
     async def find_all(self, conversation_id: str, refs: Sequence[str]) -> list[Blob]:
         """Return the blobs that exist, collected or not."""
         sendable_refs = [ref for ref in refs if sendable(ref) is ref]
-        rows = await self._session.all(
-            sql.FIND, conversation_id=conversation_id, refs=sendable_refs
-        )
-        return [_blob_from(row) for row in rows]
+        rows = await self._session.all(FIND, conversation_id=conversation_id, refs=sendable_refs)
+        return [read(Blob, row) for row in rows]
 
     async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
         """Return blobs that were not collected, newest first, after the one with id `before`."""
         rows = await self._session.all(
-            sql.PAGE, conversation_id=conversation_id, limit=limit, before=_sendable(before)
+            PAGE, conversation_id=conversation_id, limit=limit, before=_sendable(before)
         )
-        return [_blob_from(row) for row in rows]
+        return [read(Blob, row) for row in rows]
 
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
         """Record an upload with this content id; False if there is no such conversation."""
         begun = await self._session.run(
-            sql.BEGIN_UPLOAD,
+            BEGIN_UPLOAD,
             tenant_id=tenant_id,
             conversation_id=conversation_id,
             content_id=content_id,
@@ -56,7 +296,7 @@ class BlobRepository(Repository):
     ) -> None:
         """Store more chunks of an unfinished upload; none if it was dropped."""
         await self._session.run(
-            sql.ADD_CHUNKS,
+            ADD_CHUNKS,
             conversation_id=conversation_id,
             content_id=content_id,
             **_chunk_parameters([(content_id, chunk) for chunk in chunks]),
@@ -69,7 +309,7 @@ class BlobRepository(Repository):
         conversation was deleted, or the upload was dropped meanwhile.
         """
         row = await self._session.first(
-            sql.END_UPLOAD,
+            END_UPLOAD,
             conversation_id=conversation_id,
             content_id=blob.content_id,
             **_blob_parameters([blob]),
@@ -85,9 +325,9 @@ class BlobRepository(Repository):
     async def drop_upload(self, conversation_id: str, content_id: str) -> None:
         """Delete an unfinished upload and its chunks."""
         upload = {"conversation_id": UUID(conversation_id), "content_id": UUID(content_id)}
-        if await self._session.first(sql.DROP_UPLOAD, **upload) is not None:
+        if await self._session.first(DROP_UPLOAD, **upload) is not None:
             # The first statement does not see chunks added while it waited for the upload's lock.
-            await self._session.run(sql.DROP_CHUNKS, **upload)
+            await self._session.run(DROP_CHUNKS, **upload)
 
     async def add_to_messages(
         self,
@@ -102,7 +342,7 @@ class BlobRepository(Repository):
         # The same order in every statement prevents deadlocks.
         ordered = sorted(stored, key=lambda pair: pair[0].id)
         await self._session.run(
-            sql.ADD_TO_MESSAGES,
+            ADD_TO_MESSAGES,
             conversation_id=UUID(conversation_id),
             **_blob_parameters([blob for blob, _ in ordered]),
             **_chunk_parameters(
@@ -114,14 +354,14 @@ class BlobRepository(Repository):
 
     async def attach(self, conversation_id: str, refs: Sequence[str]) -> None:
         """Mark blobs as referred to by messages; the conversation must be locked."""
-        await self._session.run(sql.ATTACH, conversation_id=UUID(conversation_id), refs=list(refs))
+        await self._session.run(ATTACH, conversation_id=UUID(conversation_id), refs=list(refs))
 
     async def chunks(
         self, conversation_id: str, content_id: str, first: int, count: int
     ) -> list[StoredChunk]:
         """Return up to `count` chunks from number `first` on, in order."""
         rows = await self._session.all(
-            sql.CHUNKS,
+            CHUNKS,
             conversation_id=conversation_id,
             content_id=content_id,
             first=first,
@@ -138,7 +378,7 @@ class BlobRepository(Repository):
         is at least 1. None if there are no chunks.
         """
         row = await self._session.first(
-            sql.CHUNK_BEFORE_LINE, conversation_id=conversation_id, content_id=content_id, line=line
+            CHUNK_BEFORE_LINE, conversation_id=conversation_id, content_id=content_id, line=line
         )
         return tuple(row) if row is not None else None
 
@@ -152,16 +392,16 @@ class BlobRepository(Repository):
         snapshot.
         """
         rows = await self._session.all(
-            sql.COLLECTABLE,
+            COLLECTABLE,
             conversation_id=conversation_id,
             uploaded_before=uploaded_before,
             compacted=compacted,
         )
-        return [_blob_from(row) for row in rows]
+        return [read(Blob, row) for row in rows]
 
     async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
         """Delete the bytes of blobs but not their rows; the lock of `collectable` must be held."""
-        await self._session.run(sql.COLLECT, conversation_id=conversation_id, refs=list(refs))
+        await self._session.run(COLLECT, conversation_id=conversation_id, refs=list(refs))
 
     async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
         """Return tenant and conversation ids that a scheduled collection has to visit.
@@ -170,54 +410,48 @@ class BlobRepository(Repository):
         compaction since the last collection. Call it again after collecting, because many uploads
         of one conversation can fill the limit.
         """
-        rows = await self._session.all(sql.LIST_DUE, uploaded_before=uploaded_before, limit=limit)
+        rows = await self._session.all(LIST_DUE, uploaded_before=uploaded_before, limit=limit)
         return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
 
     async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
         """Return the content ids of unfinished uploads that began before that time."""
         rows = await self._session.all(
-            sql.STALE_UPLOADS, conversation_id=conversation_id, begun_before=begun_before
+            STALE_UPLOADS, conversation_id=conversation_id, begun_before=begun_before
         )
         return [str(row["content_id"]) for row in rows]
 
     async def mark_swept(self, conversation_id: str) -> None:
         """Record that a collection has visited the conversation since its last compaction."""
-        await self._session.run(sql.SWEPT, conversation_id=conversation_id)
+        await self._session.run(SWEPT, conversation_id=conversation_id)
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
         """Whether a blob that is not collected or an unfinished upload has this id."""
         row = await self._session.first(
-            sql.HOLDS_CONTENT, conversation_id=conversation_id, content_id=content_id
+            HOLDS_CONTENT, conversation_id=conversation_id, content_id=content_id
         )
         return row is not None and row["is_held"]
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:
     return {
-        "blob_ids": [blob.id for blob in blobs],
-        "blob_contents": [UUID(blob.content_id) for blob in blobs],
-        "blob_sizes": [blob.byte_size for blob in blobs],
-        "blob_lines": [blob.line_count for blob in blobs],
-        "blob_hashes": [blob.sha256 for blob in blobs],
-        "blob_types": [sendable(blob.media_type) for blob in blobs],
-        "blob_tools": [_sendable(blob.tool_name) for blob in blobs],
-        "blob_calls": [_sendable(blob.tool_call_id) for blob in blobs],
-        "blob_keys": [blob.object_key for blob in blobs],
+        "new_blob_id": [blob.id for blob in blobs],
+        "new_content_id": [UUID(blob.content_id) for blob in blobs],
+        "new_media_type": [sendable(blob.media_type) for blob in blobs],
+        "new_tool_name": [_sendable(blob.tool_name) for blob in blobs],
+        "new_tool_call_id": [_sendable(blob.tool_call_id) for blob in blobs],
+        **{
+            f"new_{name}": [getattr(blob, name) for blob in blobs]
+            for name in ("byte_size", "line_count", "sha256", "object_key")
+        },
     }
 
 
 def _chunk_parameters(chunks: Sequence[tuple[str, StoredChunk]]) -> dict[str, Any]:
     return {
-        "chunk_contents": [UUID(content_id) for content_id, _ in chunks],
-        **{
-            f"chunk_{name}": [getattr(chunk, name) for _, chunk in chunks] for name in _CHUNK_FIELDS
-        },
+        "chunk_content_id": [UUID(content_id) for content_id, _ in chunks],
+        **{f"chunk_{name}": [getattr(chunk, name) for _, chunk in chunks] for name in _CHUNK},
     }
 
 
 def _sendable(text: str | None) -> str | None:
     return sendable(text) if text is not None else None
-
-
-def _blob_from(row: Any) -> Blob:
-    return Blob(**{**row, "content_id": str(row["content_id"])})

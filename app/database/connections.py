@@ -63,7 +63,7 @@ PLANNING = {
 
 _LONG_READS = 1
 """Reads of long values at once: a server process takes several times the memory of each."""
-_NAME = re.compile(r"(CAST\()?(?<!:):([a-z_]+)")
+_NAME = re.compile(r"(CAST\()?(?<!:):([a-z_][a-z_0-9]*)")
 
 
 class Pooler(StrEnum):

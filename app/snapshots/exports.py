@@ -18,7 +18,7 @@ from app.blobs.blobs import Blob
 from app.common.errors import NotFound, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.stored_results import StoredResults
-from app.database.sql import read
+from app.database.sql import plain, read
 from app.repositories import Database
 from app.snapshots.export_format import (
     FIELDS,
@@ -27,6 +27,8 @@ from app.snapshots.export_format import (
     RecordKind,
     blob_pieces,
 )
+from app.snapshots.exports_repository import READ_SETTINGS
+from app.snapshots.exports_repository import page as read_page
 
 _BATCH_BYTES = 2**20
 
@@ -48,14 +50,17 @@ class ExportService:
         conversation was deleted, or an output collected, meanwhile.
         """
         async with self._database.session() as session:
-            row = await session.exports.settings(tenant_id, conversation_id)
-        if row is None:
+            found = await session.session.first(
+                READ_SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
+            )
+        if found is None:
             raise NotFound.conversation(conversation_id)
+        row = {name: plain(value) for name, value in found.items()}
         writer = ExportWriter()
         created_at = row["conversation_created_at"].isoformat()
         public_id = row["own_id"] or conversation_id
         yield writer.first(public_id, created_at, self._now().isoformat())
-        async with aclosing(self._records(conversation_id, row, bound)) as pages:
+        async with aclosing(self._records(row, bound)) as pages:
             async for records in pages:
                 lines = (line for kind, fields in records for line in writer.record(kind, fields))
                 while batch := await asyncio.to_thread(_next_lines, lines):
@@ -63,7 +68,7 @@ class ExportService:
         yield writer.last()
 
     async def _records(
-        self, conversation_id: str, state: Mapping[str, Any], bound: Bound
+        self, state: Mapping[str, Any], bound: Bound
     ) -> AsyncGenerator[Iterator[tuple[str, Mapping[str, Any]]]]:
         """Yield the kinds and the fields of records, a page or a part of a blob at a time."""
         for kind in (RecordKind.SETTINGS, RecordKind.STATE):
@@ -74,16 +79,14 @@ class ExportService:
             count, has_more = 0, True
             while has_more:
                 async with self._database.session() as session:
-                    page = await session.exports.page(
-                        kind, conversation_id, state["head_seq"], last, bound
-                    )
+                    page = await read_page(session.session, kind, state, last, bound)
                 last, has_more = (page[-1] if page else None), page.has_more and bool(page)
                 count += len(page)
                 if kind is RecordKind.BLOB:
                     for each in page:
                         row = {**each, "is_collected": each["collected_at"] is not None}
                         yield iter([(kind, {name: row[name] for name in FIELDS[kind]})])
-                        async for pieces in self._bytes_of(conversation_id, row):
+                        async for pieces in self._bytes_of(state["conversation_id"], row):
                             yield pieces
                 else:
                     yield ((kind, row) for row in page if not _follows(kind, row, newer))

@@ -8,19 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from asyncpg import UniqueViolationError
-
-from app.common import json_text
 from app.common.pages import Bound, Page
-from app.database.connections import Statement
+from app.database.connections import Session, Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
 from app.database.sql import assigned, equal, plain
 from app.database.tables import TABLES
 from app.snapshots.export_format import (
@@ -62,7 +57,7 @@ PAGES = {kind: _page(kind) for kind in RECORD_TABLES}
 
 READ_SETTINGS = Statement(
     f"""
-        SELECT c.created_at AS conversation_created_at, c.own_id, h.counter,
+        SELECT c.conversation_id, c.created_at AS conversation_created_at, c.own_id, h.counter,
             {", ".join((*(f"c.{name}" for name in SETTINGS), *(f"h.{name}" for name in STATE)))}
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
@@ -99,6 +94,7 @@ def _add(kind: RecordKind) -> Statement:
         INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join(columns)})
         SELECT :conversation_id, item.*
         FROM json_to_recordset(CAST(:rows AS json)) AS item ({typed})
+        ON CONFLICT DO NOTHING
         """,
         is_long=True,
     )
@@ -132,72 +128,24 @@ LOCK = Statement(
 )
 
 
-class ExportRepository(Repository):
-    """Reads the records of a conversation, and stores those of an import."""
+async def page(
+    session: Session,
+    kind: RecordKind,
+    state: Mapping[str, Any],
+    after: Mapping[str, Any] | None,
+    bound: Bound,
+) -> Page[Mapping[str, Any]]:
+    """Return the records of a kind after one of them, those with a seq up to the head.
 
-    async def settings(self, tenant_id: str, conversation_id: str) -> Mapping[str, Any] | None:
-        """Return the fields of `settings` and `state`, the `own_id` and when it was created."""
-        row = await self._session.first(
-            READ_SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id
-        )
-        return {name: plain(value) for name, value in row.items()} if row is not None else None
-
-    async def page(
-        self,
-        kind: RecordKind,
-        conversation_id: str,
-        head_seq: int,
-        after: Mapping[str, Any] | None,
-        bound: Bound,
-    ) -> Page[Mapping[str, Any]]:
-        """Return the records of a kind after one of them, those with a seq up to the head."""
-        columns = COLUMNS[kind]
-        start = after or {name: _LOWEST[columns[name]] for name in KEYS[kind]}
-        rows = await self._session.all(
-            PAGES[kind],
-            conversation_id=conversation_id,
-            head_seq=head_seq,
-            **{f"after_{name}": start[name] for name in KEYS[kind]},
-            **limits(PAGE_ROWS, bound),
-        )
-        return page_of(rows, lambda row: {name: plain(row[name]) for name in columns})
-
-    async def begin(self, conversation_id: str) -> bool:
-        """Create a conversation that is imported, which no tenant sees; False for a used id."""
-        return await self._session.run(BEGIN, conversation_id=conversation_id) == 1
-
-    async def renew(self, conversation_id: str) -> bool:
-        """Note that an import continues, and lock it; False if it was removed."""
-        return await self._session.run(RENEW, conversation_id=conversation_id) == 1
-
-    async def add(
-        self, kind: RecordKind, conversation_id: str, records: Sequence[Mapping[str, Any]]
-    ) -> bool:
-        """Store records of an import; False if a message id is used twice."""
-        try:
-            await self._session.run(
-                ADDITIONS[kind], conversation_id=conversation_id, rows=json_text.dumps(records)
-            )
-        except UniqueViolationError:
-            return False
-        return True
-
-    async def publish(
-        self, tenant_id: str, key: str, own_id: str | None, settings: Mapping[str, Any]
-    ) -> bool:
-        """Give an imported conversation to its tenant; False if the import was removed."""
-        values = {name: settings[name] for name in SETTINGS}
-        published = await self._session.run(
-            PUBLISH, **values, tenant_id=tenant_id, conversation_id=key, own_id=own_id
-        )
-        return published == 1
-
-    async def stale(self, before: datetime, limit: int) -> list[str]:
-        """Return imports that have not continued since a time."""
-        rows = await self._session.all(STALE, before=before, limit=limit)
-        return [str(row["conversation_id"]) for row in rows]
-
-    async def lock_stale(self, conversation_id: str, before: datetime) -> bool:
-        """Lock an import against continuing; False if it has continued since a time."""
-        row = await self._session.first(LOCK, conversation_id=conversation_id, before=before)
-        return row is not None
+    `state` is the row of `READ_SETTINGS`.
+    """
+    columns = COLUMNS[kind]
+    start = after or {name: _LOWEST[columns[name]] for name in KEYS[kind]}
+    rows = await session.all(
+        PAGES[kind],
+        conversation_id=state["conversation_id"],
+        head_seq=state["head_seq"],
+        **{f"after_{name}": start[name] for name in KEYS[kind]},
+        **limits(PAGE_ROWS, bound),
+    )
+    return page_of(rows, lambda row: {name: plain(row[name]) for name in columns})

@@ -22,20 +22,29 @@ from datetime import datetime
 from typing import Any
 
 from app.blobs.blobs import Blob
+from app.blobs.chunks import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.keys import free_key, own_id_of
-from app.conversations.ports import BlobStore
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.conversations.windows.service import ActiveWindows
+from app.database.connections import Session
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
+from app.snapshots.forks_repository import (
+    ADD,
+    COPIES,
+    COPY_BLOBS,
+    LOCK_REDACTIONS,
+    REDACTED_VERSION,
+    REFS,
+)
 
 BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -138,7 +147,8 @@ class ForkService:
         async with self._database.session() as session:
             key = await free_key(session, tenant_id, public_id)
             receipt = await self._receipt_to_copy(session, source, at_seq)
-            refs = await session.forks.refs(conversation_id, at_seq)
+            rows = await session.session.all(REFS, source_id=conversation_id, through_seq=at_seq)
+            refs = [row["blob_id"] for row in rows]
             blobs = await session.blobs.find_all(conversation_id, refs)
 
         async def copied(blob: Blob) -> Blob:
@@ -189,20 +199,30 @@ class ForkService:
     async def _copy(self, tenant_id: str, plan: _Plan, new: NewFork, copy: NewCopy) -> Fork:
         fork, source = plan.fork, plan.source
         metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
-        own_id = own_id_of(fork.conversation_id, fork.public_id)
         async with self._database.transaction() as session:
             made = await claim(session, tenant_id, copy, fork.public_id, str(fork.at_seq))
             if made is not None:
                 return await _made(session, tenant_id, fork.source_id, made)
-            if not await session.forks.add(
-                tenant_id, fork.source_id, fork.conversation_id, metadata, own_id
-            ):
+            added = await session.session.first(
+                ADD,
+                tenant_id=tenant_id,
+                source_id=fork.source_id,
+                fork_id=fork.conversation_id,
+                metadata=metadata,
+                own_id=own_id_of(fork.conversation_id, fork.public_id),
+            )
+            if added is None or not added["is_there"]:
+                raise NotFound.conversation(fork.source_id)
+            if not added["is_added"]:
                 raise _SourceChanged  # another tenant has created one with this UUID
-            await _copy_rows(session, plan)
+            await _copy_rows(session.session, plan)
             await self._show(session, tenant_id, plan)
             await _check_agent(session, tenant_id, source)
-            version = await session.forks.lock_source(fork.source_id)
-            if version not in (None, source.state.redacted_version):
+            # Redactions in the source wait from here on; its rows are not locked.
+            at_source = {"conversation_id": fork.source_id}
+            await session.session.first(LOCK_REDACTIONS, **at_source)
+            version = await session.session.first(REDACTED_VERSION, **at_source)
+            if version is not None and version[0] != source.state.redacted_version:
                 raise _SourceChanged  # a copied message was redacted meanwhile
         return fork
 
@@ -239,24 +259,34 @@ async def _made(session: Repositories, tenant_id: str, source_id: str, made: str
     return Fork(key, public_id, source_id, at_seq)
 
 
-async def _copy_rows(session: Repositories, plan: _Plan) -> None:
-    fork, forks = plan.fork, session.forks
-    ids = (fork.source_id, fork.conversation_id)
+async def _copy_rows(session: Session, plan: _Plan) -> None:
+    fork = plan.fork
+    ids = {"source_id": fork.source_id, "fork_id": fork.conversation_id}
     for batch in blob_batches(plan.blobs):
-        if not await forks.copy_blobs(*ids, batch):
-            raise _SourceChanged
+        row = await session.first(
+            COPY_BLOBS,
+            **ids,
+            refs=[blob.id for blob in batch],
+            contents=[blob.content_id for blob in batch],
+            keys=[blob.object_key for blob in batch],
+            collected=[blob.collected_at is not None for blob in batch],
+        )
+        if row is None or row["copied"] < len(batch):
+            raise _SourceChanged  # a blob was collected, or stored again
     for table in ("pins", "redactions", "blob_uses"):
-        await forks.copy(table, *ids, through_seq=fork.at_seq)
+        await session.run(COPIES[table], **ids, through_seq=fork.at_seq)
     if (receipt := plan.receipt) is not None:
-        bounds: dict[str, Any] = {
-            "compaction_id": receipt.compaction_id,
-            "created_at": receipt.created_at,
-        }
-        await forks.copy("compactions", *ids, through_seq=fork.at_seq, **bounds)
+        await session.run(
+            COPIES["compactions"],
+            **ids,
+            through_seq=fork.at_seq,
+            compaction_id=receipt.compaction_id,
+            created_at=receipt.created_at,
+        )
     copied = 0
     for after in range(0, fork.at_seq, BATCH_MESSAGES):
         through = min(after + BATCH_MESSAGES, fork.at_seq)
-        copied += await forks.copy("messages", *ids, after_seq=after, through_seq=through)
+        copied += await session.run(COPIES["messages"], **ids, after_seq=after, through_seq=through)
     if copied < fork.at_seq:
         raise NotFound.conversation(fork.source_id)
 

@@ -8,15 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from app.blobs.blobs import Blob
-from app.common.errors import NotFound
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
 from app.database.tables import TABLES
 
 COPIED = {
@@ -122,64 +116,3 @@ COPIES = {
     table: Statement(_copied(table, f"{_from(table)} AND {rows}"), is_long=True)
     for table, rows in _ROWS.items()
 }
-
-
-class ForkRepository(Repository):
-    """Statements that copy a conversation into another one."""
-
-    async def add(
-        self, tenant_id: str, source_id: str, fork_id: str, metadata: str | None, own_id: str | None
-    ) -> bool:
-        """Create a conversation with an empty log and the settings of the source.
-
-        `metadata` replaces the metadata of the source. Returns False for a used key; raises
-        NotFound for an unknown source.
-        """
-        row = await self._session.first(
-            ADD,
-            tenant_id=tenant_id,
-            source_id=source_id,
-            fork_id=fork_id,
-            metadata=metadata,
-            own_id=own_id,
-        )
-        if row is None or not row["is_there"]:
-            raise NotFound.conversation(source_id)
-        return bool(row["is_added"])
-
-    async def refs(self, source_id: str, through_seq: int) -> list[str]:
-        """Return the ids of the blobs that messages up to a seq refer to."""
-        rows = await self._session.all(REFS, source_id=source_id, through_seq=through_seq)
-        return [row["blob_id"] for row in rows]
-
-    async def copy_blobs(self, source_id: str, fork_id: str, blobs: Sequence[Blob]) -> bool:
-        """Copy blobs with their chunks, under the object keys of the copies.
-
-        Returns False if one of them has changed.
-        """
-        row = await self._session.first(
-            COPY_BLOBS,
-            source_id=source_id,
-            fork_id=fork_id,
-            refs=[blob.id for blob in blobs],
-            contents=[blob.content_id for blob in blobs],
-            keys=[blob.object_key for blob in blobs],
-            collected=[blob.collected_at is not None for blob in blobs],
-        )
-        return row is not None and row["copied"] == len(blobs)
-
-    async def copy(self, table: str, source_id: str, fork_id: str, **bounds: Any) -> int:
-        """Copy rows of a table of `COPIES`, and return their number."""
-        return await self._session.run(
-            COPIES[table], source_id=source_id, fork_id=fork_id, **bounds
-        )
-
-    async def lock_source(self, source_id: str) -> int | None:
-        """Wait for redactions in the source and hold up new ones, without locking its rows.
-
-        Returns the view version of the last one, None for a deleted source.
-        """
-        key = {"conversation_id": source_id}
-        await self._session.first(LOCK_REDACTIONS, **key)
-        row = await self._session.first(REDACTED_VERSION, **key)
-        return row["redacted_version"] if row is not None else None

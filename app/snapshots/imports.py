@@ -21,19 +21,26 @@ from itertools import islice
 from typing import Any
 
 from app.blobs.blobs import Chunk, Chunker, blob_id
+from app.blobs.chunks import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.common.public_ids import keys_of
 from app.conversations.keys import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ
-from app.conversations.ports import BlobStore
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
 from app.snapshots.export_checks import ImportChecker
-from app.snapshots.export_format import IMPORTING_TENANT, ExportReader, Line, RecordKind
+from app.snapshots.export_format import (
+    IMPORTING_TENANT,
+    SETTINGS,
+    ExportReader,
+    Line,
+    RecordKind,
+)
+from app.snapshots.exports_repository import ADDITIONS, BEGIN, LOCK, PUBLISH, RENEW, STALE
 
 STALE_SECONDS = 600
 """After this time without a line, an import may be removed."""
@@ -131,7 +138,7 @@ class ImportService:
             await _remove(self._database, key, before)
         async with self._database.session() as session:
             key = await free_key(session, tenant_id, public_id)
-            if not await session.exports.begin(key):
+            if not await session.session.run(BEGIN, conversation_id=key):
                 raise id_taken(public_id)
         return key
 
@@ -200,7 +207,7 @@ class ImportService:
     async def _writing(self, key: str) -> AsyncIterator[Repositories]:
         """Write in a transaction of an import that was not removed."""
         async with self._database.transaction() as session:
-            if not await session.exports.renew(key):
+            if not await session.session.run(RENEW, conversation_id=key):
                 raise _removed(key)
             yield session
 
@@ -213,7 +220,9 @@ class ImportService:
                 found = await session.blobs.find_all(key, list(refs))
                 for ref in refs.keys() - {blob.id for blob in found}:
                     raise refs[ref].error(f"The blob {ref!r} is not in the export")
-            if not await session.exports.add(kind, key, [line.fields for line in batch]):
+            rows = json_text.dumps([line.fields for line in batch])
+            added = await session.session.run(ADDITIONS[kind], conversation_id=key, rows=rows)
+            if added < len(batch):
                 first = batch[0].number
                 raise batch[-1].error(f"A message id stands twice, between line {first} and this")
 
@@ -234,7 +243,10 @@ class ImportService:
         async with self._writing(key) as session:
             if fields["is_collected"]:
                 row = {"content_id": content_id, "collected_at": self._now().isoformat()}
-                await session.exports.add(RecordKind.BLOB, key, [{**fields, **row}])
+                rows = json_text.dumps([{**fields, **row}])
+                await session.session.run(
+                    ADDITIONS[RecordKind.BLOB], conversation_id=key, rows=rows
+                )
                 return
             await session.blobs.begin_upload(IMPORTING_TENANT, key, content_id)
         chunker = Chunker()
@@ -290,7 +302,8 @@ class ImportService:
         expires_at = _time(checker.settings["expires_at"])
         # The import of an old export would be deleted at once.
         settings["expires_at"] = expires_at if expires_at and expires_at > self._now() else None
-        if not await session.exports.publish(tenant_id, key, own_id, settings):
+        own = {name: settings[name] for name in SETTINGS} | {"own_id": own_id}
+        if not await session.session.run(PUBLISH, **own, tenant_id=tenant_id, conversation_id=key):
             raise _removed(key)
         head, receipt = checker.head, None
         await set_head(session, key, head | {"cleared_at": _time(head["cleared_at"])})
@@ -310,8 +323,8 @@ async def remove_stale_imports(database: Database, now: Callable[[], datetime]) 
     removed, batch = 0, _STALE_BATCH
     while batch == _STALE_BATCH:
         async with database.session() as session:
-            stale = await session.exports.stale(before, _STALE_BATCH)
-        batch = sum([await _remove(database, key, before) for key in stale])
+            stale = await session.session.all(STALE, before=before, limit=_STALE_BATCH)
+        batch = sum([await _remove(database, str(key), before) for (key,) in stale])
         removed += batch
     return removed
 
@@ -319,7 +332,7 @@ async def remove_stale_imports(database: Database, now: Callable[[], datetime]) 
 async def _remove(database: Database, key: str, before: datetime) -> bool:
     """Remove an import that has not continued since a time; the sweep deletes its objects."""
     async with database.transaction() as session:
-        if not await session.exports.lock_stale(key, before):
+        if await session.session.first(LOCK, conversation_id=key, before=before) is None:
             return False
         await session.conversations.remove(key)
     return True

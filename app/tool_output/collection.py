@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from app.blobs.blobs import Blob
+from app.blobs.chunks import BlobStore
 from app.common import json_text
 from app.common.errors import Conflict, Gone, NotFound
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.ports import BlobStore
 from app.conversations.settings_resolver import SettingsResolver
 from app.repositories import Database, Repositories
 from app.tool_output.reading import find_message

@@ -9,17 +9,19 @@
 from __future__ import annotations
 
 from app.common import json_text
-from app.conversations.ports import Ranking
 from app.conversations.settings_resolver import SettingsResolver
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, ToolSearchResult
 from app.repositories import Database
+from app.tool_output.tool_ranking import ToolRanking
 
 
 class ToolSearchService:
     """Searches tools and promotes the matches."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver, ranking: Ranking) -> None:
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, ranking: ToolRanking
+    ) -> None:
         self._database = database
         self._resolver = resolver
         self._ranking = ranking

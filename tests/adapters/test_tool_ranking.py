@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.formats import ToolDefinition
-from app.tool_output.ranking.bm25 import Bm25Ranking
-from app.tool_output.ranking.words import words
+from app.tool_output.tool_ranking import ToolRanking, words
 
 
 def tool(name: str, description: str = "", **properties: Any) -> ToolDefinition:
@@ -43,7 +42,7 @@ TOOLS = [
 
 async def found(query: str, tools: Sequence[ToolDefinition] = TOOLS, limit: int = 5) -> list[str]:
     """Rank with a fresh adapter."""
-    return await Bm25Ranking().rank(query, tools, limit, key="k")
+    return await ToolRanking().rank(query, tools, limit, key="k")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +113,8 @@ async def test_an_index_is_built_once_and_in_a_thread() -> None:
 
     [operation.loop-never-stalls]
     """
-    ranking, once, tools = Bm25Ranking(), Watched(TOOLS), Watched(TOOLS)
-    await Bm25Ranking().rank("weather", once, 5, key="k")
+    ranking, once, tools = ToolRanking(), Watched(TOOLS), Watched(TOOLS)
+    await ToolRanking().rank("weather", once, 5, key="k")
     answers = await asyncio.gather(*(ranking.rank("weather", tools, 5, key="k") for _ in range(5)))
     assert len({tuple(answer) for answer in answers}) == 1
     assert len(tools.readers) == len(once.readers)
@@ -124,7 +123,7 @@ async def test_an_index_is_built_once_and_in_a_thread() -> None:
 
 async def test_the_least_recently_searched_index_is_evicted() -> None:
     """The cache is bounded by the number of tools in it. [tools.search-deterministic]"""
-    ranking = Bm25Ranking(max_tools=2 * len(TOOLS))
+    ranking = ToolRanking(max_tools=2 * len(TOOLS))
     built = []
     for key in ("a", "b", "a", "c", "a", "b"):
         tools = Watched(TOOLS)
@@ -135,5 +134,5 @@ async def test_the_least_recently_searched_index_is_evicted() -> None:
 
 def test_the_library_is_imported_when_it_is_needed() -> None:
     """A process that never searches does not load the stemmer."""
-    code = "import sys, app.tool_output.ranking.bm25\nassert 'Stemmer' not in sys.modules\n"
+    code = "import sys, app.tool_output.tool_ranking\nassert 'Stemmer' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)

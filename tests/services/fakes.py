@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
@@ -284,7 +284,7 @@ class Harness:
                 takes_payload=_takes_payload,
             )
         )
-        self.outputs = StoredResults(self.database, self.objects or RowStore(), new_id)
+        self.outputs = StoredResults(self.database, self.objects or BlobStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)
         self.conversations = ConversationService(

@@ -12,29 +12,41 @@
 4. Summaries made since the first one that covers the message may be made of that one, so their
    texts are deleted as well. The item of a provider's compaction is in the message after those that
    it stands for: without that message, or one of those, it is not sent any more.
-5. Objects are deleted after the rows that name them; after a failure the sweep deletes them.
+5. A tombstone has the role, format and tool calls of its message, so that pairs and payloads stay
+   valid: the ids and names of calls stay, their arguments and all other content are gone. It keeps
+   the stored token count, which running totals of later rows contain.
+6. Objects are deleted after the rows that name them; after a failure the sweep deletes them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from app.blobs.stored_output import inline_output
 from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.compactions import make_compaction_due
 from app.conversations.events.events import EventType
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.messages.row import LogRow
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.messages.tombstones import REDACTED_SUMMARY, Tombstone, tombstone_of
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span
 from app.database.connections import Session, Statement
 from app.database.sql import equal, fields_of, insert, read
+from app.formats import PROVIDERS
+from app.formats.message import LOG_FORMAT, Role, clean
+from app.formats.registry import openai_chat
 from app.repositories import Database
 
+REDACTED = "[redacted]"
+"""The text of a tombstone."""
+REDACTED_SUMMARY = "(the summary told of a message that was redacted)"
+"""The summary of a receipt or a snapshot that used a redacted message."""
 _CONVERSATION = equal("conversation_id")
 _MESSAGE = equal("conversation_id", "seq")
 
@@ -277,3 +289,28 @@ async def _empty_epoch_starts(session: Session, conversation_id: str) -> None:
             columns = map(list, zip(*changed, strict=True))
             frames = dict(zip(("lanes", "epochs", "frames"), columns, strict=True))
             await session.run(SET_FRAMES, conversation_id=conversation_id, **frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """The columns of the log that replace a message; `output` is that of a large tool result."""
+
+    body: str
+    fragment: str | None
+    output: str | None
+
+
+def tombstone_of(row: LogRow) -> Tombstone:
+    """Return the tombstone of a stored message."""
+    provider = PROVIDERS[row.format]
+    raw = provider.emptied(row.message(), REDACTED)
+    (message,) = provider.parse(raw, "")
+    if row.role is Role.TOOL:
+        message = replace(message, tool_call_id=row.call_ids[0])
+    fragment = None
+    if row.format is not LOG_FORMAT or not openai_chat.is_faithful(raw, message):
+        fragment = json_text.dump_payload(openai_chat.render(clean(message))).decode()
+    # Clearing relies on the output of results that are larger than a placeholder.
+    is_clearable = row.role is Role.TOOL and row.tokens > MAX_PLACEHOLDER_TOKENS
+    output = inline_output(message).as_json() if is_clearable else None
+    return Tombstone(json_text.dumps(raw), fragment, output)

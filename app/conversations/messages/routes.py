@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -224,15 +223,8 @@ async def transcript(
     if messages.has_more or len(messages) > len(shown):
         next_cursor = cursors.encode("messages", order, shown[-1].original.message.seq)
     data = [shown_message(conversation, message) for message in shown]
-    return await long_json({"data": data, "next_cursor": next_cursor}, size_of(shown))
-
-
-def size_of(shown: Sequence[TranscriptMessage]) -> int:
-    """Return the approximate length of messages with the results that are shown whole."""
-    originals = [item.original for item in shown]
-    results = (item.message.output for item in originals if not item.is_truncated)
-    whole = sum(output.byte_size for output in results if output is not None)
-    return whole + sum(item.message.byte_size for item in originals)
+    size = sum(message.original.size for message in shown)
+    return await long_json({"data": data, "next_cursor": next_cursor}, size)
 
 
 def shown_message(conversation: Conversation, shown: TranscriptMessage) -> dict[str, Any]:
@@ -278,7 +270,7 @@ async def get_message(
         Content(content or Content.AUTO),
         page_bound(request),
     )
-    return await long_json(shown_message(conversation, shown), size_of([shown]))
+    return await long_json(shown_message(conversation, shown), shown.original.size)
 
 
 @router.post(f"{_MESSAGE}/redact", summary="Redact a message")

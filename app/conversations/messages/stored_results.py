@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
+from app.blobs.chunks import BlobStore
 from app.blobs.offloading import NewBlob, PreviewedBlob
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.blobs.restoring import restore_result
@@ -20,7 +21,6 @@ from app.common.errors import Gone, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
-from app.conversations.ports import BlobStore
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
@@ -54,11 +54,13 @@ class Content(StrEnum):
 class Original:
     """A message of the transcript: the original, or with the preview of its result.
 
-    `is_truncated` is true for a preview, `is_collected` if the blob was collected.
+    `size` is its approximate length as JSON. `is_truncated` is true for a preview, `is_collected`
+    if the blob was collected.
     """
 
     message: StoredMessage
     raw_message: dict[str, Any]
+    size: int
     is_truncated: bool = False
     is_collected: bool = False
 
@@ -166,26 +168,26 @@ class StoredResults:
         originals: list[Original] = []
         total = 0
         for message, output in zip(messages, outputs, strict=True):
-            size = _whole_size(output, content)
-            total += message.byte_size + size
-            if originals and size and total > bound.max_bytes:
+            whole_size = _whole_size(output, content)
+            size = message.byte_size + whole_size
+            total += size
+            if originals and whole_size and total > bound.max_bytes:
                 break
             blob = blobs.get(output.ref or "") if output is not None else None
             is_collected = blob is not None and blob.collected_at is not None
-            if output is None or blob is None or is_collected or not size:
+            if output is None or blob is None or is_collected or not whole_size:
                 is_truncated = output is not None and output.is_cut
                 raw_message = await in_thread_if(
                     message.byte_size > THREAD_BYTES, json_text.loads, message.body
                 )
-                originals.append(Original(message, raw_message, is_truncated, is_collected))
+                originals.append(Original(message, raw_message, size, is_truncated, is_collected))
             else:
                 data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
                 format = FormatName(message.format)
-                is_long = message.byte_size + size > THREAD_BYTES
                 raw_message = await in_thread_if(
-                    is_long, restore_result, message.body, format, output, data
+                    size > THREAD_BYTES, restore_result, message.body, format, output, data
                 )
-                originals.append(Original(message, raw_message))
+                originals.append(Original(message, raw_message, size))
         return originals
 
     async def chunks(

@@ -22,10 +22,9 @@ from uuid_utils import uuid7
 
 from app.blobs import object_store
 from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker, StoredChunk
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
-from app.conversations.ports import BlobStore
 
 TENANT = "default"
 CID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
@@ -57,7 +56,7 @@ def chunks_of(data: bytes) -> list[Chunk]:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
     made: dict[str, BlobStore] = {
-        "rows": RowStore(),
+        "rows": BlobStore(),
         "memory": ObjectStore("memory:///"),
         "folder": ObjectStore(f"file://{tmp_path}/not there yet"),
     }
@@ -216,7 +215,7 @@ async def test_orphans_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
     """Bytes in rows are readable after an object store is configured, not the reverse."""
-    rows, folder = RowStore(), ObjectStore(f"file://{tmp_path}")
+    rows, folder = BlobStore(), ObjectStore(f"file://{tmp_path}")
     _, in_rows = await put(rows, b"in rows", new_id())
     assert await folder.read(None, in_rows) == [b"in rows"]
     assert await folder.read("default/elsewhere", in_rows) == [b"in rows"]
@@ -298,10 +297,10 @@ async def test_a_chunk_larger_than_its_row_is_refused() -> None:
     for data in (bomb, b"", b"not compressed at all"):
         chunk = StoredChunk(0, 0, 0, CHUNK_BYTES, data=data)
         with pytest.raises(ServiceUnavailable):
-            await RowStore().read(None, [chunk])
-    _, (honest,) = await put(RowStore(), b"text", new_id())
+            await BlobStore().read(None, [chunk])
+    _, (honest,) = await put(BlobStore(), b"text", new_id())
     with pytest.raises(ServiceUnavailable):
-        await RowStore().read(None, [replace(honest, size=3)])
+        await BlobStore().read(None, [replace(honest, size=3)])
 
 
 @pytest.mark.parametrize("url", ["", "folder", "/folder", "http://host/x", "ftp://host", "s3:b"])

@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.blobs import statements
+from app.blobs import repository as statements
 from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.common.errors import NotFound
 from app.conversations.settings import StoredSettings
 from app.database.connections import Statement, Store
@@ -40,7 +40,7 @@ async def blob_of(data: bytes, *, attached: bool = False) -> Stored:
     """Return the blob of these bytes with a new content id, and its chunks."""
     chunker = Chunker()
     chunks = [*chunker.feed(data), *chunker.finish()]
-    async with RowStore().writer(TENANT, "any", "any") as writer:
+    async with BlobStore().writer(TENANT, "any", "any") as writer:
         stored = await writer.write(chunks)
     blob = chunker.blob(TEXT, "shell", "call_1")
     return replace(blob, content_id=new_id(), attached=attached), stored
@@ -76,7 +76,7 @@ async def read(database: Database, conversation_id: str, ref: str) -> bytes:
         blob = await session.blobs.find(conversation_id, ref)
         assert blob is not None and blob.collected_at is None
         chunks = await session.blobs.chunks(conversation_id, blob.content_id, 0, 1000)
-    return b"".join(await RowStore().read(None, chunks))
+    return b"".join(await BlobStore().read(None, chunks))
 
 
 async def put(

@@ -169,14 +169,14 @@ SPREAD = {
     f"{module}.{name}"
     for module, names in {
         "work.backlog": "COUNT_WAITING",
-        "blobs.statements": "LIST_DUE",
+        "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing_repository": (
             "BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"
         ),
         "conversations.events.repository": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
-        "snapshots.forks_repository": "ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "tenancy.repository": "DELETE_OLD LIST_IDLE LIST_EXPIRED SOME_CONVERSATIONS",
@@ -193,22 +193,16 @@ SPREAD = {
 
 
 async def test_statements_touch_one_shard(planner: Any) -> None:
-    """Architecture, storage: each names one conversation, but for those that are for several."""
+    """Architecture, storage: each is bound to its conversation, but for those for several."""
     spread = set()
     for name, statement in statements().items():
         shards = shards_of(await plan_of(planner, statement))
         named = {f"${place}" for place, _ in enumerate(statement.names, start=1)}
         if len(shards) > 1 or shards - named:
             spread.add(name.partition("[")[0])
-    assert spread == SPREAD
-
-
-async def test_the_key_is_the_conversations_own(planner: Any) -> None:
-    """Architecture, storage: a statement about one conversation is bound to it, not to another."""
-    for name, statement in statements().items():
-        if KEY in statement.names and name.partition("[")[0] not in SPREAD:
-            shards = shards_of(await plan_of(planner, statement))
+        elif KEY in statement.names:
             assert shards <= {f"${statement.names.index(KEY) + 1}"}, name
+    assert spread == SPREAD
 
 
 @pytest.mark.parametrize(
@@ -261,29 +255,20 @@ async def live(client: httpx.AsyncClient, path: str) -> None:
 
 
 async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: list[str]) -> None:
-    """Architecture, storage: what an append, a build and the like run is checked, and confined."""
-    path = await new_conversation(recorded)
-    ran.clear()
-    await live(recorded, path)
-    names = {statement.sql: name for name, statement in statements().items()}
-    used = {names[sql].partition("[")[0] for sql in ran}
-    assert used.isdisjoint(SPREAD)
-    assert {"conversations.messages.repository.APPEND", "context.repository.READ"} <= used
+    """Architecture, storage: what an append, a build and the like run is checked, and confined.
 
-
-async def test_an_agents_status_is_all_that_looks_further(
-    recorded: httpx.AsyncClient, ran: list[str]
-) -> None:
-    """With an agent, a build asks what its other conversations do, and nothing else."""
-    answer = await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    assert answer.status_code == 201, answer.text
-    path = await new_conversation(recorded, agent_id="a", policy={"status_preamble": "auto"})
-    ran.clear()
-    await live(recorded, path)
+    With an agent, a build asks what its other conversations do, and nothing else.
+    """
     names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
-    assert {names[sql] for sql in ran if sql in names} & SPREAD == {
-        "conversations.windows.repository.ACTIVITIES"
-    }
+    await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
+    with_agent = {"agent_id": "a", "policy": {"status_preamble": "auto"}}
+    for settings, beyond in (({}, set()), (with_agent, {"ACTIVITIES"})):
+        path = await new_conversation(recorded, **settings)
+        ran.clear()
+        await live(recorded, path)
+        used = {names[sql] for sql in ran}
+        assert {name.rpartition(".")[2] for name in used & SPREAD} == beyond
+        assert {"conversations.messages.repository.APPEND", "context.repository.READ"} <= used
 
 
 def test_the_script_places_every_table_once() -> None:

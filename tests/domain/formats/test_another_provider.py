@@ -10,8 +10,8 @@ import pytest
 
 from app.context.rendering import RenderRequest, render_payload
 from app.conversations.messages.draft import make_drafts
+from app.conversations.messages.redactions import REDACTED, tombstone_of
 from app.conversations.messages.row import LogRow
-from app.conversations.messages.tombstones import REDACTED, tombstone_of
 from app.conversations.view import WHOLE_VIEW
 from app.formats import PROVIDERS
 from app.formats.json_fields import Fields

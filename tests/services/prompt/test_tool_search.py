@@ -15,16 +15,18 @@ from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats import ToolDefinition
 from app.repositories import Database
+from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
 from tests.services.fakes import TENANT, Harness, result, says, user
 
 NOWHERE = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
-class WordRanking:
+class WordRanking(ToolRanking):
     """Finds tools whose name contains the query, and records the searches."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, int, int, str]] = []
 
     async def rank(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.common.errors import Conflict
 from app.common.public_ids import keys_of
 from app.repositories import Database
 from app.snapshots.exports import ExportService
-from app.snapshots.exports_repository import PAGES, STALE
+from app.snapshots.exports_repository import BEGIN, PAGES, RENEW, STALE
 from app.snapshots.imports import STALE_SECONDS, ImportService, NewImport, remove_stale_imports
 from app.snapshots.routes import check_settings
 from tests.domain.histories import RawLog, raw_logs
@@ -42,7 +42,7 @@ def imports_of(harness: Harness) -> ImportService:
     return ImportService(
         harness.database,
         harness.resolver,
-        RowStore(),
+        BlobStore(),
         new_id,
         harness.clock.utc,
         check_settings,
@@ -120,7 +120,7 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) 
     interrupted = keys_of(TENANT, "one")[0], keys_of(TENANT, "other")[0]
     for cid in interrupted:
         async with harness.database.session() as session:
-            assert await session.exports.begin(cid)
+            assert await session.session.run(BEGIN, conversation_id=cid)
             assert await session.conversations.find(TENANT, cid, None) is None
     with pytest.raises(Conflict):
         await bring_in(harness, body, public_id="one")
@@ -131,7 +131,7 @@ async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) 
         assert await remove_stale_imports(harness.database, clock) == removed
     assert await bring_in(harness, body, public_id="one") == interrupted[0]
     async with harness.database.session() as session:
-        assert not await session.exports.renew(interrupted[1])
+        assert not await session.session.run(RENEW, conversation_id=interrupted[1])
 
 
 @pytest.mark.one_server  # it reads the plans of one server

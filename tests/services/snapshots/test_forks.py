@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import (
     Conflict,
@@ -28,7 +28,6 @@ from app.common.errors import (
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.ports import BlobStore
 from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
@@ -37,9 +36,9 @@ from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
+from app.snapshots import forks
 from app.snapshots import forks_repository as statements
 from app.snapshots.forks import Fork, ForkService, NewFork
-from app.snapshots.forks_repository import COPIED, ForkRepository
 from tests.patience import PATIENCE_SECONDS
 from tests.plans import plan_of
 from tests.services.fakes import (
@@ -78,7 +77,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     """Return the service of this process that forks."""
     return ForkService(
-        harness.database, harness.resolver, harness.active, store or RowStore(), new_id
+        harness.database, harness.resolver, harness.active, store or BlobStore(), new_id
     )
 
 
@@ -392,7 +391,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
 def blob_store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each kind of store in turn."""
     if request.param == "rows":
-        return RowStore()
+        return BlobStore()
     return ObjectStore("memory:///" if request.param == "memory" else f"file://{tmp_path}/kept")
 
 
@@ -404,13 +403,13 @@ async def remove(process: Process, cid: str) -> dict[str, int]:
 async def test_outputs_outlive_the_source(database: Database, blob_store: BlobStore) -> None:
     """Offloaded results have the same bytes after a deletion of either conversation."""
     process = Process(database, blob_store)
-    harness, forks = process.harness, forks_of(process.harness, blob_store)
+    harness, service = process.harness, forks_of(process.harness, blob_store)
     cid = await harness.conversation()
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]
     await process.upload(cid, b"never attached")
-    whole = await forks.fork(TENANT, cid, NewFork())
-    part = await forks.fork(TENANT, cid, NewFork(4))
+    whole = await service.fork(TENANT, cid, NewFork())
+    part = await service.fork(TENANT, cid, NewFork(4))
     small = await process.blobs.page(TENANT, part.conversation_id, 10, None)
     assert {blob.id for blob in small} == {ref.id for ref in refs[:2]}
     await remove(process, part.conversation_id)
@@ -487,8 +486,10 @@ async def test_a_deleted_fork_leaves_no_rows(
 
     there, before = await counted(copy), await counted(cid)
     own = {"heads"}
-    assert {name for name, rows in there.items() if rows} == {*COPIED, *own}
-    assert {name: before[name] for name in COPIED} == {name: there[name] for name in COPIED}
+    assert {name for name, rows in there.items() if rows} == {*statements.COPIED, *own}
+    assert {name: before[name] for name in statements.COPIED} == {
+        name: there[name] for name in statements.COPIED
+    }
     deleted = await harness.conversations.remove(TENANT, copy)
     assert {name: deleted[name] for name in tables} == there
     assert not any((await counted(copy)).values())
@@ -545,7 +546,7 @@ async def test_a_failed_fork_leaves_no_rows(
         raise ServiceUnavailable("The database does not answer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ForkRepository, "lock_source", fail)
+        broken.setattr(forks, "_check_agent", fail)
         with pytest.raises(ServiceUnavailable):
             await fork(harness, cid, **asked)
     for name, table in TABLES.items():
@@ -559,16 +560,15 @@ async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
     """Fork while something else is done once after the first rows were copied."""
-    copy = ForkRepository.copy
+    copy_rows = forks._copy_rows
     done: list[Any] = []
 
-    async def first(self: ForkRepository, *arguments: Any, **bounds: Any) -> int:
+    async def first(*arguments: Any) -> None:
         if not done:
-            done.append(None)
-            await work
-        return await copy(self, *arguments, **bounds)
+            done.append(await work)
+        await copy_rows(*arguments)
 
-    monkeypatch.setattr(ForkRepository, "copy", first)
+    monkeypatch.setattr(forks, "_copy_rows", first)
     return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import asyncpg
 
 from app.blobs.blobs import TEXT, Chunk, StoredChunk
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore, BlobWriter
 from app.common.errors import ContextError, ServiceUnavailable
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
-from app.conversations.ports import BlobStore, BlobWriter
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
 from app.tool_output.collection import BlobCollector
@@ -40,7 +39,7 @@ LARGE = "line\n" * 2000
 HOUR = timedelta(hours=1)
 
 
-class WatchedStore:
+class WatchedStore(BlobStore):
     """A store that notes what is opened, and can be away."""
 
     def __init__(self, kept: BlobStore) -> None:
@@ -107,7 +106,7 @@ class WatchedStore:
         return [key async for key, _, _ in self.kept.orphans(datetime.now(UTC) + HOUR)]
 
 
-class _WatchedWriter:
+class _WatchedWriter(BlobWriter):
     def __init__(self, store: WatchedStore, writer: BlobWriter) -> None:
         self._store = store
         self._writer = writer
@@ -161,7 +160,7 @@ class Process:
         **harness: Any,
     ) -> None:
         self.database = GatedDatabase(database)
-        self.store = WatchedStore(store or RowStore())
+        self.store = WatchedStore(store or BlobStore())
         self.now = datetime.now(UTC)
         self.harness = Harness(self.database, **harness)
         self.outputs = StoredResults(self.database, self.store, new_id)

@@ -8,9 +8,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
-from app.conversations.ports import BlobStore
 from app.repositories import Database
 from tests.services.tool_output.builders import Process, summarising
 
@@ -18,7 +17,7 @@ from tests.services.tool_output.builders import Process, summarising
 @pytest.fixture(params=["rows", "objects"])
 def kept(request: pytest.FixtureRequest) -> BlobStore:
     """Each place for the bytes in turn."""
-    return ObjectStore("memory:///") if request.param == "objects" else RowStore()
+    return ObjectStore("memory:///") if request.param == "objects" else BlobStore()
 
 
 @pytest_asyncio.fixture

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
-from app.blobs.chunks import RowStore
+from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import (
     Conflict,
@@ -49,7 +49,7 @@ DROP = {"gc": {"drop_compacted": True}}
 @pytest.fixture
 def rows(database: Database) -> Process:
     """One process's services with a model that summarises, whose bytes are in rows."""
-    return summarising(database, RowStore())
+    return summarising(database, BlobStore())
 
 
 async def assert_whole(process: Process, cid: str) -> None:
