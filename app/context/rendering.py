@@ -68,6 +68,17 @@ class Payload:
     betas: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
 
+    def as_answer(self) -> dict[str, Any]:
+        """Return what every answer with a payload says of it."""
+        return {
+            "payload": self.body,
+            "betas": self.betas,
+            "stable_items": self.stable_items,
+            "prefix_hash": self.prefix_hash,
+            "breakpoints": self.breakpoints,
+            "tail": self.tail,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RenderRequest:
