@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any
 
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
-from app.compaction.summaries.extractive import ledger_of
+from app.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.transcript_text import without_trailing_calls
-from app.compaction.summaries.usage_recording import record_usage
+from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summariser import Summariser
 from app.context import stateless
 from app.context.stateless_schemas import (
@@ -162,18 +162,11 @@ class StatelessService:
         run = self._summariser.start_run(tenant_id)
         ledger = await asyncio.to_thread(ledger_of, neutral) if chosen is not None else None
         try:
-            summary = await self._summariser.summarise(
-                neutral,
-                None,
-                SummaryRequest(),
-                chosen,
-                max_tokens,
-                run,
-                opens=opens,
-                ledger=ledger,
-            )
+            scope = SummaryScope(self._summariser.access.tokenizer.count)
+            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope, opens=opens)
+            summary = await self._summariser.summarise(task, neutral, ledger=ledger)
         finally:
-            await record_usage(self._database, run)
+            await run.record(self._database)
         return MessageSummary(summary.text, run.model)
 
 
