@@ -34,9 +34,14 @@ from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
-from app.models.estimates import bytes_4, chars_2_5, chars_4
 from app.models.limits import INEXACT_MARGIN
-from app.models.tokens import count_payload_messages, estimate_tool_defs_tokens
+from app.models.tokens import (
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_payload_messages,
+    estimate_tool_defs_tokens,
+)
 from app.policy.policy import CounterName
 from app.repositories import Database
 
