@@ -197,14 +197,11 @@ class CompactionQueries(Repository):
 
 
 def _texts(compaction: Compaction) -> dict[str, str]:
+    # Redactions find receipts by the summary: one without it has this stand-in.
+    stand_in = PROVIDER_ITEM_SUMMARY if compaction.view.provider_item is not None else ""
     return {
-        "summary": compaction.summary or _stand_in(compaction),
+        "summary": compaction.summary or stand_in,
         "view": compaction.view.as_json(),
         "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
         "receipt": json_text.dumps({name: getattr(compaction, name) for name in FACTS}),
     }
-
-
-def _stand_in(compaction: Compaction) -> str:
-    """Return the stored summary of a receipt without one; redactions find receipts by it."""
-    return PROVIDER_ITEM_SUMMARY if compaction.view.provider_item is not None else ""

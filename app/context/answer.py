@@ -14,6 +14,7 @@ from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
 from app.conversations.views import shown_entries
+from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
@@ -67,10 +68,13 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     if state.tail.texts and not items.tail_items:
         state = state.degrade(TAIL_LEFT_OUT)
     is_degraded = bool(state.degraded)
+    info = state.resolved.info
+    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
+    is_assumed = info is not None and info.assumed_from and named in (None, "derive")
     state = state.degrade(
         *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
         *(f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools),
-        *_assumptions(state),
+        *((f"{WINDOW_ASSUMED}:{info.assumed_from}",) if is_assumed and info is not None else ()),
     )
     usage, conversation = state.usage, state.input.conversation
     pressure = pressure_status(usage.total, state.limits)
@@ -79,23 +83,15 @@ def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
     )
     return {
         "format": state.format,
-        "payload": payload.body,
-        "betas": payload.betas,
+        **payload.as_answer(),
         "build_id": recorded.build_id,
         "epoch": epoch.epoch,
         "through_seq": recorded.through_seq,
-        "stable_items": payload.stable_items,
         "base_items": payload.base_items,
-        "prefix_hash": payload.prefix_hash,
         "cache_break_reason": recorded.break_reason,
-        "breakpoints": payload.breakpoints,
-        "tail": payload.tail,
         "tokens_used": usage.total,
         "budget": measure(usage, state.limits),
-        "pressure": pressure.pressure,
-        "notice": pressure.notice,
-        "next_threshold": pressure.next_threshold,
-        "tokens_to_next": pressure.tokens_to_next,
+        **fields_of(pressure),
         "estimate": estimate_of(
             usage.total,
             conversation.counter,
@@ -176,15 +172,6 @@ def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
         }
         for item, there in zip(shown, shown_entries(shown, view), strict=True)
     ]
-
-
-def _assumptions(state: BuildState) -> list[str]:
-    """Return what the answer says of a window that nobody named."""
-    info, policy = state.resolved.info, state.resolved.policy
-    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
-    is_named = named not in (None, "derive")
-    assumed = info.assumed_from if info is not None and not is_named else None
-    return [f"{WINDOW_ASSUMED}:{assumed}"] if assumed else []
 
 
 def _caller_point(recorded: RecordedBuild) -> StablePoint | None:

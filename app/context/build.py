@@ -49,7 +49,6 @@ from app.conversations.contributors import contributors
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildInput, epoch_factor, epoch_start_from, requested_window
 from app.conversations.observers import UNOBSERVED
-from app.models.budget import Limits
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.prompt.resolved_settings import (
     PayloadTools,
@@ -230,7 +229,11 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
     attempt = await _with_status(deps, attempt, resolved, conversation)
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
-    _check_prompt(resolved, limits, attempt)
+    prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
+    if prompt.total >= limits.capacity:
+        tools = PayloadTools((), resolved.deferral(settings.format))
+        largest = contributors(resolved, tools, prompt, ())
+        raise context_overflow(resolved, limits, prompt, largest, {})
     if not attempt.is_preview and not is_shown_with(
         build_input.compaction_strategy, resolved.policy.strategy
     ):
@@ -292,11 +295,3 @@ async def _read(
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
     return cached, cached_epoch_id, build_input
-
-
-def _check_prompt(resolved: ResolvedSettings, limits: Limits, attempt: Attempt) -> None:
-    usage = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
-    if usage.total >= limits.capacity:
-        tools = PayloadTools((), resolved.deferral(attempt.settings.format))
-        largest = contributors(resolved, tools, usage, ())
-        raise context_overflow(resolved, limits, usage, largest, {})

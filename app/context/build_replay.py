@@ -75,15 +75,10 @@ class BuildReplayService:
         )
         return {
             "format": epoch.format,
-            "payload": payload.body,
-            "betas": payload.betas,
+            **payload.as_answer(),
             "build_id": build_id,
             "epoch": epoch.epoch,
             "through_seq": through_seq,
-            "stable_items": payload.stable_items,
-            "prefix_hash": payload.prefix_hash,
-            "breakpoints": payload.breakpoints,
-            "tail": payload.tail,
             "item_seqs": item_seqs,
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.common import json_text
@@ -190,10 +189,11 @@ async def record(
     if attempt.is_preview:
         return build
     if build.is_new_epoch:
+        texts = dict(state.resolved.texts)
+        if state.texts_before_history:
+            texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
         async with deps.database.session() as session:
-            is_added = await session.contexts.add_epoch(
-                attempt.conversation_id, epoch, _texts_by_hash(state)
-            )
+            is_added = await session.contexts.add_epoch(attempt.conversation_id, epoch, texts)
         if not is_added:
             return state.changed()
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
@@ -220,14 +220,6 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         tools_hash=resolved.tools_hash,
         policy_hash=resolved.policy_hash,
     )
-
-
-def _texts_by_hash(state: BuildState) -> Mapping[str, str]:
-    """Return the texts that an epoch refers to, by hash."""
-    texts = dict(state.resolved.texts)
-    if state.texts_before_history:
-        texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
-    return texts
 
 
 async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:

@@ -143,7 +143,11 @@ async def _smaller_view(
     A text that is larger than all the rest is halved before that. Where no turn can be left out,
     the largest text is halved.
     """
-    max_tokens = _max_tokens_after_overflow(compaction_input, state.limits)
+    max_tokens = compaction_input.tokens_in(compaction_input.view) - 1
+    policy = state.resolved.policy
+    if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
+        # The policy does not let a build reduce it further.
+        max_tokens = min(max_tokens, state.limits.capacity)
     entries = state.view_entries
     largest = largest_text(entries)
     if largest is not None and 2 * largest.tokens > sum(item.tokens for item in entries):
@@ -173,15 +177,3 @@ async def _halve(
     shortened = await shorten_messages(deps, state, {largest.seq: largest.tokens // 2})
     view = with_shortened(state.view, shortened)
     return view if shortened and compaction_input.tokens_in(view) <= max_tokens else None
-
-
-def _max_tokens_after_overflow(compaction_input: CompactionInput, limits: Limits) -> int:
-    """Return the maximum tokens of the reduced view: fewer than before.
-
-    Where the policy does not let a build reduce it further, the view has to fit as well.
-    """
-    policy = compaction_input.resolved.policy
-    max_tokens = compaction_input.tokens_in(compaction_input.view) - 1
-    if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
-        max_tokens = min(max_tokens, limits.capacity)
-    return max_tokens

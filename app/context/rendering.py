@@ -23,7 +23,7 @@ from app.formats import PROVIDERS
 from app.formats.base import Provider
 from app.formats.message import FormatName
 from app.formats.requests import RequestFields, System, SystemPrompt
-from app.models.families import O200K
+from app.models.limits import O200K
 from app.payload.assembler import MAX_BREAKPOINTS
 from app.payload.payload_items import (
     BreakpointPosition,
@@ -67,6 +67,17 @@ class Payload:
     is_delta: bool = False
     betas: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
+
+    def as_answer(self) -> dict[str, Any]:
+        """Return what every answer with a payload says of it."""
+        return {
+            "payload": self.body,
+            "betas": self.betas,
+            "stable_items": self.stable_items,
+            "prefix_hash": self.prefix_hash,
+            "breakpoints": self.breakpoints,
+            "tail": self.tail,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ deletion, which locks the head, leaves no part behind [log.delete-everything].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
-from app.database.sql import edges, fields_of, insert, read
+from app.database.sql import fields_of, insert, read
 from app.database.tables import TABLES
 from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
 
@@ -30,12 +30,6 @@ LOCK_CONVERSATION = Statement(
         WHERE h.conversation_id = :conversation_id AND c.conversation_id = :conversation_id
             AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         FOR KEY SHARE OF h
-        """
-)
-FIRST_AT = Statement(
-    """
-        SELECT coalesce(at, created_at) AS first_at FROM messages
-        WHERE conversation_id = :conversation_id AND seq = :seq
         """
 )
 _OWN = TABLES["snapshots"].without("created_at")
@@ -205,11 +199,6 @@ class SnapshotRepository(Repository):
                 versions[each] = row["redacted_version"]
         return versions
 
-    async def first_at(self, conversation_id: str, seq: int) -> datetime | None:
-        """Return the time of a message in the active window, None if there is no such message."""
-        row = await self._session.first(FIRST_AT, conversation_id=conversation_id, seq=seq)
-        return row["first_at"] if row is not None else None
-
     async def add(
         self,
         tenant_id: str,
@@ -303,21 +292,6 @@ class SnapshotRepository(Repository):
             **limits(limit, bound),
         )
         return page_of(rows, lambda row: (row["position"], row["body"]))
-
-    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
-        """Delete a snapshot; return the rows deleted by table."""
-        row = await self._session.first(REMOVE, tenant_id=tenant_id, session_id=session_id)
-        return dict(row or {})
-
-    async def seqs_of(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
-        """Return the seqs of those messages that the log has, by id."""
-        rows = await self._session.all(SEQS_OF, conversation_id=conversation_id, ids=list(ids))
-        return {row["message_id"]: row["seq"] for row in rows}
-
-    async def calls_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
-        """Return the ids of all calls in spans of a log."""
-        rows = await self._session.all(CALLS_IN, conversation_id=conversation_id, **edges(spans))
-        return frozenset(row["call_id"] for row in rows)
 
 
 def _snapshot_from(row: Any) -> Snapshot:

@@ -38,6 +38,7 @@ from app.conversations.schemas import ConversationCreate
 from app.conversations.service import ConversationService
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
 from app.conversations.windows.service import ActiveWindows
+from app.database.sql import edges
 from app.formats.message import FormatName
 from app.snapshots.copies import (
     SourceMessage,
@@ -49,6 +50,7 @@ from app.snapshots.copies import (
     with_results_as_text,
 )
 from app.snapshots.reading import SnapshotReader
+from app.snapshots.repository import CALLS_IN, SEQS_OF
 from app.snapshots.snapshot import Snapshot, SnapshotPart
 
 MAX_BATCH_BYTES = 16 * 2**20
@@ -133,7 +135,8 @@ class RestoreService:
                 state = (await self._active.updated(tenant_id, conversation)).state
                 spans = spans_through(state.window.spans, state.head_seq)
                 async with self._database.session() as session:
-                    filled.used_calls = await session.snapshots.calls_in(key, spans)
+                    rows = await session.session.all(CALLS_IN, conversation_id=key, **edges(spans))
+                filled.used_calls = frozenset(row["call_id"] for row in rows)
                 await self._copy(tenant_id, snapshot, part, filled)
             skipped = filled.messages - filled.restored
             counts = {"restored": filled.restored, "skipped": skipped}
@@ -247,7 +250,10 @@ class RestoreService:
         """Return the seqs of those copies that the target's log has (rule 2)."""
         names = {id: source.ids_in(target.public_id, id) for id, source in copies.items()}
         async with self._database.session() as session:
-            seqs = await session.snapshots.seqs_of(target.key, [*chain(*names.values())])
+            rows = await session.session.all(
+                SEQS_OF, conversation_id=target.key, ids=[*chain(*names.values())]
+            )
+        seqs = {row["message_id"]: row["seq"] for row in rows}
         found = {id: [seqs[name] for name in own if name in seqs] for id, own in names.items()}
         return {id: own for id, own in found.items() if own}
 

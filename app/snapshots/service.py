@@ -36,6 +36,7 @@ from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
 from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, without_ref
 from app.snapshots.reading import SnapshotReader, changed_meanwhile
+from app.snapshots.repository import REMOVE
 from app.snapshots.restores import RestoredConversation, RestoreService
 from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
@@ -144,8 +145,6 @@ class SnapshotService:
         if agent is not None:
             cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
         start = marker_of(cleared_at, owner.rolling_window.seconds, now)
-        async with self._database.session() as session:
-            first_at = await session.snapshots.first_at(part.conversation_id, part.spans[0].start)
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, owner.model or default_model
         )
@@ -171,7 +170,7 @@ class SnapshotService:
                 description=sendable(description) if description is not None else None,
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
-                window_start=start or first_at or now,
+                window_start=start or first.state.oldest_at or now,
                 window_end=now,
                 agent_id=owner.agent_id,
                 conversation_ids=tuple(public_id for public_id, _ in models),
@@ -282,10 +281,12 @@ class SnapshotService:
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.transaction() as session:
-            deleted = await session.snapshots.remove(tenant_id, session_id)
-            if not deleted["snapshots"]:
+            deleted = await session.session.first(
+                REMOVE, tenant_id=tenant_id, session_id=session_id
+            )
+            if deleted is None or not deleted["snapshots"]:
                 raise _no_snapshot(session_id)
-        return deleted
+        return dict(deleted)
 
     async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         async with self._database.transaction() as session:

@@ -269,7 +269,8 @@ class UsageRepository(Repository):
         rows = await self._session.all(
             LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
         )
-        return Page(map(_past_epoch_from, rows[:limit]), has_more=len(rows) > limit)
+        epochs = (read(PastEpoch, row, payload_stream=row["lane"]) for row in rows[:limit])
+        return Page(epochs, has_more=len(rows) > limit)
 
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         """Return the newest epoch of a payload stream, None before any build."""
@@ -367,10 +368,6 @@ class UsageRepository(Repository):
         rows = await self._session.all(READS[table, query.group_by], **owner, **_parameters(query))
         totals, *groups = map(_row_from, rows)
         return totals, Page(groups[: query.limit], has_more=len(groups) > query.limit)
-
-
-def _past_epoch_from(row: Any) -> PastEpoch:
-    return read(PastEpoch, row, payload_stream=row["lane"])
 
 
 def _report_from(row: Any) -> UsageReport:
