@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.summaries.checklist import read_kept
-from app.compaction.summaries.chunking import take_chunk
 from app.compaction.summaries.extractive import ledger_of
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
 from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import MASK
 from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summaries.transcript_limits import SourceText
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.limits import ModelInfo
@@ -34,7 +32,6 @@ SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
 
 
-SIZES = st.integers(64, 500)
 """Limits in tokens."""
 
 Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
@@ -274,19 +271,6 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
-async def test_instructions_are_not_masked() -> None:
-    """Instructions and directives are not masked."""
-    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
-    gateway = ScriptedGateway(GOOD)
-    summary_request = SummaryRequest(
-        directives=(f"look for {key}",), instructions="password: hunter2hunter2"
-    )
-    await run(gateway, summary_request=summary_request, retained=f"the key {key}")
-    assert f"- look for {key}" in gateway.texts[0]
-    assert "password: hunter2hunter2" in gateway.texts[0]
-    assert f"the key {MASK}" in gateway.texts[0]
-
-
 # --- what stays beside the summary ----------------------------------------------------------
 
 
@@ -452,26 +436,3 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
 
 
 # --- cutting --------------------------------------------------------------------------------
-
-
-TEXTS = st.builds(SourceText, st.text(max_size=400), st.just(1))
-
-
-@given(st.lists(st.lists(TEXTS, min_size=1, max_size=4).map(tuple), max_size=9), SIZES)
-def test_chunks_fit_and_use_every_text_once(
-    groups: list[tuple[SourceText, ...]], budget: int
-) -> None:
-    """Chunks are within the limit, have every text in order, and cut no group that fits."""
-    tokenizer = QuarterTokenizer()
-    rest, chunks, starts = list(groups), [], [len(groups)]
-    while rest:
-        chunk, rest = take_chunk(rest, budget, tokenizer)
-        assert tokenizer.count(chunk.text) <= budget
-        chunks.append(chunk)
-        starts.append(len(rest))
-    texts = [item.text for group in groups for item in group]
-    assert sum(chunk.source_chars for chunk in chunks) == len(texts)
-    if all(tokenizer.count(text) + 2 <= budget for text in texts):
-        assert "\n\n".join(chunk.text for chunk in chunks) == "\n\n".join(texts)
-    if all(sum(tokenizer.count(item.text) + 2 for item in group) <= budget for group in groups):
-        assert starts == sorted(set(starts), reverse=True)
