@@ -19,7 +19,7 @@ from typing import Any
 from app.blobs.preview import GREP
 from app.policy.policy import AGENT_TOOL_NAMES
 from tests.fake_llm import Behaviour, FakeLLM, Request
-from tests.judge import refusals
+from tests.judge import Facts, refusals
 
 Body = dict[str, Any]
 
@@ -89,7 +89,8 @@ class _Chat(Protocol):
         return {function["name"]: function["parameters"] for function in functions}
 
     def judge(self, body: Body) -> list[str]:
-        return refusals("openai_chat", body)
+        sent = _without(body, {"usage"})  # which LiteLLM adds for OpenRouter
+        return refusals("openai_chat", sent, Facts(has_gateway=True))
 
     def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
         made = [

@@ -95,8 +95,8 @@ def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=PATIENCE_SECONDS)
     events = [json.loads(line)["event"] for line in told.splitlines() if line.startswith("{")]
-    assert f"Started server process [{process.pid}]" in events
-    assert f"Finished server process [{process.pid}]" in events
+    assert "Started server process […]" in events
+    assert "Finished server process […]" in events
     assert not [event for event in events if re.search(r"%[-#0-9.]*[a-z(]", event)]
     assert process.returncode == 0
     assert not (data_dir / "postgres" / "postmaster.pid").exists()

@@ -132,17 +132,6 @@ def test_kill_of_postgres_is_answered_with_503_and_heals(
         assert_nothing_lost(service, writers)
 
 
-def test_kill_of_both_at_once_recovers_on_restart(service: Served) -> None:
-    """A kill -9 of PostgreSQL and of the service; the next start recovers everything."""
-    with writing(turns(service)) as writers:
-        progress(service, writers)
-        kill_postgres(service)
-        service.kill()
-        service.start()
-        progress(service, writers)
-        assert_nothing_lost(service, writers)
-
-
 @pytest.fixture
 def small_disk(prepared: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of the data directory on a file system of its own, with little room."""

@@ -12,15 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 from ruamel.yaml import YAML
 
-from app.environment import variable
-from app.settings import Settings, secret_files, unknown_variables
+from app.settings import Settings, unknown_variables
 from tests.commands import settings_from
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-NGINX = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
 OURS = ("api", "migrate", "worker")
 SIZES = {"m": 2**20, "g": 2**30}
 
@@ -148,23 +146,3 @@ def test_what_is_installed_is_pinned_by_hash(lock: str) -> None:
     pins = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert pins
     assert all("==" in pin and "--hash=sha256:" in pin for pin in pins)
-
-
-def test_the_proxy_lets_through_what_the_service_takes() -> None:
-    """The limits of `deploy/nginx.conf` are those of the settings, or above them."""
-    sizes = re.findall(r"client_max_body_size (\d+)([mg]);", NGINX)
-    largest = [int(number) * SIZES[unit] for number, unit in sizes]
-    service = Settings()
-    assert largest == [service.max_body_bytes, service.max_blob_bytes]
-    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
-    assert int(seconds) > service.summarizer_deadline_seconds
-
-
-def test_the_guide_names_things_that_exist() -> None:
-    """Its settings, files and services are there."""
-    known = {variable(name) for name in Settings.model_fields} | {*secret_files().values()}
-    assert set(re.findall(r"CONTEXT_[A-Z_]*[A-Z]", GUIDE)) <= known
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", GUIDE):
-        assert (ROOT / "docs" / link).exists(), link
-    described = re.findall(r"^\| `([a-z]+)` \|", GUIDE, re.MULTILINE)
-    assert sorted(described) == sorted(SERVICES)

@@ -74,21 +74,6 @@ def test_an_old_value_is_stale_unless_it_is_named_as_history(written: str, is_st
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("canary cache port: 53474", True),
-        ("53474 is what the canary uses as the port of its cache", True),
-        ("the port is 53474", False),
-        (f"the canary cache port {'x ' * 150} 53474", False),
-        ("the canary cache port is 5347", False),
-    ],
-)
-def test_a_statement_is_kept_where_all_of_it_stands_together(text: str, kept: bool) -> None:
-    """A value without its subject is not kept, nor is a subject far from its value."""
-    assert judge.survives(PORT, text) is kept
-
-
-@pytest.mark.parametrize(
     ("item", "cut"),
     [
         ("I decided to use tabs because the team does.", False),

@@ -19,8 +19,6 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "kubernetes"
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 PATHS = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))["paths"]
-POSTGRES_CONNECTIONS = 100
-"""What PostgreSQL accepts unless it is configured otherwise."""
 SHUTDOWN_SECONDS = 10
 
 
@@ -165,25 +163,3 @@ def test_pods_have_the_time_to_stop_that_they_need(name: str) -> None:
     pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     assert PODS[name]["terminationGracePeriodSeconds"] > pause + SHUTDOWN_SECONDS
     assert (pause > 0) == (name == API)
-
-
-def test_policies_let_in_what_is_asked(tmp_path: Path) -> None:
-    """Requests and metrics reach their ports; nothing else is let in, anywhere."""
-    everyone = named("NetworkPolicy/context-service")["spec"]
-    assert everyone["podSelector"] == {}
-    assert "ingress" not in everyone
-    for name, port in (
-        (API, settings(API, tmp_path).port),
-        (WORKER, settings(WORKER, tmp_path).metrics_port),
-    ):
-        (rule,) = named(f"NetworkPolicy/{name.partition('/')[2]}")["spec"]["ingress"]
-        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
-
-
-def test_all_pods_together_fit_into_postgresql(tmp_path: Path) -> None:
-    """With as many replicas as may be, and one more during a rollout, connections suffice."""
-    most = named("HorizontalPodAutoscaler/context-service-api")["spec"]["maxReplicas"] + 1
-    workers = named(WORKER)["spec"]["replicas"]
-    # A worker listens for notifications on a connection of its own.
-    needed = (most + workers) * settings(API, tmp_path).pool_max_size + workers
-    assert needed < POSTGRES_CONNECTIONS

@@ -45,7 +45,7 @@ def test_a_line_of_ours() -> None:
 def test_a_line_of_a_library() -> None:
     """Of other libraries the first line of the template is told, without its arguments."""
     line = line_of("asyncio", "Task %s failed\nfuture: secret", "secret words")
-    assert line["event"] == "Task %s failed"
+    assert line["event"] == "Task … failed"
     assert "secret" not in json.dumps(line)
 
 
@@ -84,8 +84,8 @@ def test_all_of_a_process_is_json() -> None:
     told = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["logger"], line["event"]) for line in told] == [
         ("app.worker", "job_interrupted"),
-        ("uvicorn.error", "Started server process [%d]"),
-        ("somebody", "It is %s"),
+        ("uvicorn.error", "Started server process […]"),
+        ("somebody", "It is …"),
     ]
     assert told[0]["attempts"] == 1
 

@@ -2,7 +2,7 @@
 
 1. No content: events contain nothing that a caller sent, and no text of an exception, which can
    quote it. An exception is logged by its type and traceback lines.
-2. Messages of other libraries are logged as their template, without its arguments (rule 1).
+2. Messages of other libraries are logged as their template, with `…` for each argument (rule 1).
 3. A line written during a request has its `request_id`; every line has its process id.
 
 This uses the standard library because structlog would add a fifth to the startup time.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 _BROKEN_OFF = "ASGI callable returned without completing response."
 """uvicorn's message for an answer that ended early; the request log says why it ended."""
+_ARGUMENT = re.compile(r"%(?:\(\w+\))?[-#+ 0-9.]*[a-zA-Z]")
 _LIBRARIES = ("uvicorn", "uvicorn.error")
 """Loggers whose own handlers would write lines that are not JSON."""
 
@@ -62,7 +64,9 @@ class JsonLines(logging.Formatter):
     def encoded(self, record: logging.LogRecord) -> bytes:
         """Return the line as UTF-8."""
         is_ours = record.name == OURS or record.name.startswith(f"{OURS}.")
-        event = record.getMessage() if is_ours else str(record.msg).partition("\n")[0]  # rule 2
+        event = record.getMessage() if is_ours else str(record.msg).partition("\n")[0]
+        if not is_ours:  # rule 2
+            event = _ARGUMENT.sub("…", event)
         line = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),

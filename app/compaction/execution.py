@@ -12,16 +12,15 @@ from app.common.errors import Gone, NotFound, ServiceUnavailable, ValidationErro
 from app.compaction.planning import tree_chunks, unsummarised_spans
 from app.compaction.runs import CompactionRun, ExecutedPlan
 from app.compaction.strategies.kinds import LEVELS
-from app.compaction.summaries.answer import SummaryResult
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
 from app.compaction.summaries.extractive import SummaryScope
-from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload, shows_part
-from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.model_summary import SummaryTask
+from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
+from app.compaction.summaries.run import PrefixProblem, SentPayload, shows_part
 from app.compaction.summaries.statements.merging import merged_unlisted, without_replaced
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import (
     Summariser,
-    SummaryTask,
     read_user_messages,
     summarise_paged,
     summarise_payload,
@@ -220,11 +219,10 @@ class Execution:
                 newly_unlisted=newly_unlisted,
                 kept_tokens=self._kept_room([*nodes[:first], *nodes[end:]], room),
             )
-            texts, asked = [part.text for part in parts], self._summary_request()
+            request, texts = self._summary_request(), [part.text for part in parts]
+            task = SummaryTask(request, model, max_tokens, run.calls, scope)
             try:
-                result = await self.summariser.merge(
-                    texts, asked, model, max_tokens, run.calls, scope
-                )
+                result = await self.summariser.merge(task, texts)
             except ServiceUnavailable:
                 break  # the tree is larger than it should be until the next merge succeeds
             tokens = summary_message_tokens(result.text, run.source.resolved.count)
@@ -263,16 +261,16 @@ class Execution:
         view = self.run.source.view
         previous = "\n\n".join(summary.text for summary in view.summaries) if extends else ""
         return SummaryTask(
-            self.run.conversation_id,
-            spans,
-            previous or None,
             self._summary_request(retains=extends),
             self._model,
             max_tokens,
             self.run.calls,
             scope,
-            frozenset(plan.unhidden_seqs),
+            self.run.conversation_id,
+            spans,
+            previous or None,
             view.retain if extends else None,
+            frozenset(plan.unhidden_seqs),
         )
 
     async def _payload_summary(self, task: SummaryTask) -> SummaryResult | None:

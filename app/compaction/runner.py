@@ -25,8 +25,7 @@ from app.compaction.runs import (
     over_target,
 )
 from app.compaction.schemas import CompactionRequest
-from app.compaction.summaries.payload_prefix import NOT_USED
-from app.compaction.summaries.usage_recording import add_usage, record_usage
+from app.compaction.summaries.run import NOT_USED
 from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
@@ -160,9 +159,8 @@ class CompactionRunner:
                 observe(result)
             return result
         finally:
-            await record_usage(
-                self.database, run.calls, run.conversation_id, run.source.conversation.agent_id
-            )
+            agent_id = run.source.conversation.agent_id
+            await run.calls.record(self.database, run.conversation_id, agent_id)
 
     async def _plan_and_apply(self, run: CompactionRun) -> CompactResult:
         plan = run.plan()
@@ -258,7 +256,7 @@ class CompactionRunner:
                 await session.contexts.add_summary(conversation_id, receipt)
             return True
         finally:
-            await record_usage(self.database, calls, conversation_id, source.conversation.agent_id)
+            await calls.record(self.database, conversation_id, source.conversation.agent_id)
 
     # --- what is stored -------------------------------------------------------------------
 
@@ -361,7 +359,7 @@ class CompactionRunner:
                     conversation_id, run.job_id, JobStatus.DONE, result=text
                 ):
                     raise Conflict(_CHANGED)
-            await add_usage(session, run.calls, conversation_id, run.source.conversation.agent_id)
+            await run.calls.record_in(session, conversation_id, run.source.conversation.agent_id)
         run.calls.unrecorded.clear()
         return result
 

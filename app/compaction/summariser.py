@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from app.common.errors import ValidationError
 from app.compaction.planned_calls import CallNotes
-from app.compaction.summaries.answer import SummaryResult
 from app.compaction.summaries.checklist import (
     newest_ledger,
     read_kept,
@@ -19,19 +17,21 @@ from app.compaction.summaries.checklist import (
     without_items,
 )
 from app.compaction.summaries.extractive import (
-    SummaryScope,
     extract_summary,
     merge_summaries,
     write_summary,
 )
-from app.compaction.summaries.model_summary import ModelAccess, ModelSummary
-from app.compaction.summaries.payload_prefix import PrefixProblem, SentPayload
-from app.compaction.summaries.payload_summary import PayloadSummary
-from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.model_summary import (
+    ModelAccess,
+    ModelSummary,
+    PayloadSummary,
+    SummaryTask,
+)
+from app.compaction.summaries.prompt import SummaryResult
+from app.compaction.summaries.run import PrefixProblem, SentPayload, SummariserRun
 from app.compaction.summaries.statements.ledger import StatementLedger
-from app.compaction.summaries.statements.summary_text import NO_CLOSING, NOTHING, Closing
-from app.compaction.summaries.transcript_text import (
+from app.compaction.summaries.statements.summary_text import NOTHING
+from app.compaction.summaries.transcript import (
     PartGroup,
     summary_groups,
     transcript_groups,
@@ -108,126 +108,50 @@ class Summariser:
 
     async def summarise(
         self,
+        task: SummaryTask,
         messages: Sequence[Message],
-        previous: str | None,
-        request: SummaryRequest,
-        model: str | None,
-        max_tokens: int,
-        run: SummariserRun,
         *,
         is_end: bool = True,
         verbatim_indices: frozenset[int] = frozenset(),
-        retained: str | None = None,
-        min_chars: int = 0,
-        opens: bool = False,
         ledger: StatementLedger | None = None,
-        closing: Closing = NO_CLOSING,
-        kept_tokens: int | None = None,
     ) -> SummaryResult:
-        """Return a summary of `previous` and the messages together.
+        """Return a summary of `task.previous` and these messages together.
 
         - With `is_end` nothing follows the messages: calls at their end are left out.
         - `verbatim_indices` are those of messages that stay verbatim beside the summary.
-        - `retained` is the retain section of `previous`.
-        - A summary of up to `min_chars` is accepted even if its source is shorter.
-        - With `opens` the conversation begins with these messages.
-        - `ledger` has the statements that a model must not lose, and `kept_tokens` room for them;
-          `closing` is the last line of its summary.
+        - `ledger` has the statements that a model must not lose.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
         """
-        if len(verbatim_indices) >= len(messages) and not previous and not retained:
+        if len(verbatim_indices) >= len(messages) and not task.earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
-        if model is None:
-            run.set_extractive()
+        if task.model is None:
+            task.run.set_extractive()
             extracted = [
                 message for index, message in enumerate(messages) if index not in verbatim_indices
             ]
             return await asyncio.to_thread(
                 extract_summary,
                 extracted,
-                previous,
-                retained,
-                request.wants_retain,
-                max_tokens,
+                task.previous,
+                task.retained,
+                task.request.wants_retain,
+                task.max_tokens,
                 self.access.tokenizer.count,
-                opens=opens,
+                opens=task.opens,
             )
-        summary = ModelSummary(
-            self.access,
-            await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end),
-            request,
-            model,
-            max_tokens,
-            run,
-            previous,
-            retained,
-            has_verbatim=bool(verbatim_indices),
-            min_chars=min_chars,
-            ledger=ledger,
-            closing=closing,
-            kept_tokens=kept_tokens,
-        )
-        return await summary.make()
+        groups = await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end)
+        return await ModelSummary(self.access, task, groups, ledger, bool(verbatim_indices)).make()
 
-    async def merge(
-        self,
-        texts: Sequence[str],
-        request: SummaryRequest,
-        model: str | None,
-        max_tokens: int,
-        run: SummariserRun,
-        scope: SummaryScope,
-    ) -> SummaryResult:
+    async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
         """Return one summary of several, oldest first; raises as `summarise` does."""
-        if model is None:
-            run.set_extractive()
-            return await asyncio.to_thread(merge_summaries, texts, max_tokens, scope)
-        plain = replace(request, retain_prompt=None, retain_directives=())
+        if task.model is None:
+            task.run.set_extractive()
+            return await asyncio.to_thread(merge_summaries, texts, task.max_tokens, task.scope)
         ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
-        summary = ModelSummary(
-            self.access,
-            summary_groups(own_texts),
-            plain,
-            model,
-            max_tokens,
-            run,
-            of_summaries=True,
-            ledger=ledger,
-            closing=scope.closing,
-            kept_tokens=scope.kept_tokens,
-        )
-        return await summary.make()
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryTask:
-    """One summary to make, of `previous` and the messages in `spans` together.
-
-    Without a `model` the built-in summariser makes it. The messages at `verbatim_seqs` stay
-    verbatim beside it. `retained` is the retain section of `previous`.
-    """
-
-    conversation_id: str
-    spans: Sequence[Span]
-    previous: str | None
-    request: SummaryRequest
-    model: str | None
-    max_tokens: int
-    run: SummariserRun
-    scope: SummaryScope
-    verbatim_seqs: frozenset[int] = frozenset()
-    retained: str | None = None
-
-    @property
-    def earlier(self) -> list[str]:
-        """The texts that the summary extends."""
-        return [text for text in (self.retained, self.previous) if text]
-
-    def verbatim_indices(self, rows: Sequence[LogRow]) -> frozenset[int]:
-        """Return the indices of the rows that stay verbatim."""
-        return frozenset(i for i, row in enumerate(rows) if row.seq in self.verbatim_seqs)
+        groups = summary_groups(own_texts)
+        return await ModelSummary(self.access, task, groups, ledger, of_summaries=True).make()
 
 
 async def summarise_payload(
@@ -243,20 +167,9 @@ async def summarise_payload(
     for page in _pages(task.spans):
         rows += await _rows(database, task.conversation_id, page)
     messages = [_message_of(row, task.scope.view) for row in rows]
-    summary = PayloadSummary(
-        summariser.access,
-        await asyncio.to_thread(_groups_of, messages, task.verbatim_indices(rows), True),
-        task.request,
-        payload.model,
-        min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS),
-        task.run,
-        task.previous,
-        task.retained,
-        ledger=ledger,
-        closing=task.scope.closing,
-        payload=payload,
-    )
-    return await summary.make()
+    groups = await asyncio.to_thread(_groups_of, messages, task.verbatim_indices(rows), True)
+    task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
+    return await PayloadSummary(summariser.access, task, groups, ledger, payload=payload).make()
 
 
 async def summarise_paged(
@@ -282,17 +195,8 @@ async def summarise_paged(
             scope,
         )
     ledger, _ = await _read_ledger(database, task, earlier, read_kept)
-    summarise = partial(
-        summariser.summarise,
-        request=task.request,
-        model=task.model,
-        max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS),
-        run=run,
-        ledger=ledger,
-        closing=scope.closing,
-        kept_tokens=scope.kept_tokens,
-    )
-    text, retain, result = task.previous, task.retained, None
+    task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
+    result = None
     pages = _pages(task.spans)
     last_group: list[LogRow] = []
     for page in pages:
@@ -306,11 +210,11 @@ async def summarise_paged(
         if len(verbatim) == len(rows):
             continue
         messages = [_message_of(row, scope.view) for row in rows]
-        result = await summarise(
-            messages, text, is_end=is_end, verbatim_indices=verbatim, retained=retain
+        result = await summariser.summarise(
+            task, messages, is_end=is_end, verbatim_indices=verbatim, ledger=ledger
         )
-        text, retain = result.text, result.retain or retain
-    return result or await summarise((), task.previous, retained=task.retained)
+        task = replace(task, previous=result.text, retained=result.retain or task.retained)
+    return result or await summariser.summarise(task, (), ledger=ledger)
 
 
 async def _read_ledger(

@@ -22,9 +22,10 @@ from app.compaction.reduction import (
 )
 from app.compaction.strategies import STRATEGIES
 from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summariser import SummaryTask, summarise_paged
+from app.compaction.summariser import summarise_paged
 from app.compaction.summary_budget import (
     NOTE_TOKENS,
     history_budget,
@@ -261,15 +262,15 @@ async def _summary(
         first_seq=view.window[0].start if view.window else 1,
     )
     task = SummaryTask(
-        state.attempt.conversation_id,
-        spans,
-        "\n\n".join(summary.text for summary in view.summaries) or None,
         SummaryRequest(),
         None,
         summary_text_limit(state.limits),
         deps.summariser.start_run(state.attempt.tenant_id),
         scope,
-        verbatim_seqs,
+        state.attempt.conversation_id,
+        spans,
+        "\n\n".join(summary.text for summary in view.summaries) or None,
+        verbatim_seqs=verbatim_seqs,
     )
     result = await summarise_paged(deps.database, deps.summariser, task)
     tokens = summary_message_tokens(result.text, count)

@@ -23,7 +23,7 @@ from app.formats import PROVIDERS
 from app.formats.base import Provider
 from app.formats.message import FormatName
 from app.formats.requests import RequestFields, System, SystemPrompt
-from app.models.families import O200K
+from app.models.limits import O200K
 from app.payload.assembler import MAX_BREAKPOINTS
 from app.payload.payload_items import (
     BreakpointPosition,

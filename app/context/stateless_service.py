@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any
 
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
-from app.compaction.summaries.extractive import ledger_of
+from app.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.transcript_text import without_trailing_calls
-from app.compaction.summaries.usage_recording import record_usage
+from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summariser import Summariser
 from app.context import stateless
 from app.context.stateless_schemas import (
@@ -34,9 +34,14 @@ from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
-from app.models.estimates import bytes_4, chars_2_5, chars_4
 from app.models.limits import INEXACT_MARGIN
-from app.models.tokens import count_payload_messages, estimate_tool_defs_tokens
+from app.models.tokens import (
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_payload_messages,
+    estimate_tool_defs_tokens,
+)
 from app.policy.policy import CounterName
 from app.repositories import Database
 
@@ -162,18 +167,11 @@ class StatelessService:
         run = self._summariser.start_run(tenant_id)
         ledger = await asyncio.to_thread(ledger_of, neutral) if chosen is not None else None
         try:
-            summary = await self._summariser.summarise(
-                neutral,
-                None,
-                SummaryRequest(),
-                chosen,
-                max_tokens,
-                run,
-                opens=opens,
-                ledger=ledger,
-            )
+            scope = SummaryScope(self._summariser.access.tokenizer.count)
+            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope, opens=opens)
+            summary = await self._summariser.summarise(task, neutral, ledger=ledger)
         finally:
-            await record_usage(self._database, run)
+            await run.record(self._database)
         return MessageSummary(summary.text, run.model)
 
 

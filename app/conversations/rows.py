@@ -147,16 +147,15 @@ def state_from(row: Any) -> ConversationState:
 class CachedSettings:
     """The cached settings of a conversation, with the times of their last changes."""
 
-    updated_at: datetime
+    conversation: Conversation
     agent_updated_at: datetime | None
     model_updated_at: datetime | None
-    conversation: Conversation
 
 
 def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
     """Return the statement parameters that name cached settings; without any all are read."""
     return {
-        "cached_at": cached.updated_at if cached else None,
+        "cached_at": cached.conversation.updated_at if cached else None,
         "cached_agent_at": cached.agent_updated_at if cached else None,
         "cached_model_at": cached.model_updated_at if cached else None,
     }
@@ -189,9 +188,7 @@ class SettingsCache:
             cached = replace(cached, conversation=conversation)
         else:
             conversation = conversation_from(row, self.defaults)
-            cached = CachedSettings(
-                row["updated_at"], row["agent_updated_at"], row["model_updated_at"], conversation
-            )
+            cached = CachedSettings(conversation, row["agent_updated_at"], row["model_updated_at"])
         self._cache[tenant_id, conversation.conversation_id, model] = cached
         return conversation
 

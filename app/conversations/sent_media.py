@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from app.conversations.view import MediaCut
 from app.formats import labels
 from app.formats.message import File, Image, Message, Opaque, Part, Role, Text
-from app.models.media import pixel_size
-from app.models.media_limits import MediaLimits
+from app.models.media import MediaLimits, pixel_size
 
 MEDIA_LEFT_OUT: Final = "media_left_out"
 """`degraded`: a label stands for old media, which would be too many or too large."""

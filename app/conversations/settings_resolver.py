@@ -25,10 +25,14 @@ from app.formats import tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import Limits, limits_for
 from app.models.calibration import NO_REPORTS, Calibration, safety_margin
-from app.models.estimates import text_bytes_4, text_chars_2_5, text_chars_4
-from app.models.families import start_factor
-from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry, resolve_context_window
-from app.models.tokens import CountText
+from app.models.limits import (
+    INEXACT_MARGIN,
+    ModelInfo,
+    merged_entry,
+    resolve_context_window,
+    start_factor,
+)
+from app.models.tokens import CountText, text_bytes_4, text_chars_2_5, text_chars_4
 from app.policy.policy import (
     CounterName,
     Policy,

@@ -44,28 +44,20 @@ MAX_ANSWER_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 16 * 2**10
 _log = logging.getLogger("app.models.litellm_gateway")
 
+_OFFLINE_SWITCHES = (
+    *("MODEL_COST_MAP", "ANTHROPIC_BETA_HEADERS", "BLOG_POSTS", "POLICY_TEMPLATES"),
+    "AUTOROUTER_PRESETS",
+)
 _OFFLINE = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    "LITELLM_LOCAL_BLOG_POSTS": "True",
-    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
-    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
-    "LITELLM_MODE": "PRODUCTION",
-    "LITELLM_LOG": "ERROR",
+    **{f"LITELLM_LOCAL_{name}": "True" for name in _OFFLINE_SWITCHES},
+    **{"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"},
 }
 
 _REASONS = {
-    400: "refused",
-    401: "authentication",
-    402: "refused",
-    403: "authentication",
-    404: "refused",
-    408: "timeout",
-    409: "provider_error",
-    413: "rate_limited",  # an overflow is recognized before
-    422: "refused",
-    429: "rate_limited",
-    504: "timeout",
+    **dict.fromkeys((400, 402, 404, 422), "refused"),
+    **dict.fromkeys((401, 403), "authentication"),
+    **dict.fromkeys((408, 504), "timeout"),
+    **dict.fromkeys((413, 429), "rate_limited"),  # an overflow is recognized before
 }
 """Why a call failed, by HTTP status; every other status is a provider error."""
 

@@ -11,6 +11,9 @@
    [tokens.sealed].
 6. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
    work is bounded, and so are the tokens of a document.
+
+What providers take in one request beside tokens is from Anthropic's, OpenAI's and Google's pages on
+vision and on request sizes. Others publish no such limits, or none that all their models share.
 """
 
 from __future__ import annotations
@@ -23,22 +26,23 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from app.formats import PROVIDERS
 from app.formats.base64_media import is_base64, sniffed_type, split_data_url
 from app.formats.media_parts import media_type_of
-from app.formats.message import File, Image
+from app.formats.message import File, FormatName, Image
+from app.formats.reasoning_families import ANTHROPIC, GEMINI, OPENAI
 
 CountText = Callable[[str], int]
-
 IMAGE_TOKENS: Final = 1000
 FILE_TOKENS: Final = 2000
 """Tokens of a page, and of a file with unknown content."""
 MAX_PAGES: Final = 1000
 MAX_ESTIMATED_PAGES: Final = 100
 """The maximum of estimated pages; providers accept 100 to 1000."""
-
 _PIXELS_PER_TOKEN = 750
 _IMAGE_TOKEN_RANGE = (85, 1600)
 _HEADER_CHARS = 1 << 18  # base64 characters read for the size; a JPEG's comes after its metadata
@@ -49,7 +53,6 @@ _RAW_AUDIO = ("audio/wav", "audio/x-wav", "audio/wave", "audio/pcm", "audio/pcm1
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/javascript")
 _PDF = "application/pdf"
 _URL_FIELDS = ("url", "image_url", "file_data", "video_url")
-
 MAX_SEARCH_TOKENS: Final = 6_000
 """The maximum for the pages of one search: a provider sends parts of each page."""
 _SEARCH_RESULTS, _GENERATED_IMAGE = "web_search_tool_result", "image_generation_call"
@@ -61,7 +64,6 @@ _FERNET = "gAAAA"
 _THOUGHT_SIGNATURES = ("thoughtSignature", "thought_signature")
 _MAX_THOUGHT_CHARS = 1 << 17
 """A longer one of Gemini seals an image: its thoughts have at most 32,768 tokens."""
-
 _SCANNED_CHARS = 1 << 22
 _PAGE = re.compile(rb"/Type\s{0,8}/Page(?![A-Za-z])")
 _OBJECTS = re.compile(rb"/ObjStm")
@@ -69,6 +71,30 @@ _STREAM = re.compile(rb"[^>]{0,400}>>\s{0,8}stream\r?\n")
 _MAX_STREAMS = 64
 _MAX_PACKED_BYTES = 1 << 18
 _MAX_UNPACKED_BYTES = 1 << 19
+_MB: Final = 1_000_000
+_LARGE_WINDOW: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MediaLimits:
+    """The limits of a request; `many` is the number of images above which none is larger than
+    `many_pixels` a side.
+    """
+
+    bytes: int
+    media: int
+    many: int | None = None
+    many_pixels: int = 0
+
+
+_BY_FAMILY: Final[Mapping[str, MediaLimits]] = {
+    ANTHROPIC: MediaLimits(32 * _MB, 100, 20, 2000),
+    OPENAI: MediaLimits(50 * _MB, 500),
+    GEMINI: MediaLimits(20 * _MB, 3000),
+}
+_ANTHROPIC_LARGE_WINDOW: Final = 600
+_HOSTS: Final = (("bedrock", 20 * _MB), ("vertex", 30 * _MB))
+"""Hosts of Anthropic's models that take smaller requests."""
 
 
 def image_tokens(image: Image, count: CountText) -> int:
@@ -227,3 +253,15 @@ def _packed_pages(content: bytes) -> int:
             unpacked = zlib.decompressobj().decompress(packed, _MAX_UNPACKED_BYTES)
             pages += len(_PAGE.findall(unpacked))
     return pages
+
+
+def media_limits(model: str, format: FormatName, window: int | None) -> MediaLimits | None:
+    """Return the limits of a model's family, None where they are unknown."""
+    limits = _BY_FAMILY.get(next(iter(PROVIDERS[format].accepted_families(model)), ""))
+    if limits is None or limits.many is None:
+        return limits
+    max_bytes = next((size for host, size in _HOSTS if host in model.lower()), limits.bytes)
+    is_large = window is not None and window >= _LARGE_WINDOW
+    return replace(
+        limits, bytes=max_bytes, media=_ANTHROPIC_LARGE_WINDOW if is_large else limits.media
+    )

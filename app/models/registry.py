@@ -21,8 +21,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.models.families import O200K, assumed_info, start_factor, tokenizer_of
-from app.models.limits import BUILT_IN_WINDOWS, ModelInfo
+from app.models.limits import (
+    BUILT_IN_WINDOWS,
+    O200K,
+    ModelInfo,
+    assumed_info,
+    start_factor,
+    tokenizer_of,
+)
 
 MAP_NAME = "model_prices_and_context_window_backup.json"
 CHAT_MODES = frozenset({"chat", "responses"})

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.pages import BATCH_BYTES, batches
+from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
-from app.compaction.summaries.usage_recording import record_usage
 from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import LogRow
@@ -92,28 +93,25 @@ class SnapshotSummaries:
         self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
     ) -> str:
         run = self._summariser.start_run(tenant_id)
-        request = SummaryRequest(prompt=SUMMARY_PROMPT)
-        summary: str | None = None
+        task = SummaryTask(
+            SummaryRequest(prompt=SUMMARY_PROMPT),
+            model,
+            SUMMARY_TOKENS,
+            run,
+            SummaryScope(self._summariser.access.tokenizer.count),
+            min_chars=MIN_SUMMARY_CHARS,
+        )
         batch: list[Message] = []
         try:
             async for messages in self._messages(windows):
                 if batch:
-                    made = await self._summariser.summarise(
-                        *(batch, summary, request, model, SUMMARY_TOKENS, run),
-                        is_end=False,
-                        min_chars=MIN_SUMMARY_CHARS,
-                    )
-                    summary = made.text
+                    made = await self._summariser.summarise(task, batch, is_end=False)
+                    task = replace(task, previous=made.text)
                 batch = messages
-            made = await self._summariser.summarise(
-                *(batch, summary, request, model, SUMMARY_TOKENS, run),
-                is_end=True,
-                min_chars=MIN_SUMMARY_CHARS,
-            )
-            return made.text
+            return (await self._summariser.summarise(task, batch)).text
         finally:
             agent_id = windows[0].conversation.agent_id
-            await record_usage(self._database, run, agent_id=agent_id)
+            await run.record(self._database, agent_id=agent_id)
 
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
         """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""

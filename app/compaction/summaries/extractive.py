@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.answer import SummaryResult
 from app.compaction.summaries.checklist import read_summary
+from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.statements.fitting import RETAINED, fit
 from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.statements.merging import merged_ledger

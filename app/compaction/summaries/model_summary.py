@@ -10,7 +10,9 @@
 4. Counting and masking happen in a thread, so that the event loop is never blocked.
 5. Texts are masked whole, then shortened to a share of what they are made from.
    [summary.capped-input]
-6. `prepare` and `next_call` return what would be sent, without calling a model.
+6. A payload is sent to the agent's own model as it is, with one instruction: in one chunk, and to
+   no other model. What could be a secret is masked in the instruction and in the answer.
+   [summary.prefix]
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.summaries.answer import SummaryResult, parse_answer
 from app.compaction.summaries.checklist import (
     KEPT_SHARE,
     Checklist,
@@ -33,18 +34,39 @@ from app.compaction.summaries.checklist import (
     split_kept,
     with_kept,
 )
-from app.compaction.summaries.chunking import Chunk, TextGroup, take_chunk
-from app.compaction.summaries.prompt import SummaryRequest, prompt_hash, summary_messages
-from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.prompt import (
+    PayloadPart,
+    SummaryPrompt,
+    SummaryRequest,
+    SummaryResult,
+    parse_answer,
+    prompt_hash,
+)
+from app.compaction.summaries.run import (
+    PrefixProblem,
+    SentPayload,
+    SummariserRun,
+    SummariserSettings,
+)
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
 from app.compaction.summaries.statements.ledger import StatementLedger
-from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
-from app.compaction.summaries.transcript_limits import shortened_groups
-from app.compaction.summaries.transcript_text import PartGroup
+from app.compaction.summaries.transcript import (
+    PartGroup,
+    PartKind,
+    SourceText,
+    TextGroup,
+    TranscriptPart,
+    shortened_groups,
+    take_chunk,
+)
+from app.conversations.messages.row import LogRow
 from app.conversations.ports import Models, Tokenizer
+from app.conversations.view import Span
+from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
-from app.models.model_calls import Completion, Gateway, ModelCall
+from app.models.model_calls import Completion, Gateway, ModelCall, NativeRequest
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0
@@ -59,6 +81,10 @@ MIN_TRANSCRIPT_TOKENS = 384
 CHECKLIST_SHARE = 0.04
 """The share of its source that statements which are not kept may take in a checklist."""
 MIN_ANSWER_TOKENS = 32
+QUOTE_CHARS = 240
+"""How much of a message of a payload is quoted, so that the model finds it."""
+MAX_KEPT_QUOTES = 20
+"""How many of the messages that stay inside of a part of a payload are quoted."""
 
 _RETRIED = frozenset({"rate_limited", "provider_error"})
 _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
@@ -99,125 +125,177 @@ class ModelAccess:
         self.secrets = compile_patterns(self.settings.secret_patterns)
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryTask:
+    """One summary to make, of `previous` and of messages: those in `spans`, or given beside it.
+
+    Without a `model` the built-in summariser makes it. The messages at `verbatim_seqs` stay
+    verbatim beside it. `retained` is the retain section of `previous`. A summary of up to
+    `min_chars` is accepted even if its source is shorter. With `opens` the conversation begins
+    with the messages.
+    """
+
+    request: SummaryRequest
+    model: str | None
+    max_tokens: int
+    run: SummariserRun
+    scope: SummaryScope
+    conversation_id: str = ""
+    spans: Sequence[Span] = ()
+    previous: str | None = None
+    retained: str | None = None
+    verbatim_seqs: frozenset[int] = frozenset()
+    min_chars: int = 0
+    opens: bool = False
+
+    @property
+    def earlier(self) -> list[str]:
+        """The texts that the summary extends."""
+        return [text for text in (self.retained, self.previous) if text]
+
+    def verbatim_indices(self, rows: Sequence[LogRow]) -> frozenset[int]:
+        """Return the indices of the rows that stay verbatim."""
+        return frozenset(i for i, row in enumerate(rows) if row.seq in self.verbatim_seqs)
+
+
 @dataclass(slots=True)
 class ModelSummary:
     """Makes one summary by a model.
 
-    `groups` are what it summarises, `ledger` has the statements for its checklist, `closing` is its
-    last line. `kept_tokens` is the room for the statements that are kept, by default half of
-    `max_tokens`; the model's text has half of these in any case. `summary` and `retain` cover the
-    texts before `remaining_texts`.
+    `groups` are what it summarises, `ledger` has the statements for its checklist. Those that are
+    kept have the room of the scope's `kept_tokens`, by default half of `max_tokens`; the model's
+    text has half of these in any case. `summary` and `retain` cover the texts before
+    `remaining_texts`.
     """
 
     access: ModelAccess
+    task: SummaryTask
     groups: Sequence[PartGroup]
-    request: SummaryRequest
-    model: str
-    max_tokens: int
-    run: SummariserRun
-    summary: str | None = None
-    retain: str | None = None
+    ledger: StatementLedger | None = None
     has_verbatim: bool = False
     of_summaries: bool = False
-    min_chars: int = 0
-    ledger: StatementLedger | None = None
-    closing: Closing = NO_CLOSING
-    kept_tokens: int | None = None
     max_chunk_tokens: int | None = None
+    run: SummariserRun = field(init=False)
+    summary: str = field(init=False)
+    retain: str | None = field(init=False)
+    max_tokens: int = field(init=False)
     checklist: Checklist = field(init=False, default_factory=Checklist)
     remaining_texts: Sequence[TextGroup] = field(init=False, default=())
     models: list[str] = field(init=False, default_factory=list)
 
-    async def prepare(self) -> None:
-        """Choose the models; mask and shorten what is sent."""
-        run = self.run
+    def __post_init__(self) -> None:
+        task = self.task
+        self.run, self.max_tokens = task.run, task.max_tokens
+        self.summary, self.retain = task.previous or "", task.retained
+
+    async def make(self) -> SummaryResult:
+        """Return the summary; raises ServiceUnavailable."""
+        run, task, closing = self.run, self.task, self.task.scope.closing.text
         self.models = self._chosen_models()
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
-                tenant_entry = await self.access.find_entry(run.tenant_id, model)
-                run.infos[model] = (
-                    bundled if tenant_entry is None else merged_entry(model, bundled, tenant_entry)
-                )
+                entry = await self.access.find_entry(run.tenant_id, model)
+                run.infos[model] = bundled if entry is None else merged_entry(model, bundled, entry)
         await asyncio.to_thread(self._prepare_texts)
-
-    async def next_call(self) -> ModelCall:
-        """Return the request for the next chunk; raises ServiceUnavailable without room for one."""
-        return self._call((await asyncio.to_thread(self._next_chunk))[0].text, strict=False)
-
-    async def make(self) -> SummaryResult:
-        """Return the summary; raises ServiceUnavailable."""
-        await self.prepare()
-        self.run.prompt_hash = self._prompt_hash()
+        run.prompt_hash = self._prompt_hash()
         while not await self._summarise_chunk():
             pass
+        kept, limit = self.checklist.kept, self.max_tokens + self._count(closing)
         text = await asyncio.to_thread(
-            with_kept,
-            self.summary or "",
-            self.checklist.kept,
-            self.closing.text,
-            self.max_tokens + self.access.tokenizer.count(self.closing.text)
-            if self.checklist.kept
-            else None,
-            self.access.tokenizer.count,
+            with_kept, self.summary, kept, closing, limit if kept else None, self._count
         )
-        return SummaryResult(text, self.retain if self.request.wants_retain else None)
+        return SummaryResult(text, self.retain if task.request.wants_retain else None)
 
     # --- what is sent ---------------------------------------------------------------------
 
     def _chosen_models(self) -> list[str]:
         """Return the models to call, in order."""
-        models = [self.model]
-        models += [name for name in self.access.settings.fallback_models if name != self.model]
+        first, fallbacks = self.task.model or "", self.access.settings.fallback_models
+        models = [first, *(name for name in fallbacks if name != first)]
         return [name for name in models if name not in self.run.failed_models] or models[-1:]
 
     def _prompt_hash(self) -> str:
-        return prompt_hash(self.request)
+        return prompt_hash(self.task.request)
 
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
-        count = self.access.tokenizer.count
-        _, self.summary = split_kept(self.summary or "")
+        count, ledger, scope = self._count, self.ledger, self.task.scope
+        _, self.summary = split_kept(self.summary)
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)
         others_tokens = int(source_tokens * CHECKLIST_SHARE)
-        self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(self.closing.text))
-        if self.ledger is not None:
+        self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(scope.closing.text))
+        if ledger is not None:
             half = int(self.max_tokens * KEPT_SHARE)
-            kept = kept_statements(self.ledger, max(half, self.kept_tokens or 0), count)
+            kept = kept_statements(ledger, max(half, scope.kept_tokens or 0), count)
             self.checklist = Checklist(kept)
             self.max_tokens += max(0, count(kept_text(kept)) - half)
-        self.remaining_texts = self._texts_of(groups, source_tokens, others_tokens)
-        if self.ledger is not None:
+        limit = self._transcript_tokens(source_tokens, others_tokens)
+        self.remaining_texts = shortened_groups(groups, limit, count)
+        if ledger is not None:
             texts = (item.text for group in self.remaining_texts for item in group)
             sent = "\n".join((self.summary, *texts))
-            others = other_statements(self.ledger, sent, others_tokens, count)
+            others = other_statements(ledger, sent, others_tokens, count)
             self.checklist = replace(self.checklist, others=others)
 
-    def _texts_of(
-        self, groups: Sequence[PartGroup], source_tokens: int, others_tokens: int
-    ) -> list[TextGroup]:
-        """Return the texts to summarise, shortened to their share."""
-        count = self.access.tokenizer.count
-        fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
-        max_tokens = max(
+    def _transcript_tokens(self, source_tokens: int, others_tokens: int) -> int | None:
+        """Return the share of the texts to summarise, None to leave them whole."""
+        fixed_tokens = sum(self._count(part["content"]) for part in self._call("", False).messages)
+        return max(
             MIN_TRANSCRIPT_TOKENS,
             int(source_tokens * TRANSCRIPT_SHARE),
             int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
         )
-        return shortened_groups(groups, max_tokens, count)
+
+    def _count(self, text: str) -> int:
+        return self.access.tokenizer.count(text)
 
     def _mask(self, text: str) -> str:
         return mask_secrets(text, self.access.secrets)
 
-    def _next_chunk(self) -> tuple[Chunk, list[TextGroup]]:
-        return take_chunk(self.remaining_texts, self._chunk_tokens(), self.access.tokenizer)
+    def _prompt(self, strict: bool) -> SummaryPrompt:
+        """Return what the model is asked.
+
+        What is put above the answer takes room; an answer that repeats it is not cut off.
+        """
+        kept_tokens = self._count(kept_text(self.checklist.kept))
+        own_tokens = max(MIN_ANSWER_TOKENS, self._answer_tokens() - kept_tokens)
+        return SummaryPrompt(
+            self.task.request,
+            self._mask(self.summary),
+            self._mask(self.retain or ""),
+            self._mask(self.checklist.text),
+            self.has_verbatim,
+            self.of_summaries,
+            strict,
+            int(own_tokens * WORDS_PER_TOKEN),
+        )
+
+    def _call(self, chunk: str, strict: bool) -> ModelCall:
+        return ModelCall(
+            self.models[0],
+            self._prompt(strict).messages(chunk),
+            self._answer_tokens(),
+            self.access.settings.timeout_seconds,
+            self.run.tenant_id,
+            self.run.infos.get(self.models[0]),
+        )
 
     # --- chunk by chunk -------------------------------------------------------------------
 
+    def _next_chunk(self) -> tuple[SourceText, list[TextGroup]]:
+        tokens = self._room_beside_instructions()
+        if self.max_chunk_tokens is not None:
+            tokens = min(tokens, self.max_chunk_tokens)
+        if tokens < MIN_CHUNK_TOKENS:
+            detail = "The instructions alone fill the summariser's context window"
+            raise self._unavailable(detail, "context_window")
+        return take_chunk(self.remaining_texts, tokens, self._count)
+
     async def _summarise_chunk(self) -> bool:
         """Add the next chunk to the summary; return whether it was the last."""
-        chunk = Chunk()
+        chunk = SourceText()
         try:
             chunk, rest = await asyncio.to_thread(self._next_chunk)
             answer = await self._answer(chunk)
@@ -225,8 +303,7 @@ class ModelSummary:
             await asyncio.to_thread(self._change_attempt, exc, chunk.text)
             return False
         # An answer that retains nothing new does not drop what was retained before.
-        self.summary = answer.text
-        self.retain = answer.retain or self.retain
+        self.summary, self.retain = answer.text, answer.retain or self.retain
         self.remaining_texts = rest
         return not rest
 
@@ -236,7 +313,7 @@ class ModelSummary:
         is_over = run.failures >= MAX_FAILED_CALLS or self.access.now() >= run.deadline
         if reason in _FINAL or is_over:
             raise exc
-        half = self.access.tokenizer.count(chunk) // 2
+        half = self._count(chunk) // 2
         if reason in _MODEL_UNAVAILABLE:
             run.failed_models.add(self.models[0])
         if reason == "context_window" and half >= MIN_CHUNK_TOKENS:
@@ -247,16 +324,16 @@ class ModelSummary:
         else:
             raise exc
 
-    async def _answer(self, chunk: Chunk) -> SummaryResult:
+    async def _answer(self, chunk: SourceText) -> SummaryResult:
         """Request the summary of one chunk, and once more with a stricter prompt."""
-        source_size = chunk.source_chars + len(self.checklist.text)
-        source_size += len(self.summary or "") + len(self.retain or "")
-        source_size = max(source_size, self.min_chars, self.run.min_chars)
+        texts = (self.checklist.text, self.summary, self.retain or "")
+        source_size = chunk.source_chars + sum(map(len, texts))
+        source_size = max(source_size, self.task.min_chars, self.run.min_chars)
         rejected = ""
         for strict in (False, True):
             call = await asyncio.to_thread(self._call, chunk.text, strict)
             completion = await self._complete_with_retries(call)
-            answer = parse_answer(completion, self.request.wants_retain, source_size)
+            answer = parse_answer(completion, self.task.request.wants_retain, source_size)
             if isinstance(answer, SummaryResult):
                 return await asyncio.to_thread(self._accepted, answer)
             rejected = answer
@@ -273,14 +350,29 @@ class ModelSummary:
     # --- calls ----------------------------------------------------------------------------
 
     async def _complete_with_retries(self, call: ModelCall) -> Completion:
+        first = self.access.settings.backoff_seconds
+        backoff = wait_exponential_jitter(first, MAX_PAUSE_SECONDS, jitter=first)
+
+        def is_retried(exc: BaseException) -> bool:
+            return (
+                isinstance(exc, ServiceUnavailable)
+                and exc.facts.get("reason") in _RETRIED
+                and _retry_after(exc) <= MAX_PAUSE_SECONDS
+                and self.run.failures < MAX_FAILED_CALLS
+            )
+
+        def pause(state: RetryCallState) -> float:
+            exc = state.outcome.exception() if state.outcome else None
+            return max(backoff(state), _retry_after(exc))
+
         def is_last(state: RetryCallState) -> bool:
             is_late = self.access.now() + state.upcoming_sleep >= self.run.deadline
             return is_late or state.attempt_number >= self.access.settings.attempts
 
         retrying = AsyncRetrying(
             sleep=self.access.sleep,
-            retry=retry_if_exception(self._is_retried),
-            wait=self._pause,
+            retry=retry_if_exception(is_retried),
+            wait=pause,
             stop=is_last,
             reraise=True,
         )
@@ -310,50 +402,6 @@ class ModelSummary:
     def _unavailable(self, detail: str, reason: str, **facts: str) -> ServiceUnavailable:
         return ServiceUnavailable(detail, {"reason": reason, "model": self.models[0], **facts})
 
-    def _is_retried(self, exc: BaseException) -> bool:
-        return (
-            isinstance(exc, ServiceUnavailable)
-            and exc.facts.get("reason") in _RETRIED
-            and _retry_after(exc) <= MAX_PAUSE_SECONDS
-            and self.run.failures < MAX_FAILED_CALLS
-        )
-
-    def _pause(self, state: RetryCallState) -> float:
-        first = self.access.settings.backoff_seconds
-        backoff = wait_exponential_jitter(first, MAX_PAUSE_SECONDS, jitter=first)(state)
-        exc = state.outcome.exception() if state.outcome else None
-        return max(backoff, _retry_after(exc))
-
-    def _max_words(self) -> int:
-        """Return how many words the answer may have by the prompt.
-
-        What is put above the answer takes room; an answer that repeats it is not cut off.
-        """
-        kept_tokens = self.access.tokenizer.count(kept_text(self.checklist.kept))
-        own_tokens = max(MIN_ANSWER_TOKENS, self._answer_tokens() - kept_tokens)
-        return int(own_tokens * WORDS_PER_TOKEN)
-
-    def _call(self, chunk: str, strict: bool) -> ModelCall:
-        messages = summary_messages(
-            chunk,
-            self.request,
-            previous=self._mask(self.summary or ""),
-            retained=self._mask(self.retain or ""),
-            checklist=self._mask(self.checklist.text),
-            has_verbatim=self.has_verbatim,
-            of_summaries=self.of_summaries,
-            strict=strict,
-            max_words=self._max_words(),
-        )
-        return ModelCall(
-            self.models[0],
-            messages,
-            self._answer_tokens(),
-            self.access.settings.timeout_seconds,
-            self.run.tenant_id,
-            self.run.infos.get(self.models[0]),
-        )
-
     # --- limits ---------------------------------------------------------------------------
 
     def _context_window(self) -> tuple[int, ModelInfo | None]:
@@ -376,17 +424,62 @@ class ModelSummary:
         call = self._call("", strict=True)
         instructions = "".join(part["content"] for part in call.messages)
         margin = info.margin if info else INEXACT_MARGIN
-        return int(total / (1 + margin)) - self.access.tokenizer.count(instructions) - 16
+        return int(total / (1 + margin)) - self._count(instructions) - 16
 
-    def _chunk_tokens(self) -> int:
-        """Return the tokens of a chunk."""
-        tokens = self._room_beside_instructions()
-        if self.max_chunk_tokens is not None:
-            tokens = min(tokens, self.max_chunk_tokens)
-        if tokens < MIN_CHUNK_TOKENS:
-            detail = "The instructions alone fill the summariser's context window"
-            raise self._unavailable(detail, "context_window")
-        return tokens
+
+@dataclass(slots=True)
+class PayloadSummary(ModelSummary):
+    """Makes one summary of a part of a payload by its model (rule 6).
+
+    `groups` are the messages of the part, and of those inside it that stay.
+    """
+
+    payload: SentPayload = field(kw_only=True)
+
+    def _chosen_models(self) -> list[str]:
+        return [self.payload.model]
+
+    def _prompt_hash(self) -> str:
+        return prompt_hash(self.task.request, of_payload=True)
+
+    def _transcript_tokens(self, source_tokens: int, others_tokens: int) -> int | None:
+        return None
+
+    def _next_chunk(self) -> tuple[SourceText, list[TextGroup]]:
+        """Return the whole part as one chunk, whose text is in the payload."""
+        if self.payload.tokens > self._room_beside_instructions():
+            detail = "The payload and a summary exceed the model's context window"
+            raise self._unavailable(detail, PrefixProblem.TOO_LONG)
+        texts = (item for group in self.remaining_texts for item in group)
+        return SourceText("", sum(item.source_chars for item in texts)), []
+
+    def _call(self, chunk: str, strict: bool) -> ModelCall:
+        parts = [part for group in self.groups for part in group]
+        replaced = [part for part in parts if part.kind is not PartKind.VERBATIM]
+        kept = [part for part in parts if part.kind is PartKind.VERBATIM][:MAX_KEPT_QUOTES]
+        first, last = map(self._quote, (replaced[:1], replaced[-1:]))
+        part = PayloadPart(first, last, tuple(self._quote([each]) for each in kept))
+        instruction = self._prompt(strict).behind_payload(part)
+        payload, max_tokens = self.payload, self._answer_tokens()
+        body = PROVIDERS[payload.format].with_instruction(payload.body, instruction, max_tokens)
+        return ModelCall(
+            payload.model,
+            ({"role": "user", "content": instruction},),
+            max_tokens,
+            self.access.settings.timeout_seconds,
+            self.run.tenant_id,
+            self.run.infos.get(payload.model),
+            NativeRequest(payload.format, body, payload.build_id, payload.tokens),
+        )
+
+    def _accepted(self, answer: SummaryResult) -> SummaryResult:
+        """Mask the answer: a transcript would have been masked before."""
+        retain = self._mask(answer.retain) if answer.retain is not None else None
+        return replace(answer, text=self._mask(answer.text), retain=retain)
+
+    def _quote(self, parts: Sequence[TranscriptPart]) -> str:
+        text = "".join(self._mask(part.text or part.full_text) for part in parts)
+        return text if len(text) <= QUOTE_CHARS else f"{text[:QUOTE_CHARS].rstrip()}…"
 
 
 def _retry_after(exc: BaseException | None) -> float:

@@ -1,14 +1,27 @@
-"""The settings of the summariser, and the model calls of one compaction."""
+"""The settings of the summariser, and the model calls of one compaction with their usage."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
+from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
+from app.conversations.view import Span, View, minus
+from app.formats.message import FormatName
 from app.models.limits import ModelInfo
 from app.models.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals
 from app.policy.policy import SummaryInput
+from app.repositories import Database, Repositories
+
+NOT_USED = "prefix_not_used"
+"""`degraded`: the summary was made of a transcript, for the reason after the colon."""
+
+_log = logging.getLogger("app.usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +96,98 @@ class SummariserRun:
         )
         self.unrecorded[call.model] = self.unrecorded.get(call.model, CallTotals()).plus(totals)
 
-    @property
-    def unrecorded_usage(self) -> list[UsageEntry]:
-        """What the calls add to usage totals that do not have them yet."""
-        return [
-            UsageEntry(model, Purpose.SUMMARIES, totals)
-            for model, totals in self.unrecorded.items()
-        ]
-
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
         self.summary_input = None
         self.model = self.prompt_hash = EXTRACTIVE
+
+    async def record_in(
+        self, session: Repositories, conversation_id: str | None, agent_id: str | None
+    ) -> None:
+        """Add the unrecorded calls to the usage totals; the last call in its transaction.
+
+        After the commit, clear `unrecorded`.
+        """
+        entries = [
+            UsageEntry(model, Purpose.SUMMARIES, totals)
+            for model, totals in self.unrecorded.items()
+        ]
+        if not entries:
+            return
+        if conversation_id is not None:
+            await session.usage.add_to_conversation(conversation_id, entries)
+        await session.usage.add_to_tenant(self.tenant_id, agent_id, entries)
+
+    async def record(
+        self,
+        database: Database,
+        conversation_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> None:
+        """Add the unrecorded calls of a run that has ended, as far as the database is available."""
+        if not self.unrecorded:
+            return
+        try:
+            async with database.transaction() as session:
+                await self.record_in(session, conversation_id, agent_id)
+        except ServiceUnavailable:
+            _log.warning("usage_not_recorded")
+        else:
+            self.unrecorded.clear()
+
+
+# --- payloads that a provider reads from its prompt cache -----------------------------------
+
+
+class PrefixProblem(StrEnum):
+    """Why a payload cannot be the input of a summary.
+
+    A call that failed has the reason of its failure instead.
+    """
+
+    STRATEGY = "strategy"
+    """The strategy makes several summaries at once."""
+    NO_BUILD = "no_build"
+    """Nothing was built since the view changed."""
+    NOT_SHOWN = "not_shown"
+    """The newest payload does not show all that is summarised."""
+    OTHER_MODEL = "other_model"
+    """The caller asks for another model than that of the newest build."""
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    """The model of the newest build may not summarise."""
+    FORMAT = "format"
+    """A payload in this format cannot be sent to this model unchanged."""
+    TOO_LONG = "too_long"
+    """Payload, instruction and answer exceed the context window of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentPayload:
+    """The payload of the newest build with the messages that came since; `tokens` are its size.
+
+    Nothing in it changes, neither tools nor cache breakpoints: an instruction comes last.
+    """
+
+    format: FormatName
+    model: str
+    body: Mapping[str, Any]
+    build_id: str
+    tokens: int
+
+
+def shows_part(payload_view: View, view: View, spans: Sequence[Span]) -> bool:
+    """Return whether a payload shows the messages in these spans as another view does.
+
+    Only then a payload may be the input of a summary. [summary.prefix]
+    """
+    if payload_view.sent_item is not None or view.sent_item is not None:
+        return False
+    if any(span.holds(message.seq) for message in payload_view.shortened for span in spans):
+        return False
+    cleared = (payload_view.results_cleared_through, payload_view.uncleared_results)
+    return (
+        bool(spans)
+        and not minus(spans, payload_view.spans)
+        and payload_view.summary_texts() == view.summary_texts()
+        and cleared in ((0, ()), (view.results_cleared_through, view.uncleared_results))
+    )

@@ -59,6 +59,7 @@ MAX_PLAIN_CHARS = 16_000
 """The length of a plain text; a longer one is not even searched on the event loop."""
 _MAX_MEDIA_CHARS = 2**16
 """The length of media up to which a chat item is stored beside the body."""
+MAX_ID_CHARS = 256
 MAX_TEXT_BYTES = 4 * 2**20
 """The maximum text of a message: what tokens are counted of, not its media."""
 _MAX_CHAR_BYTES = 4
@@ -308,7 +309,7 @@ def _check_ids(messages: Sequence[Message], pointer: str) -> None:
 
 def is_message_id(value: object) -> bool:
     """Whether a value may be the id or the name of a message."""
-    return isinstance(value, str) and 0 < len(value) <= 256 and is_sendable(value)
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and is_sendable(value)
 
 
 def require_short_text(message: Message, pointer: str) -> None:

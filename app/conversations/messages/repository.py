@@ -240,7 +240,7 @@ class LogRepository(Repository):
             "model": conversation.model or default_model,
             "expected_seq": request.expected_seq,
             "client_ids": [draft.id for draft in shape.drafts if draft.id is not None],
-            "settings_at": known.updated_at,
+            "settings_at": conversation.updated_at,
             "agent_at": known.agent_updated_at,
             "model_at": known.model_updated_at,
             "due_tokens": due.tokens,

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
-from app.common.sendable import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.batch import Append
+from app.conversations.messages.draft import is_message_id
 from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import (
@@ -50,7 +50,6 @@ from app.prompt.agent_tools import MAX_QUERY_CHARS
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["messages"])
 
-MAX_ID_CHARS = 256
 MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
@@ -199,7 +198,7 @@ async def unpin_message(
 
 def message_id_from(text: str) -> str:
     """Return the message id of a path; raises NotFound for an invalid id."""
-    if not 0 < len(text) <= MAX_ID_CHARS or not is_sendable(text):
+    if not is_message_id(text):
         raise NotFound.message(text)
     return text
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.models.families import start_factor
 from app.models.limits import (
     BUILT_IN_WINDOWS,
     NUMERIC_FIELDS,
     ModelInfo,
     resolve_context_window,
+    start_factor,
 )
 from app.models.registry import ModelRegistry, map_path
 

@@ -24,7 +24,7 @@ from app.database import embedded_cluster
 from app.database.connections import Statement, Store, Timeouts
 from app.database.readiness import READY_SECONDS, Readiness
 from app.repositories import FREQUENT
-from tests.conftest import Server, execute, in_thread
+from tests.conftest import Server, execute
 from tests.database_proxy import DatabaseProxy, proxied
 
 pytestmark = pytest.mark.one_server
@@ -104,16 +104,6 @@ async def test_a_statement_without_an_answer_is_given_up(proxy: DatabaseProxy) -
         assert await pid_of(store) != before
 
 
-async def test_connecting_without_an_answer_is_given_up(proxy: DatabaseProxy) -> None:
-    """Any number of requests wait for the first connection at once, not one after the other."""
-    async with store_of(proxy.url, size=2) as store:
-        proxy.blackhole()
-        many = [fails(pid_of(store), 2 * QUICK.connection) for _ in range(20)]
-        await asyncio.gather(*many)
-        await proxy.heal()
-        assert await pid_of(store)
-
-
 async def test_readiness_does_not_wait(proxy: DatabaseProxy) -> None:
     """A probe of a silent database is answered within twice its second."""
     async with store_of(proxy.url, timeouts=Timeouts()) as store:
@@ -175,13 +165,6 @@ async def test_frequent_statements_are_planned_at_the_start(database_url: str) -
         assert row["rows"] == 0
 
 
-async def test_more_wait_than_there_are_connections(database_url: str) -> None:
-    """Who gets no connection in time is told so, and the others are not disturbed."""
-    async with store_of(database_url) as store, store.session() as held:
-        await fails(pid_of(store), QUICK.connection, "TimeoutError")
-        assert await held.first(PID)
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -218,22 +201,6 @@ async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
         await fails(work, QUICK.statement, "QueryCanceledError")
         assert (await execute(database_url, RUNNING))[0][0] == 0
         assert await pid_of(store) == before
-
-
-async def test_a_forgotten_transaction_ends(database_url: str) -> None:
-    """A transaction that nobody goes on with lets go of its locks."""
-    quick = Timeouts(connection=0.3, statement=0.3, long_statement=0.3, grace=0.2)
-    async with store_of(database_url, timeouts=quick) as store:
-
-        async def forgetful() -> None:
-            async with store.transaction() as session:
-                await session.run(WRITE, tenant="t")
-                # The same row, from elsewhere, while this process does nothing.
-                in_thread(execute, database_url, "INSERT INTO models VALUES ('t', 'm', '{}')")
-                await session.run(WRITE, tenant="another")
-
-        await fails(forgetful(), 0.3)
-        await in_transaction(store, WRITE, tenant="another")
 
 
 async def test_a_caller_that_leaves(database_url: str) -> None:

@@ -21,7 +21,6 @@ from alembic.script import ScriptDirectory
 from app.database.embedded import running
 from app.database.migrate import MIGRATIONS, MigrationError, is_current, migrate, newest_revision
 from tests.commands import environment
-from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.one_server
 REVISION = """
@@ -119,14 +118,6 @@ def test_concurrent_processes_migrate_once(url: str, migrations: Path) -> None:
     assert is_current(url, migrations)
 
 
-def test_newer_schema_is_accepted(url: str, migrations: Path) -> None:
-    """The previous release may start again beside a schema that is already newer."""
-    migrate(url, migrations)
-    (migrations / "versions" / "0002_step.py").unlink()
-    assert is_current(url, migrations)
-    migrate(url, migrations)
-
-
 def test_failed_migration_is_rolled_back(url: str, migrations: Path) -> None:
     """A revision that fails leaves the ones before it and nothing of itself."""
     add(migrations, 3, "CREATE TABLE three (id int); SELECT 1/0")
@@ -175,17 +166,6 @@ def test_a_lock_timeout_is_retried(url: str, migrations: Path) -> None:
 
     asyncio.run(held())
     assert is_current(url, migrations)
-
-
-def test_a_waiting_process_blocks_nothing(url: str, migrations: Path) -> None:
-    """An index is built as the guide has it while other processes wait for their turn (rule 3)."""
-    migrate(url, migrations)
-    concurrent = 'COMMIT"); op.execute("CREATE INDEX CONCURRENTLY one_by_id ON one (id)'
-    add(migrations, 3, concurrent)
-    with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(migrate, url, migrations) for _ in range(3)]:
-            done.result(PATIENCE_SECONDS)
-    assert value(url, "SELECT to_regclass('one_by_id')::text") == "one_by_id"
 
 
 def test_head_equals_that_of_alembic(url: str) -> None:

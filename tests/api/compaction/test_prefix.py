@@ -15,7 +15,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.compaction.summaries.payload_prefix import NOT_USED
+from app.compaction.summaries.run import NOT_USED
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as fake

@@ -209,21 +209,6 @@ async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: 
     assert (await client.get(await thread(client, path))).json()["last_cleared_at"] is None
 
 
-async def test_clear_excludes_messages_before_clear_time(client: httpx.AsyncClient) -> None:
-    """A clear of an agent hides messages of all its conversations, also at equal times.
-
-    [window.cut, window.clear-exact]
-    """
-    path = await agent(client)
-    threads = [await thread(client, path) for _ in range(2)]
-    for cid in threads:
-        await append(client, cid, user("before"))
-    await client.post(f"{path}/clear")
-    for cid in threads:
-        await append(client, cid, user("after"))
-        assert await texts(client, cid, status="") == ["after"]
-
-
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:
     """Messages after a clear are shown, in a new epoch with the reason `cleared` [window.clear]."""
     path = await agent(client)
@@ -328,11 +313,3 @@ async def test_context_restore_command_loads_session(client: httpx.AsyncClient) 
         answer = await client.post(f"/v1/snapshots/{saved['session_id']}/restore", json={})
         assert answer.json()["restored"] == restored, answer.text
         assert await texts(client, cid) == ["hello", "hi", "anew"]
-
-
-@pytest.mark.parametrize("command", ["clear", "snapshots"])
-async def test_context_commands_no_active_agent_in_channel(
-    client: httpx.AsyncClient, command: str
-) -> None:
-    """An unknown agent cannot be cleared or saved [window.clear, snapshots.save]."""
-    assert_problem(await client.post(f"/v1/agents/nobody/{command}", json={}), 404, "NOT_FOUND")

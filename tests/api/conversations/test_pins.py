@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from app.conversations.messages.routes import MAX_ID_CHARS
+from app.conversations.messages.draft import MAX_ID_CHARS
 from tests.api.compaction.builders import LONG
 from tests.api.talk import (
     append,
@@ -79,53 +79,6 @@ async def test_a_message_is_pinned_and_unpinned(
     await append(client, path, *talk(20, LONG))
     await client.post(f"{path}/compact")
     assert "the harbour, please" not in await shown(client, path, format)
-
-
-async def reason(client: httpx.AsyncClient, path: str, **ask: Any) -> str | None:
-    """Build, and return why the prefix broke."""
-    answer = await client.post(f"{path}/context", json=ask)
-    assert answer.status_code == 200, answer.text
-    found: str | None = answer.json()["cache_break_reason"]
-    return found
-
-
-@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_a_pin_is_the_reason_of_a_new_epoch(client: httpx.AsyncClient, format: str) -> None:
-    """Pinning a summarised message has its own reason, and so has the next change."""
-    path = await conversation_with_calls(client)
-    await client.post(f"{path}/compact")
-    await reason(client, path, format=format)
-    await client.put(f"{path}/messages/question/pin")
-    assert await reason(client, path, format=format) == "pinned"
-    await client.put(f"{path}/messages/answer/pin")
-    assert await reason(client, path, format=format) == "pinned"
-    await client.delete(f"{path}/messages/answer/pin")
-    await client.post(f"{path}/compact")
-    assert await reason(client, path, format=format) in ("compaction", "pinned")
-
-
-@pytest.mark.parametrize(
-    ("message", "scope", "seqs"),
-    [
-        ("first", "message", [22, 23, 24]),
-        ("calls", "message", [22, 23, 24]),
-        ("answer", "message", [25]),
-        ("answer", "turn", [21, 22, 23, 24, 25]),
-        ("question", "turn", [21, 22, 23, 24, 25]),
-    ],
-)
-async def test_the_range_of_a_pin(
-    client: httpx.AsyncClient, message: str, scope: str, seqs: list[int]
-) -> None:
-    """It is a message with its call group, or its whole turn [pins.whole-group]."""
-    path = await conversation_with_calls(client)
-    answer = await client.put(f"{path}/messages/{message}/pin", params={"scope": scope})
-    assert answer.json() == {"seqs": seqs}
-    made = (await client.post(f"{path}/compact")).json()
-    receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
-    assert receipt["kept"] == seqs
-    answer = await client.delete(f"{path}/messages/{message}/pin", params={"scope": scope})
-    assert answer.json() == {"seqs": seqs}
 
 
 async def test_too_many_pins(client: httpx.AsyncClient) -> None:

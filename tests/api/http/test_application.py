@@ -15,7 +15,7 @@ from app.http.application import Application
 from app.http.dependencies import ConversationPath
 from app.http.routing import WireRoute, direct
 from app.tenancy.api_keys import Caller
-from tests.api.talk import assert_problem, new_conversation
+from tests.api.talk import new_conversation
 
 router = APIRouter(route_class=WireRoute)
 
@@ -94,17 +94,6 @@ async def test_a_direct_route_is_called_without_the_router(application: Applicat
             assert answer.headers.get_list("x-passed") == ["inner", "outer"]
 
 
-async def test_other_requests_go_to_fastapi(application: Application) -> None:
-    """Another method or another path is answered by FastAPI's router."""
-    async with client_of(application) as client:
-        refused = await client.get("/c/one/direct")
-        assert_problem(refused, 405, "METHOD_NOT_ALLOWED")
-        assert refused.headers["allow"] == "POST"
-        for path in ("/c/one/direct/", "/c/a/b/direct", "/c//direct"):
-            assert_problem(await client.post(path), 404, "NOT_FOUND")
-        assert answer_of(refused) == ["inner", "outer"]
-
-
 async def test_an_encoded_id_is_the_same_on_both_ways(client: httpx.AsyncClient) -> None:
     """The direct route of an append decodes ids as the other routes do."""
     answer = await client.post("/v1/conversations", json={"conversation_id": "a b:c~d"})
@@ -116,8 +105,3 @@ async def test_an_encoded_id_is_the_same_on_both_ways(client: httpx.AsyncClient)
     assert (await client.get(appended.headers["location"])).json()["data"][0]["seq"] == 1
     plain = await client.post(f"{await new_conversation(client)}/messages", json=body)
     assert plain.headers["location"].endswith("/messages")
-
-
-def answer_of(answer: httpx.Response) -> list[str]:
-    """Return the middlewares that a response has passed."""
-    return answer.headers.get_list("x-passed")

@@ -35,12 +35,6 @@ def test_every_error_has_its_response(kind: type[ContextError]) -> None:
     assert b"kept out" not in answer.body
 
 
-async def test_unknown_path(client: httpx.AsyncClient) -> None:
-    """An unknown path is a 404 problem, with or without a slash at its end."""
-    assert_problem(await client.get("/v1/nothing"), 404, "NOT_FOUND")
-    assert_problem(await client.get("/v1/conversations/"), 404, "NOT_FOUND")
-
-
 async def test_wrong_method(client: httpx.AsyncClient) -> None:
     """A wrong method is a 405 problem that names the right ones."""
     answer = await client.put("/v1/agents", json={})
@@ -136,7 +130,6 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
     ([], "", "must be a valid dictionary"),
     ({"model": 5}, "/model", "must be a valid string"),
     ({"model": "a\nb"}, "/model", "must be one line of text, without control characters"),
-    ({"model": "a" * 257}, "/model", "must have at most 256 characters"),
     (
         {"conversation_id": "a/b"},
         "/conversation_id",
@@ -145,11 +138,7 @@ WRONG_FIELDS: list[tuple[Any, str, str]] = [
     ),
     ({"metadata": []}, "/metadata", "must be an object"),
     ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
-    ({"sections": {}}, "/sections", "must be a valid list"),
-    ({"sections": [5]}, "/sections/0", "must be a valid dictionary"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content", "is required"),
-    ({"tools": [5]}, "/tools/0", "must be a valid dictionary"),
-    ({"policy": {"preserve_user_messages": 1}}, "/policy/preserve_user_messages", "valid boolean"),
     (
         {"policy": {"budget": {"context_window": "5"}}},
         "/policy/budget/context_window",
@@ -186,17 +175,6 @@ async def test_a_wrong_field_has_one_pointer_and_one_detail(
     details = [place["detail"] for place in found if place["pointer"] == pointer]
     assert len(details) == 1 and detail in details[0]
     assert details[0].startswith(("must ", "is "))
-
-
-async def test_wrong_parameters_are_named(client: httpx.AsyncClient) -> None:
-    """Wrong parameters have details of the same form as wrong fields of a body. [api.limits]"""
-    path = f"/v1/conversations/{UNKNOWN_ID}/messages?limit=x&after_seq=-1&order=up"
-    found = assert_problem(await client.get(path), 422, "VALIDATION_ERROR")
-    assert [(place["pointer"], place["detail"]) for place in found["errors"]] == [
-        ("/query/limit", "must be a valid integer, unable to parse string as an integer"),
-        ("/query/order", "must be 'asc' or 'desc'"),
-        ("/query/after_seq", "must be greater than or equal to 0"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -250,19 +228,7 @@ async def test_oversized_bodies(small_client: httpx.AsyncClient) -> None:
     assert at_limit.status_code == 201
 
 
-WEIRD = [
-    "\x00",
-    "a\x00b",
-    "..%2f",
-    "%ED%A0%80",
-    "%00",
-    "a" * 5000,
-    "'; DROP TABLE conversations; --",
-    "🜁",
-    "{x}",
-    "%0a",
-    " ",
-]
+WEIRD = ["a\x00b", "..%2f", "%ED%A0%80", "a" * 5000, "🜁", "%0a"]
 
 
 @pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
@@ -279,20 +245,7 @@ async def test_invalid_ids_in_paths_are_not_found(client: httpx.AsyncClient, tex
 
 @pytest.mark.parametrize(
     "query",
-    [
-        "limit=0",
-        "limit=1001",
-        "limit=-1",
-        "limit=x",
-        "limit=" + "9" * 5000,
-        "limit=%00",
-        "limit=%ff",
-        "cursor=nonsense",
-        "cursor=%00",
-        "cursor=" + "A" * 2000,
-        "cursor=WzFd",
-        "cursor=%F0%9F%9C%81",
-    ],
+    ["limit=0", "limit=1001", "limit=x", "limit=%ff", "cursor=nonsense", "cursor=WzFd"],
 )
 async def test_invalid_query_parameters_are_refused(client: httpx.AsyncClient, query: str) -> None:
     """Every list refuses parameters out of range and cursors it has not given."""

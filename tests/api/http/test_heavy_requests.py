@@ -9,10 +9,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message
 
 from app.common.limiter import Slots
-from app.http.heavy_requests import SLOT_BYTES, drained, large_slots
+from app.http.heavy_requests import SLOT_BYTES, large_slots
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
@@ -103,19 +102,3 @@ async def test_pages_and_large_requests_take_slots(settings: Settings) -> None:
         refused: httpx.Response = await client.get("/v1/conversations")
         assert_problem(refused, 503, "SERVICE_UNAVAILABLE")
         assert int(refused.headers["retry-after"]) > 0
-
-
-async def test_a_large_answer_ends_when_it_is_sent() -> None:
-    """Its end is a part of its own, for which the server waits until it has room."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    for body in (b"x" * 10, b"x" * 100_000):
-        await drained(send)({"type": "http.response.body", "body": body})
-    assert [(len(part.get("body", b"")), part.get("more_body", False)) for part in sent] == [
-        (10, False),
-        (100_000, True),
-        (0, False),
-    ]

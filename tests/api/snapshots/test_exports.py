@@ -285,6 +285,50 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     assert await imported(client, whole, conversation_id=ID)
 
 
+AT = "2026-01-05T09:30:01+00:00"
+SECTIONS = '[{"name":"base","content":"Be brief."}]'
+CALL = '{"id":"c1","type":"function","function":{"name":"look","arguments":"{}"}}'
+BODIES = {
+    "user": '{"role":"user","content":"look"}',
+    "assistant": f'{{"role":"assistant","content":null,"tool_calls":[{CALL}]}}',
+    "tool": '{"role":"tool","tool_call_id":"c1","content":"done"}',
+}
+
+
+def a_file() -> list[dict[str, Any]]:
+    """Return the lines of a file of version 1, as every release has to read it."""
+    nothing = dict.fromkeys(("agent_id", "model", "rolling_window_seconds", "expires_at"))
+    lists = {"policy": "{}", "sections": SECTIONS, "tools": "[]", "metadata": "{}"}
+    versions = {"sections_version": 1, "tools_version": 0, "counter": "tokenizer"}
+    zero = dict.fromkeys(("resume_at", "promoted_turn", "cleared_seq"), 0)
+    empty: dict[str, Any] = {name: [] for name in ("open_calls", "promoted", "mentions", "kept")}
+    unset = dict.fromkeys(("window_seconds", "cleared_at", "compaction_id"))
+    window = {"since": 1, "parts": "", "oldest_at": AT, "newest_at": AT}
+    first = {"format": "context-service.conversation", "version": 1, "conversation_id": ID}
+    lines: list[dict[str, Any]] = [
+        {"type": "export", **first, "created_at": AT, "exported_at": AT},
+        {"type": "settings", **nothing, **lists, **versions},
+        {"type": "state", "head_seq": 3, **zero, **empty, **unset, **window},
+        {"type": "version", "kind": "sections", "version": 1, "body": SECTIONS, "created_at": AT},
+    ]
+    for seq, (role, body) in enumerate(BODIES.items(), start=1):
+        own = {"seq": seq, "message_id": f"m{seq}", "role": role, "format": "openai_chat"}
+        calls = {"call_ids": None if role == "user" else '["c1"]', "joins": role == "tool"}
+        times = {"timestamp": None, "created_at": AT, "at": None, "late_at": None}
+        lines.append({"type": "message", **own, **calls, "body": body, **times, "output": None})
+    lines.append({"type": "pin", "seq": 1, "created_at": AT})
+    return [*lines, {"type": "end", "messages": 3, "blobs": 0, "lines": 0, "sha256": ""}]
+
+
+async def test_a_file_of_the_first_version_is_read(client: httpx.AsyncClient) -> None:
+    """What was exported is stored as it is, and exported again. [exports.format]"""
+    copy = await imported(client, written(a_file()))
+    again = [json.loads(line) for line in (await exported(client, copy)).splitlines()]
+    assert again[1:-1] == a_file()[1:-1]
+    built = await payload(client, copy)
+    assert [item["role"] for item in built["messages"]] == ["system", *BODIES]
+
+
 async def test_a_repeated_import(client: httpx.AsyncClient) -> None:
     """A key returns the first import, an id that is used is a conflict. [exports.import]"""
     whole = written(await small_export(client))

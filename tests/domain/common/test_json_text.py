@@ -43,14 +43,6 @@ def _has_colliding_keys(value: Any) -> bool:
             return False
 
 
-@given(json_values())
-def test_the_same_value_gives_the_same_bytes(value: Any) -> None:
-    """Writing is deterministic and keeps the order of keys. [neutral.same-bytes]"""
-    copy = json.loads(json.dumps(value))
-    assert json_text.dumps(value) == json_text.dumps(copy)
-    assert json_text.dump_payload(value) == json_text.dump_payload(copy)
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.answer import SummaryResult, parse_answer
 from app.compaction.summaries.prompt import (
+    SummaryPrompt,
     SummaryRequest,
+    SummaryResult,
     escape_tags,
+    parse_answer,
     prompt_hash,
-    summary_messages,
 )
-from app.compaction.summaries.transcript_text import (
+from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,
     without_trailing_calls,
@@ -68,17 +69,8 @@ def request(
     text: str = "User:\nhello", summary_request: SummaryRequest | None = None, **more: object
 ) -> str:
     """Return the last message of a request, which carries everything."""
-    previous, retained = more.get("previous"), more.get("retained")
-    messages = summary_messages(
-        text,
-        summary_request or SummaryRequest(),
-        previous=str(previous) if previous else None,
-        retained=str(retained) if retained else None,
-        checklist=str(more.get("checklist", "")),
-        has_verbatim=bool(more.get("has_verbatim")),
-        of_summaries=bool(more.get("of_summaries")),
-        strict=bool(more.get("strict")),
-    )
+    prompt = SummaryPrompt(summary_request or SummaryRequest(), **more)  # type: ignore[arg-type]
+    messages = prompt.messages(text)
     assert [message["role"] for message in messages] == ["system", "user"]
     return messages[-1]["content"]
 

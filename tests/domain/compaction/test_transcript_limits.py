@@ -5,8 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.transcript_limits import LABEL_TOKENS, cut_middle, shortened_groups
-from app.compaction.summaries.transcript_text import summary_groups, transcript_groups
+from app.compaction.summaries.transcript import (
+    LABEL_TOKENS,
+    cut_middle,
+    shortened_groups,
+    summary_groups,
+    transcript_groups,
+)
 from app.formats.message import Message, Role, Text, ToolCall
 
 

@@ -26,12 +26,14 @@ from app.formats.message import (
     clean,
 )
 from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
-from app.models.estimates import bytes_4, chars_2_5, chars_4, text_bytes_4
 from app.models.media import FILE_TOKENS, IMAGE_TOKENS
 from app.models.tokens import (
     CALL_OVERHEAD,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
+    bytes_4,
+    chars_2_5,
+    chars_4,
     count_message,
     count_payload_messages,
     count_rendered,
@@ -39,6 +41,7 @@ from app.models.tokens import (
     estimate_tool_defs_tokens,
     media_overhead,
     reasoning_of,
+    text_bytes_4,
 )
 from tests.domain.compaction import strategies_messages as generated
 

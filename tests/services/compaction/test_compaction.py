@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from app.compaction.schemas import CompactionRequest
 from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summariser import PAGE_MESSAGES, SummaryTask, summarise_paged
+from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.view import Span, View
 from app.prompt.resolved_settings import RequestSettings
@@ -192,14 +193,10 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     await harness.append(cid, *(says(f"answer {n}") for n in range(3)))
     run = harness.summariser.start_run(TENANT)
     task = SummaryTask(
-        cid,
-        (Span(1, PAGE_MESSAGES + 4),),
-        "before all",
-        SummaryRequest(),
-        SUMMARISER,
-        200,
-        run,
-        SummaryScope(len),
+        *(SummaryRequest(), SUMMARISER, 200, run, SummaryScope(len)),
+        conversation_id=cid,
+        spans=(Span(1, PAGE_MESSAGES + 4),),
+        previous="before all",
     )
     made = await summarise_paged(harness.database, harness.summariser, task)
     assert made.text == "page two"
@@ -216,14 +213,13 @@ async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) ->
     await harness.append(cid, user("look"), asks("c1"), result("c1", "first words " * 100))
     await harness.append(cid, asks("c2"), result("c2", "later words " * 100))
     task = SummaryTask(
-        cid,
-        (Span(1, 6),),
-        None,
         SummaryRequest(),
         SUMMARISER,
         200,
         harness.summariser.start_run(TENANT),
         SummaryScope(len, view=View(results_cleared_through=3)),
+        cid,
+        (Span(1, 6),),
     )
     await summarise_paged(harness.database, harness.summariser, task)
     (call,) = harness.gateway.calls

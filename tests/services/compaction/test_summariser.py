@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.summaries.checklist import read_kept
-from app.compaction.summaries.extractive import ledger_of
-from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess
+from app.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import MASK
-from app.compaction.summaries.statements.summary_text import Closing
+from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
+from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.limits import ModelInfo
@@ -32,6 +33,7 @@ SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
 
 
+SIZES = st.integers(64, 500)
 """Limits in tokens."""
 
 Reply = str | Completion | ServiceUnavailable | Callable[[ModelCall], str]
@@ -138,6 +140,17 @@ class Made:
     summary_run: SummariserRun
 
 
+def plain_task(
+    run: SummariserRun,
+    max_tokens: int = 300,
+    previous: str | None = None,
+    closing: Closing = NO_CLOSING,
+) -> SummaryTask:
+    """Return a summary by the main model."""
+    scope = SummaryScope(QuarterTokenizer().count, closing)
+    return SummaryTask(SummaryRequest(), "main", max_tokens, run, scope, previous=previous)
+
+
 async def run(
     gateway: ScriptedGateway,
     *infos: ModelInfo,
@@ -153,15 +166,12 @@ async def run(
     """Summarise by the main model."""
     subject = summariser(gateway, *infos, settings=settings)
     summary_run = subject.start_run("tenant")
+    scope = SummaryScope(QuarterTokenizer().count)
+    task = SummaryTask(summary_request or SummaryRequest(), by, max_tokens, summary_run, scope)
     made = await subject.summarise(
+        replace(task, previous=previous, retained=retained),
         numbered(4) if messages is None else messages,
-        previous,
-        summary_request or SummaryRequest(),
-        by,
-        max_tokens,
-        summary_run,
         verbatim_indices=verbatim_indices,
-        retained=retained,
     )
     return Made(made.text, made.retain, summary_run)
 
@@ -271,6 +281,19 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
+async def test_instructions_are_not_masked() -> None:
+    """Instructions and directives are not masked."""
+    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
+    gateway = ScriptedGateway(GOOD)
+    summary_request = SummaryRequest(
+        directives=(f"look for {key}",), instructions="password: hunter2hunter2"
+    )
+    await run(gateway, summary_request=summary_request, retained=f"the key {key}")
+    assert f"- look for {key}" in gateway.texts[0]
+    assert "password: hunter2hunter2" in gateway.texts[0]
+    assert f"the key {MASK}" in gateway.texts[0]
+
+
 # --- what stays beside the summary ----------------------------------------------------------
 
 
@@ -300,17 +323,8 @@ async def kept(
     subject = summariser(gateway)
     ledger = ledger_of(messages)
     read_kept(ledger, previous or "")
-    made = await subject.summarise(
-        messages,
-        previous,
-        SummaryRequest(),
-        "main",
-        max_tokens,
-        subject.start_run("tenant"),
-        ledger=ledger,
-        closing=Closing(1, 9),
-    )
-    return made.text
+    task = plain_task(subject.start_run("tenant"), max_tokens, previous, Closing(1, 9))
+    return (await subject.summarise(task, messages, ledger=ledger)).text
 
 
 async def test_a_model_cannot_lose_a_standing_instruction() -> None:
@@ -382,9 +396,7 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
 
     async def compaction() -> None:
         for _ in range(3):
-            made = await subject.summarise(
-                numbered(40), None, SummaryRequest(), "main", 300, summary_run
-            )
+            made = await subject.summarise(plain_task(summary_run), numbered(40))
             assert made.text == "short"
 
     with suppress(ServiceUnavailable):
@@ -418,10 +430,10 @@ async def test_a_deadline_ends_the_whole_run() -> None:
     )
     summary_run = subject.start_run("tenant")
     for _ in range(3):
-        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
+        await subject.summarise(plain_task(summary_run), numbered(4))
     assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
     with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(numbered(4), None, SummaryRequest(), "main", 300, summary_run)
+        await subject.summarise(plain_task(summary_run), numbered(4))
     assert failure.value.facts["reason"] == "timeout"
     assert (len(gateway.calls), summary_run.calls, summary_run.failures) == (3, 3, 0)
 
@@ -436,3 +448,26 @@ async def test_no_other_model_is_called_after_the_spend_guard() -> None:
 
 
 # --- cutting --------------------------------------------------------------------------------
+
+
+TEXTS = st.builds(SourceText, st.text(max_size=400), st.just(1))
+
+
+@given(st.lists(st.lists(TEXTS, min_size=1, max_size=4).map(tuple), max_size=9), SIZES)
+def test_chunks_fit_and_use_every_text_once(
+    groups: list[tuple[SourceText, ...]], budget: int
+) -> None:
+    """Chunks are within the limit, have every text in order, and cut no group that fits."""
+    tokenizer = QuarterTokenizer()
+    rest, chunks, starts = list(groups), [], [len(groups)]
+    while rest:
+        chunk, rest = take_chunk(rest, budget, tokenizer.count)
+        assert tokenizer.count(chunk.text) <= budget
+        chunks.append(chunk)
+        starts.append(len(rest))
+    texts = [item.text for group in groups for item in group]
+    assert sum(chunk.source_chars for chunk in chunks) == len(texts)
+    if all(tokenizer.count(text) + 2 <= budget for text in texts):
+        assert "\n\n".join(chunk.text for chunk in chunks) == "\n\n".join(texts)
+    if all(sum(tokenizer.count(item.text) + 2 for item in group) <= budget for group in groups):
+        assert starts == sorted(set(starts), reverse=True)

@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.summaries.answer import SummaryResult
-from app.compaction.summaries.model_summary import ModelAccess
-from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.model_summary import ModelAccess, SummaryTask
+from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
@@ -40,6 +40,11 @@ async def no_sleep(_: float) -> None:
     """Retry at once."""
 
 
+def task(run: SummariserRun) -> SummaryTask:
+    """Return a summary by the main model."""
+    return SummaryTask(SummaryRequest(), MAIN, 500, run, SummaryScope(len))
+
+
 @dataclass
 class Bench:
     """A summariser with the real gateway, and its one run."""
@@ -57,9 +62,7 @@ class Bench:
         breaker = CircuitBreaker(self.gateway, self.breaker_failures, 30)
         summariser = Summariser(ModelAccess(breaker, MODELS, TOKENIZER, settings, no_sleep))
         self.run = self.run or summariser.start_run("tenant")
-        return await summariser.summarise(
-            messages or talk(), None, SummaryRequest(), MAIN, 500, self.run
-        )
+        return await summariser.summarise(task(self.run), messages or talk())
 
     async def reason(self, **changes: object) -> str:
         """Return why a summary fails."""
@@ -201,7 +204,7 @@ async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, be
     for _ in range(4):
         run = summariser.start_run("tenant")
         with pytest.raises(ServiceUnavailable) as failure:
-            await summariser.summarise(talk(), None, SummaryRequest(), MAIN, 500, run)
+            await summariser.summarise(task(run), talk())
         failures.append(failure.value.facts)
     assert {facts["reason"] for facts in failures} == {"circuit_open"}
     assert all(facts["retry_after"] > 0 for facts in failures)

@@ -19,13 +19,10 @@ from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationErr
 from app.compaction.reduction import tool_output_tokens
 from app.context.repository import ContextRepository
 from app.formats.message import FormatName
-from app.prompt.resolved_settings import RequestSettings
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
-    CLAUDE,
-    MODEL,
     SUMMARISER,
     TENANT,
     Build,
@@ -35,7 +32,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, is_extension, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, both, check, is_extension, policy
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
@@ -83,19 +80,6 @@ def shown(build: Build) -> list[int]:
 def cleared(build: Build) -> int:
     """Return how many results of a payload are placeholders."""
     return build.contents.count(PLACEHOLDER)
-
-
-async def both(harness: Harness, cid: str, **more: Any) -> list[Build]:
-    """Build in both formats, warm and cold, and check."""
-    builds = []
-    for format, model in ((CHAT, MODEL), (ANTHROPIC, CLAUDE)):
-        ask = RequestSettings(format, model, **more)
-        build = await harness.build(cid, ask)
-        check(build, exact=format is CHAT)
-        cold = await harness.build(cid, ask, harness.cold())
-        assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
-        builds.append(build)
-    return builds
 
 
 async def triggers(harness: Harness, cid: str) -> list[str]:

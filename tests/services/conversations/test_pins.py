@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from app.prompt.resolved_settings import RequestSettings
@@ -24,7 +22,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, both, check, policy
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
@@ -33,17 +31,6 @@ SMALL = {
     CHAT: RequestSettings(CHAT, MODEL, None, 900),
     ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE, None, 900),
 }
-
-
-async def both(harness: Harness, cid: str, asks_: Any = None) -> list[Build]:
-    """Build in both formats, warm and cold, and check."""
-    builds = []
-    for format, ask in (asks_ or ASKS).items():
-        build = await harness.build(cid, ask)
-        check(build, exact=format is CHAT)
-        assert (await harness.build(cid, ask, harness.cold())).text == build.text
-        builds.append(build)
-    return builds
 
 
 async def turn_with_calls(harness: Harness, cid: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -64,6 +65,20 @@ def is_extension(later: Build, earlier: Build) -> bool:
         and later.payload.get("tools") == earlier.payload.get("tools")
         and later.payload.get("system") == earlier.payload.get("system")
     )
+
+
+async def both(
+    harness: Harness, cid: str, asked: Mapping[FormatName, RequestSettings] = ASKS
+) -> list[Build]:
+    """Build in both formats, warm and cold, and check."""
+    builds = []
+    for format, ask in asked.items():
+        build = await harness.build(cid, ask)
+        check(build, exact=format is CHAT)
+        cold = await harness.build(cid, ask, harness.cold())
+        assert (cold.text, cold["epoch"]) == (build.text, build["epoch"])
+        builds.append(build)
+    return builds
 
 
 async def fill(harness: Harness, cid: str, used: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.sent_media import SentMedia, cut_for
-from app.models.media_limits import MediaLimits
+from app.models.media import MediaLimits
 from app.models.overflow_errors import VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
