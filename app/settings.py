@@ -28,8 +28,7 @@ from pydantic_settings import (
 
 from app.common.errors import ValidationError
 from app.environment import PREFIX, SettingsError, missing, one_line, split, variable
-from app.policy.environment import POLICY_VARIABLE, POLICY_VARIABLES, policy_from_env
-from app.policy.policy import effective
+from app.policy.policy import POLICY_VARIABLE, POLICY_VARIABLES, effective, policy_from_env
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""

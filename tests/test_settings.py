@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from app.cli.configuration import markdown
 from app.environment import SettingsError, missing
-from app.policy.environment import POLICY_VARIABLES, policy_from_env
-from app.policy.policy import effective
+from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
 

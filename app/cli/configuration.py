@@ -9,8 +9,7 @@ from operator import getitem
 from typing import Any
 
 from app.environment import variable
-from app.policy.environment import POLICY_VARIABLES
-from app.policy.policy import DEFAULT_POLICY, Policy
+from app.policy.policy import DEFAULT_POLICY, POLICY_VARIABLES, Policy
 from app.settings import GROUPS, Settings, description_of, secret_files
 
 _HEAD = """\

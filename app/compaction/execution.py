@@ -13,11 +13,10 @@ from app.compaction.planning import tree_chunks, unsummarised_spans
 from app.compaction.runs import CompactionRun, ExecutedPlan
 from app.compaction.strategies.kinds import LEVELS
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
-from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
 from app.compaction.summaries.run import PrefixProblem, SentPayload, shows_part
-from app.compaction.summaries.statements.merging import merged_unlisted, without_replaced
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import (
     Summariser,

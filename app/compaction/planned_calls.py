@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from app.conversations.compaction_results import PlannedCall, PromptMessage
-from app.conversations.ports import Tokenizer
 from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
-from app.models.tokens import count_payload_messages
+from app.models.tokens import Tokenizer, count_payload_messages
 from app.policy.policy import SummaryInput
 
 CALL_BYTES = 256

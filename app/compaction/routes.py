@@ -39,7 +39,7 @@ _TAGS: list[str | Enum] = ["compactions"]
 
 _PATH = "/v1/conversations/{conversation_id}"
 # Of two errors with one code, the first in the table is the one that services raise.
-_STATUS_OF_CODE = {kind.code: kind.status for kind in reversed([*errors.EXAMPLES])}
+_STATUS_OF_CODE = {kind.code: kind.status for kind in reversed([*errors.kinds_of()])}
 
 JobPath = Annotated[
     str, Path(description="Id of the job.", examples=["0199a1b2-9a0b-7c1d-8e2f-304152637485"])

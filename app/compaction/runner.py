@@ -33,9 +33,8 @@ from app.conversations.compactions import store_compaction
 from app.conversations.epochs import model_in
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
-from app.conversations.observers import UNOBSERVED
+from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.plans import NoCompaction, tokens_of
-from app.conversations.ports import Observer
 from app.conversations.provider_items import UNAVAILABLE, provider_call
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import exceeds_messages, resume_at_tokens

@@ -10,8 +10,7 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable
 from app.common.pages import Page
-from app.conversations.ports import Models
-from app.models.limits import ModelInfo, merged_entry
+from app.models.limits import ModelInfo, Models, merged_entry
 from app.repositories import Database
 
 

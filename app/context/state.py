@@ -20,8 +20,7 @@ from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import BuildInput, Epoch, epoch_start_from, requested_window
 from app.conversations.messages.row import LogRow
-from app.conversations.observers import UNOBSERVED
-from app.conversations.ports import Observer
+from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.service_notes import Notes

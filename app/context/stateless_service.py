@@ -28,13 +28,12 @@ from app.context.stateless_schemas import (
     TokensRequest,
 )
 from app.conversations.compaction_results import ContextState
-from app.conversations.ports import Models
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.message import FormatName, Message, clean
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
-from app.models.limits import INEXACT_MARGIN
+from app.models.limits import INEXACT_MARGIN, Models
 from app.models.tokens import (
     bytes_4,
     chars_2_5,

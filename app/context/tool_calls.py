@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, assert_never
+from typing import Any
 
 from app.blobs.blobs import encode
+from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
@@ -23,18 +24,13 @@ from app.conversations.compaction_results import CompactResult
 from app.conversations.search.recall import Recalled, RecallPage
 from app.conversations.search.service import SearchService
 from app.formats.message import FormatName
-from app.prompt.agent_tool_calls import Call, parse_call, request_of
-from app.prompt.agent_tool_results import result_message, search_result_message
-from app.prompt.agent_tools import (
-    MAX_BYTES,
-    MAX_MATCHES,
-    CompactContext,
-    GrepLines,
-    ReadBytes,
-    ReadLines,
-    Recall,
-    SearchTools,
+from app.prompt.agent_tool_calls import (
+    arguments_of,
+    parse_call,
+    result_message,
+    search_result_message,
 )
+from app.prompt.agent_tools import MAX_BYTES, MAX_MATCHES
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_search import ToolSearchService
@@ -44,8 +40,6 @@ EMPTY = "[The output is empty.]"
 NO_MATCH = "[No line matches.]"
 NOTHING_RECALLED = "[No message matches.]"
 NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
-
-_Read = ReadLines | ReadBytes | GrepLines
 
 _MAX_NAME = 64
 
@@ -90,19 +84,19 @@ class ToolCallService:
         where = (tenant_id, conversation_id)
         try:
             try:
-                request = request_of(call)
+                arguments = arguments_of(call)
             except ValidationError as error:
                 await self._blobs.check(*where)
                 raise _ModelError(error.detail) from error
-            if isinstance(request, SearchTools):
+            if call.name == TOOL_SEARCH:
                 # A native search result defines the tools itself, so the tool list stays as it is.
                 promotes = not (native or call.is_search_item)
                 matches = await self._tools.search(
-                    *where, request.query, request.limit, promotes=promotes
+                    *where, arguments["query"], arguments["limit"], promotes=promotes
                 )
                 message = search_result_message(call, format, matches.tools, native=native)
                 return ToolCallResult(message, is_error=False)
-            text = await self._answer_text(*where, call, request)
+            text = await self._answer_text(*where, call.name, arguments)
         except _ModelError as error:
             return ToolCallResult(
                 result_message(call, format, str(error), is_error=True), is_error=True
@@ -110,66 +104,51 @@ class ToolCallService:
         return ToolCallResult(result_message(call, format, text), is_error=False)
 
     async def _answer_text(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        call: Call,
-        request: _Read | CompactContext | Recall,
+        self, tenant_id: str, conversation_id: str, name: str, arguments: dict[str, Any]
     ) -> str:
-        match request:
-            case CompactContext():
-                try:
-                    result = await self._compaction.compact(
-                        tenant_id, conversation_id, CompactionRequest()
-                    )
-                except (Conflict, ServiceUnavailable) as error:
-                    raise _ModelError(NOT_NOW) from error
-                return _compaction_text(result)
-            case Recall():
-                page = await self._messages.recall(
-                    tenant_id, conversation_id, request.query, request.offset
+        if name == COMPACT_CONTEXT:
+            try:
+                result = await self._compaction.compact(
+                    tenant_id, conversation_id, CompactionRequest()
                 )
-                return _recalled_text(page)
+            except (Conflict, ServiceUnavailable) as error:
+                raise _ModelError(NOT_NOW) from error
+            return _compaction_text(result)
+        if name == RECALL:
+            page = await self._messages.recall(
+                tenant_id, conversation_id, arguments["query"], arguments["offset"]
+            )
+            return _recalled_text(page)
+        ref = arguments.pop("ref_id")
         try:
-            return await self._read(tenant_id, conversation_id, request)
+            return await self._read(name, (tenant_id, conversation_id, ref), arguments)
         except NotFound as error:
             if error.facts.keys() == {"conversation_id"}:
                 raise
             raise _ModelError(
-                f'This conversation has no tool output with ref_id "{request.ref_id}".'
+                f'This conversation has no tool output with ref_id "{ref}".'
                 " Give the ref exactly as the conversation names it."
             ) from error
         except Gone as error:
             raise _ModelError(
-                f'The tool output "{request.ref_id}" is no longer stored.'
+                f'The tool output "{ref}" is no longer stored.'
                 " If it is still needed, run the tool that made it again."
             ) from error
         except ValidationError as error:
-            raise _ModelError(f"{call.name} was not run: {error.detail}") from error
+            raise _ModelError(f"{name} was not run: {error.detail}") from error
 
-    async def _read(self, tenant_id: str, conversation_id: str, request: _Read) -> str:
-        where = (tenant_id, conversation_id, request.ref_id)
-        match request:
-            case ReadLines(offset=offset, limit=limit):
-                lines = await self._blobs.read_lines(*where, offset, limit)
-                numbers = lines.first_line, lines.line_count, lines.total_lines
-                return _slice_text("lines", lines.text, *numbers, offset, lines.next_offset)
-            case ReadBytes(offset=offset, limit=limit):
-                slice_ = await self._blobs.read_bytes(*where, offset, limit)
-                numbers = slice_.offset, slice_.byte_count, slice_.total_bytes
-                return _slice_text("bytes", slice_.text, *numbers, offset, slice_.next_offset)
-            case GrepLines():
-                result = await self._blobs.grep(
-                    *where,
-                    request.pattern,
-                    ignore_case=request.ignore_case,
-                    before=request.before,
-                    after=request.after,
-                    limit=request.limit,
-                )
-                return _matches_text(result, request)
-            case _:
-                assert_never(request)
+    async def _read(self, name: str, where: tuple[str, str, str], arguments: dict[str, Any]) -> str:
+        if name == GREP:
+            return _matches_text(await self._blobs.grep(*where, **arguments), arguments)
+        if name == READ_LINES:
+            lines = await self._blobs.read_lines(*where, **arguments)
+            unit, text, next_offset = "lines", lines.text, lines.next_offset
+            numbers = lines.first_line, lines.line_count, lines.total_lines
+        else:
+            slice_ = await self._blobs.read_bytes(*where, **arguments)
+            unit, text, next_offset = "bytes", slice_.text, slice_.next_offset
+            numbers = slice_.offset, slice_.byte_count, slice_.total_bytes
+        return _slice_text(unit, text, *numbers, arguments["offset"], next_offset)
 
 
 def _compaction_text(result: CompactResult) -> str:
@@ -225,20 +204,20 @@ def _slice_text(
     return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
 
 
-def _matches_text(result: GrepResult, request: GrepLines) -> str:
+def _matches_text(result: GrepResult, arguments: Mapping[str, Any]) -> str:
     if not result.matches:
         return NO_MATCH
     numbered, count = _lines_to_show(result.matches)
     lines = (
         _with_group_separators(numbered)
-        if request.before or request.after
+        if arguments["before"] or arguments["after"]
         else [*numbered.values()]
     )
     if count < len(result.matches):
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
     elif result.truncated:
         # At the maximum a higher limit has no effect.
-        way = "" if request.limit >= MAX_MATCHES else " or raise limit"
+        way = "" if arguments["limit"] >= MAX_MATCHES else " or raise limit"
         lines.append(f"[More matches than {count:,}; narrow the pattern{way}.]")
     return "\n".join(lines)
 

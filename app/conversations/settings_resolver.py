@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from cachetools import LRUCache
@@ -20,7 +21,6 @@ from app.common.errors import ContextError, ContextLimitUnknown, ModelSource
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.lookup import get_conversation
-from app.conversations.ports import Models, Tokenizer
 from app.formats import tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import Limits, limits_for
@@ -28,11 +28,12 @@ from app.models.calibration import NO_REPORTS, Calibration, safety_margin
 from app.models.limits import (
     INEXACT_MARGIN,
     ModelInfo,
+    Models,
     merged_entry,
     resolve_context_window,
     start_factor,
 )
-from app.models.tokens import CountText, text_bytes_4, text_chars_2_5, text_chars_4
+from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
 from app.policy.policy import (
     CounterName,
     Policy,
@@ -86,15 +87,13 @@ class SettingsResolver:
 
     def counter(self, name: str) -> CountText:
         """Return the function that counts tokens with this counter."""
-        match CounterName(name):
-            case CounterName.TOKENIZER:
-                return self._tokenizer.count
-            case CounterName.BYTES_4:
-                return text_bytes_4
-            case CounterName.CHARS_4:
-                return text_chars_4
-            case CounterName.CHARS_2_5:
-                return text_chars_2_5
+        counters = {
+            CounterName.TOKENIZER: self._tokenizer.count,
+            CounterName.BYTES_4: text_bytes_4,
+            CounterName.CHARS_4: text_chars_4,
+            CounterName.CHARS_2_5: text_chars_2_5,
+        }
+        return counters[CounterName(name)]
 
     def policy(self, *levels: str) -> Policy:
         """Return the effective policy of stored settings levels, weakest first."""
@@ -125,23 +124,25 @@ class SettingsResolver:
         The margin is always that of the current calibration.
         """
         calibration = self.calibration_of(conversation, request)
-        if factor is None:
-            factor = calibration.factor
-        levels = (
-            conversation.agent,
-            conversation.settings,
-            conversation.counter,
-            conversation.model_entry,
-            request,
-        )
+        factor = calibration.factor if factor is None else factor
+        agent, own, given = conversation.agent, conversation.settings, request or RequestSettings()
+        levels = (agent, own, conversation.counter, conversation.model_entry, request)
         key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
-        resolved, size = await self._uncalibrated((*levels, 1.0, NO_REPORTS), conversation, request)
+        plain = (*levels, 1.0, NO_REPORTS)
+        try:
+            resolved, size = self._cache[plain]
+        except KeyError:
+            size = sum(len(level.sections) + len(level.tools) for level in (agent, own, given))
+            resolve = partial(self._resolve, conversation, request)
+            resolved = await asyncio.to_thread(resolve) if size > _INLINE_CHARS else resolve()
+            size += _BASE_CHARS
+            self._add(plain, resolved, size)
         if factor != 1 or calibration != NO_REPORTS:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
-            resolved = resolved.with_usual_deferral((request or RequestSettings()).format)
+            resolved = resolved.with_usual_deferral(given.format)
             self._add(key, resolved, size)
         return resolved
 
@@ -152,22 +153,6 @@ class SettingsResolver:
         model = (request and request.model) or conversation.model or self.default_model
         info = self.model_info(conversation, model) if model else None
         return applied_calibration(conversation.calibration, conversation.counter, model, info)
-
-    async def _uncalibrated(
-        self, key: tuple[Any, ...], conversation: Conversation, given: RequestSettings | None
-    ) -> tuple[ResolvedSettings, int]:
-        """Return the settings without calibration, and their size in characters."""
-        with suppress(KeyError):
-            return self._cache[key]
-        request = given or RequestSettings()
-        levels = (conversation.agent, conversation.settings, request)
-        size = sum(len(level.sections) + len(level.tools) for level in levels)
-        if size > _INLINE_CHARS:
-            resolved = await asyncio.to_thread(self._resolve, conversation, given)
-        else:
-            resolved = self._resolve(conversation, given)
-        self._add(key, resolved, size + _BASE_CHARS)
-        return resolved, size + _BASE_CHARS
 
     def model_info(self, conversation: Conversation, model: str) -> ModelInfo | None:
         """Return the registry entry of the conversation's effective model, None without one."""
@@ -217,18 +202,6 @@ class SettingsResolver:
         if size <= self._cache.maxsize:
             self._cache[key] = (resolved, size)
 
-    def _model_source(
-        self, conversation: Conversation, request: RequestSettings
-    ) -> ModelSource | None:
-        """Return the settings level that sets the model, None if none does."""
-        candidates: tuple[tuple[str | None, ModelSource], ...] = (
-            (request.model, "request"),
-            (conversation.settings.model, "conversation"),
-            (conversation.agent.model, "agent"),
-            (self.default_model, "service"),
-        )
-        return next((source for model, source in candidates if model), None)
-
     def _resolve(
         self, conversation: Conversation, given: RequestSettings | None
     ) -> ResolvedSettings:
@@ -253,11 +226,18 @@ class SettingsResolver:
         costs = tool_costs(tools, count)
         limits, limits_error = _limits(policy, request, info, tenant)
         if isinstance(limits_error, ContextLimitUnknown):
-            limits_error = ContextLimitUnknown.of(model, self._model_source(conversation, request))
+            sources: dict[ModelSource, str | None] = {
+                "request": request.model,
+                "conversation": conversation.settings.model,
+                "agent": conversation.agent.model,
+                "service": self.default_model,
+            }
+            source = next((source for source, named in sources.items() if named), None)
+            limits_error = ContextLimitUnknown.of(model, source)
+        of_stored = (info, tenant)
         if stored is not None and stored != model:
-            policy_limits, _ = _limits(policy, RequestSettings(), self._models.find(stored), None)
-        else:
-            policy_limits, _ = _limits(policy, RequestSettings(), info, tenant)
+            of_stored = (self._models.find(stored), None)
+        policy_limits, _ = _limits(policy, RequestSettings(), *of_stored)
         static = [asdict(section) for section in static_sections(sections)]
         lists = static, [tool.record() for tool in tools]
         texts = [json_text.dumps(value) for value in (*lists, policy.model_dump(mode="json"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 PDF: Final = "application/pdf"
 _BASE64: Final = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
@@ -20,37 +20,11 @@ _MAGIC: Final = {
     "JVBERi": PDF,
 }
 _RIFF: Final = "UklGR"
-_SAME: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
-
-
-class ReadMedia(NamedTuple):
-    """Media by `data` or by `url`. `shown_type` is what the data show, None where they do not."""
-
-    media_type: str | None
-    data: str | None
-    url: str | None = None
-    shown_type: str | None = None
-
-    @property
-    def is_mislabelled(self) -> bool:
-        """Whether the data show another type than the declared one."""
-        declared = (self.media_type or "").lower()
-        return self.shown_type not in (None, _SAME.get(declared, declared))
-
-
-def read_media(media_type: str | None, data: str) -> ReadMedia | None:
-    """Return media as every provider reads them, None where the data are no base64.
-
-    A data URL gives its data, a web URL in the place of data is a URL.
-    """
-    if is_web_url(data):
-        return ReadMedia(media_type, None, data.strip())
-    if (inline := split_data_url(data)) is not None:
-        media_type, data = inline[0] or media_type, inline[1]
-    strict = strict_base64(data)
-    if strict is None:
-        return None
-    return ReadMedia(media_type, strict, None, sniffed_type(strict))
+SAME_TYPES: Final = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/x-png": "image/png",
+}
 
 
 def strict_base64(data: str) -> str | None:

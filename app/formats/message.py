@@ -18,7 +18,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from app.common.sendable import sendable, sendable_json
-from app.formats.base64_media import PDF, ReadMedia, read_media, sniffed_type
+from app.formats.base64_media import (
+    PDF,
+    SAME_TYPES,
+    is_web_url,
+    sniffed_type,
+    split_data_url,
+    strict_base64,
+)
 
 
 class Role(StrEnum):
@@ -230,24 +237,31 @@ def _clean_part(part: Part) -> Part:
     data = part.data
     if data is None and sniffed_type(part.url or ""):
         data = part.url  # base64 in the place of a URL
-    return part if data is None else _with_read_media(part, read_media(part.media_type, data))
+    return part if data is None else _with_data(part, data)
 
 
-def _with_read_media(media: Image | File, read: ReadMedia | None) -> Part:
-    """Return media as they were read: another kind of part where they are not what they claim.
+def _with_data(media: Image | File, data: str) -> Part:
+    """Return media as every provider reads them: another part where they are not what they claim.
 
-    A label stands for data that nobody can read. [formats.media]
+    A data URL gives its data, a web URL in the place of data is a URL, and a label stands for data
+    that nobody can read. [formats.media]
     """
-    if read is None:
+    if is_web_url(data):
+        return replace(media, data=None, url=data.strip())
+    media_type = media.media_type
+    if (inline := split_data_url(data)) is not None:
+        media_type, data = inline[0] or media_type, inline[1]
+    if (strict := strict_base64(data)) is None:
         kind = "image" if isinstance(media, Image) else "file"
         return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
-    is_wrong, shown = read.is_mislabelled, read.shown_type or ""
-    media_type = read.shown_type if is_wrong and read.media_type else read.media_type
-    if isinstance(media, Image) and is_wrong and shown == PDF:
-        return File(shown, read.data, block=media.block, format=media.format)
-    is_document = isinstance(media, File) and not (read.media_type or "").startswith("image/")
-    if is_document and is_wrong and shown.startswith("image/"):
-        return Image(shown, read.data, block=media.block, format=media.format)
-    if (media_type, read.data, read.url) == (media.media_type, media.data, media.url):
+    shown, declared = sniffed_type(strict), (media_type or "").lower()
+    if shown is not None and shown != SAME_TYPES.get(declared, declared):
+        if isinstance(media, Image) and shown == PDF:
+            return File(shown, strict, block=media.block, format=media.format)
+        is_image = isinstance(media, Image) or (media_type or "").startswith("image/")
+        if not is_image and shown.startswith("image/"):
+            return Image(shown, strict, block=media.block, format=media.format)
+        media_type = shown if media_type else media_type
+    if (media_type, strict, None) == (media.media_type, media.data, media.url):
         return media
-    return replace(media, media_type=media_type, data=read.data, url=read.url)
+    return replace(media, media_type=media_type, data=strict, url=None)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -21,12 +22,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.common.errors import (
-    Conflict,
     ContextError,
-    ContextLimitUnknown,
-    ContextOverflow,
-    Forbidden,
-    Gone,
     InsufficientStorage,
     NotFound,
     PayloadTooLarge,
@@ -34,12 +30,11 @@ from app.common.errors import (
     RateLimited,
     ServiceUnavailable,
     Unauthenticated,
-    UnpairedToolResult,
     ValidationError,
 )
 from app.common.logs import places, request_id
 from app.common.sendable import sendable_json
-from app.http.bodies import EncodedBody, MalformedJson, MalformedRequest, UnknownParameter, dump
+from app.http.bodies import EncodedBody, dump
 from app.http.fields import ResponseSchema, examples
 
 MEDIA_TYPE = "application/problem+json"
@@ -92,59 +87,13 @@ class ProblemAnswer(ResponseSchema):
     """Id of the request, as in `X-Request-Id` and in the log of the service."""
 
 
-EXAMPLES: Mapping[type[ContextError], ContextError] = {
-    type(error): error
-    for error in (
-        ValidationError.at("/expected_seq", "must be a valid integer"),
-        MalformedJson("The body is not JSON: unexpected end of data: line 1 column 13"),
-        MalformedRequest("A request must have exactly one Host header"),
-        EncodedBody.at(
-            "/header/content-encoding",
-            "must be identity: a body with Content-Encoding gzip is not decoded",
-        ),
-        UnknownParameter.at(
-            "/query/limt", "is not a parameter of this operation, which accepts cursor, limit"
-        ),
-        NotFound.conversation("0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"),
-        Conflict("The log's head is 12, not 11", {"head_seq": 12, "expected_seq": 11}),
-        UnpairedToolResult(
-            "Tool result for call 'call_7' answers no open call; nothing was stored",
-            {"tool_call_id": "call_7"},
-        ),
-        ContextLimitUnknown(
-            "The context window of 'my-model', the model of the conversation, is unknown: set"
-            " budget.context_window in the policy",
-            {"model": "my-model", "model_source": "conversation"},
-        ),
-        ContextOverflow(
-            "No valid payload fits the window: 40,012 tokens are needed and 3,904 are there",
-            {
-                "budget": {"effective_window": 3904, "used_tokens": 40012},
-                "largest": [{"kind": "message", "tokens": 40004, "id": "msg_7", "seq": 12}],
-                "suggestions": [
-                    {
-                        "action": "offload_oversized",
-                        "detail": "Set messages.offload_oversized in the policy to true",
-                    },
-                ],
-            },
-        ),
-        Gone(
-            "Output blob_9f86d081884c7d659a2feaa0 was collected",
-            {"ref": "blob_9f86d081884c7d659a2feaa0"},
-        ),
-        PayloadTooLarge("A body has at most 33,554,432 bytes", {"limit": 33554432}),
-        Unauthenticated("The API key is unknown, revoked or expired"),
-        Forbidden("Without an API key the service accepts requests to its address only"),
-        RateLimited(
-            "The 600 requests of this minute are used up",
-            {"limit": 600, "kind": "requests", "retry_after": 23},
-        ),
-        ServiceUnavailable("The database does not answer", {"reason": "TimeoutError"}),
-        InsufficientStorage("The disk of the database is full", {"reason": "DiskFullError"}),
-    )
-}
-"""An error of every class."""
+def kinds_of(kind: type[ContextError] = ContextError) -> Iterator[type[ContextError]]:
+    """Yield all kinds of errors, each before those that are more special."""
+    for child in kind.__subclasses__():
+        yield child
+        yield from kinds_of(child)
+
+
 _REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
@@ -252,7 +201,13 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
         "content": {
             MEDIA_TYPE: {
                 "schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"},
-                "examples": {kind.__name__: {"value": _example(kind)} for kind in kinds},
+                "examples": {
+                    kind.__name__: {
+                        "value": _document(kind.status, kind.code, inspect.getdoc(kind) or "", ())
+                        | {"request_id": _REQUEST_ID}
+                    }
+                    for kind in kinds
+                },
             }
         },
     }
@@ -260,12 +215,6 @@ def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any
         name, description = _HEADERS[status]
         response["headers"] = {name: {"description": description, "schema": {"type": "string"}}}
     return response
-
-
-def _example(kind: type[ContextError]) -> dict[str, Any]:
-    error = EXAMPLES[kind]
-    document = _document(kind.status, kind.code, error.sentence, error.problems)
-    return document | {"request_id": _REQUEST_ID, **error.facts}
 
 
 def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ Families of models, by what their names say [models.families]:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from typing_extensions import TypeAliasType
 
@@ -150,6 +150,18 @@ class ContextWindow:
     def effective(self) -> int:
         """Tokens that the input may have."""
         return self.total - self.max_output_tokens
+
+
+class Models(Protocol):
+    """The limits and prices of models."""
+
+    def find(self, model: str) -> ModelInfo | None:
+        """Return the entry of a model, None for an unknown one."""
+        ...
+
+    def list(self) -> Sequence[ModelInfo]:
+        """Return all known models, sorted by name."""
+        ...
 
 
 def resolve_context_window(

@@ -29,7 +29,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from app.common.sendable import sendable
 from app.formats import PROVIDERS, ToolDefinition, json_fields
@@ -58,6 +58,14 @@ CALL_OVERHEAD: Final = 4
 TOOL_OVERHEAD: Final = 8
 HOSTED_TOOL_TOKENS: Final = 735
 """What a provider adds for a hosted tool: the largest number that one publishes, for one tool."""
+
+
+class Tokenizer(Protocol):
+    """Counts tokens."""
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of the text; never raises, whatever the text."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
 from app.openapi.examples import example_of
-from app.prompt.tool_schemas import TOOL_FUNCTION
 
 DESCRIPTION = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
@@ -138,7 +137,6 @@ def _complete(document: dict[str, Any]) -> None:
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(definitions["$defs"])
-    schemas["ToolFunction"] = TOOL_FUNCTION
     schemas["MetadataFilter"] = METADATA_FILTER
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

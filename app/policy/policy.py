@@ -11,22 +11,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 from typing_extensions import TypeAliasType
 
 from app.common.errors import ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
-from app.environment import one_line
+from app.environment import SettingsError, one_line, split, variable
 
 
 class StrategyName(StrEnum):
@@ -365,3 +363,47 @@ def leaves(kind: type[Group] = Policy, path: tuple[str, ...] = ()) -> Iterator[t
             yield from leaves(field.annotation, (*path, name))
         else:
             yield (*path, name)
+
+
+POLICY_VARIABLE = "CONTEXT_POLICY"
+POLICY_VARIABLES = {variable("_".join(path)): path for path in leaves()}
+"""The path of each setting by its variable."""
+
+
+def policy_from_env(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that the environment sets, nested as in JSON.
+
+    Single variables override the object in `CONTEXT_POLICY`. Raises SettingsError for text that
+    cannot be parsed; `effective` checks the values.
+    """
+    try:
+        given: Any = json.loads(environ.get(POLICY_VARIABLE, "").strip() or "{}")
+    except ValueError as exc:
+        raise SettingsError(f"{POLICY_VARIABLE} is not valid JSON: {exc}.") from exc
+    if not isinstance(given, dict):
+        raise SettingsError(f"{POLICY_VARIABLE} must be a JSON object.")
+    for key, value in given.items():
+        if isinstance(DEFAULT_POLICY.get(key), Mapping) and not isinstance(value, Mapping | None):
+            raise SettingsError(f"{POLICY_VARIABLE}: {key} must be an object.")
+    policy = merge({}, given)
+    for name, path in POLICY_VARIABLES.items():
+        if text := environ.get(name, "").strip():
+            value = _value(name, text, reduce(getitem, path, DEFAULT_POLICY))
+            for key in reversed(path):
+                value = {key: value}
+            policy = merge(policy, value)
+    return policy
+
+
+def _value(name: str, text: str, default: object) -> Any:
+    if isinstance(default, bool):
+        try:
+            return TypeAdapter(bool).validate_python(text)
+        except PydanticError:
+            raise SettingsError(f"{name} must be true or false.") from None
+    if isinstance(default, list) and not text.startswith("["):
+        return split(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,32 +1,33 @@
-"""Parsing of calls of agent tools [agent-tools.execute].
+"""Calls of agent tools, and the native messages that answer them [agent-tools.execute].
 
 1. A malformed call, or a call of an unknown tool, is an error for the caller, with a pointer.
    Invalid arguments are an error message for the model [agent-tools.model-errors].
 2. Arguments are parsed leniently: numbers and booleans may be strings, null means absent, and a
    number above its maximum is lowered to the maximum.
+3. A call's id is returned unchanged; only the text of a result is made sendable.
+4. The result of a tool search is text, except where the provider has a type for it: Anthropic takes
+   references to known tools, and an output of OpenAI's tool search takes definitions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
+from app.blobs.blobs import encode
 from app.blobs.preview import TOOL_SEARCH
+from app.blobs.result_content import result_in
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable, sendable
-from app.formats import PROVIDERS, json_fields
+from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.formats.tool_calls import arguments_object
-from app.prompt.agent_tools import (
-    AGENT_TOOLS,
-    AgentTool,
-    AgentToolRequest,
-    ArgumentValue,
-    Parameter,
-)
+from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, AgentTool, ArgumentValue, Parameter
+
+NO_TOOL: Final = "[No tool matches.]"
 
 _MAX_ARGUMENTS = 65_536
 _MAX_QUOTED = 40
@@ -66,8 +67,8 @@ def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
     return Call(call.id, name, _arguments(fields.raw[key]), call.is_search)
 
 
-def request_of(call: Call) -> AgentToolRequest:
-    """Return the request of a call.
+def arguments_of(call: Call) -> dict[str, Any]:
+    """Return the arguments of a call, with defaults for those left out.
 
     Raises ValidationError; its detail is for the model and lists every invalid argument and the
     parameters of the tool.
@@ -87,7 +88,7 @@ def request_of(call: Call) -> AgentToolRequest:
             errors.append(str(error))
     if errors:
         raise _invalid(tool, errors)
-    return tool.request_type(**values)
+    return values
 
 
 def _arguments(value: object) -> Mapping[str, Any] | None:
@@ -158,3 +159,54 @@ def _quoted(value: object) -> str:
             return json_text.dumps(value)[:_MAX_QUOTED]
         case _:
             return json_fields.json_type(value)
+
+
+def result_message(
+    call: Call, format: FormatName, text: str, *, is_error: bool = False
+) -> dict[str, Any]:
+    """Return the native message that answers a call.
+
+    OpenAI's formats have no error flag: there the text begins with "Error:". The output of OpenAI's
+    tool search takes no text; an error is an empty list with the status `incomplete`.
+    """
+    if call.is_search_item:
+        status = "incomplete" if is_error else "completed"
+        return PROVIDERS[format].search_output(call.id, (), status)
+    return PROVIDERS[format].result(call.id, call.name, sendable(text), is_error=is_error)
+
+
+def search_result_message(
+    call: Call, format: FormatName, tools: Sequence[ToolDefinition], *, native: bool
+) -> dict[str, Any]:
+    """Return the native message with the tools that a search found.
+
+    `native` is true if the caller's payloads defer tools with the provider's own mechanism.
+    """
+    provider = PROVIDERS[format]
+    if call.is_search_item:
+        return provider.search_output(call.id, tools, "completed")
+    message = result_message(call, format, _definitions_text(tools))
+    if native and (references := provider.tool_references(tools)):
+        result_in(message, format)[provider.result_key] = references
+    return message
+
+
+def _definitions_text(tools: Sequence[ToolDefinition]) -> str:
+    """Return one definition a line; beyond MAX_BYTES only names."""
+    if not tools:
+        return NO_TOOL
+    lines: list[str] = []
+    remaining_bytes = MAX_BYTES
+    for tool in tools:
+        definition = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+        }
+        line = json_fields.compact(definition)
+        remaining_bytes -= len(encode(line)) + 1
+        if remaining_bytes < 0 and lines:
+            break
+        lines.append(line)
+    others = ", ".join(tool.name for tool in tools[len(lines) :])
+    return "\n".join([*lines, f"[Found as well: {others}.]"] if others else lines)

@@ -6,7 +6,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -29,58 +29,6 @@ _MAX_REF = 256
 _MAX_PATTERN = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLines:
-    """Read up to `limit` lines of an output, after the first `offset` lines."""
-
-    ref_id: str
-    offset: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBytes:
-    """Read up to `limit` bytes of an output, after the first `offset` bytes."""
-
-    ref_id: str
-    offset: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class GrepLines:
-    """Find up to `limit` lines of an output that match a pattern, with lines around them."""
-
-    ref_id: str
-    pattern: str
-    ignore_case: bool
-    before: int
-    after: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTools:
-    """Find up to `limit` tools that match a query, and promote them."""
-
-    query: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompactContext:
-    """Compact the conversation now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """Search the messages of the whole log, visible or not, after the `offset` best ones."""
-
-    query: str
-    offset: int
-
-
-AgentToolRequest = ReadLines | GrepLines | ReadBytes | SearchTools | CompactContext | Recall
 ArgumentValue = str | int | bool
 
 
@@ -118,12 +66,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """An agent tool; `request_type` takes the parameters as keyword arguments."""
+    """An agent tool."""
 
     name: str
     description: str
     parameters: tuple[Parameter, ...]
-    request_type: Callable[..., AgentToolRequest]
 
     @property
     def definition(self) -> ToolDefinition:
@@ -165,7 +112,6 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     Parameter("offset", "integer", "Lines to skip; 0 by default.", default=0),
                     _count("limit", f"Most lines; {MAX_LINES} by default.", MAX_LINES, MAX_LINES),
                 ),
-                ReadLines,
             ),
             AgentTool(
                 GREP,
@@ -182,7 +128,6 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     _context_lines("after"),
                     _count("limit", "Most matches; 100 by default.", 100, MAX_MATCHES),
                 ),
-                GrepLines,
             ),
             AgentTool(
                 READ_BYTES,
@@ -193,7 +138,6 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     Parameter("offset", "integer", "Bytes to skip; 0 by default.", default=0),
                     _count("limit", "Most bytes; 4096 by default.", 4096, MAX_BYTES),
                 ),
-                ReadBytes,
             ),
             AgentTool(
                 TOOL_SEARCH,
@@ -212,13 +156,11 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                         MAX_TOOL_MATCHES,
                     ),
                 ),
-                SearchTools,
             ),
             AgentTool(
                 COMPACT_CONTEXT,
                 "Free space in the context: a summary takes the place of earlier messages.",
                 (),
-                CompactContext,
             ),
             AgentTool(
                 RECALL,
@@ -233,12 +175,11 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     ),
                     Parameter("offset", "integer", "Messages to skip; 0 by default.", default=0),
                 ),
-                Recall,
             ),
         )
     }
 )
-"""Every agent tool, by name; add a new tool here and to `AgentToolRequest`."""
+"""Every agent tool, by name; `ToolCallService` executes them."""
 
 
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 from app.formats import ToolCategory
 from app.formats.message import FormatName
 from app.formats.tool_calls import TOOL_NAME_PATTERN
-from app.formats.tools import GEMINI_SPELLINGS, HOSTED_TYPE_PATTERN
+from app.formats.tools import HOSTED_TYPE_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
@@ -27,26 +27,14 @@ TOOL_EXAMPLE: dict[str, Any] = {
         },
     },
 }
-_HOSTED: list[dict[str, Any]] = [
-    {
-        "required": ["type"],
-        "properties": {"type": {"type": "string", "pattern": HOSTED_TYPE_PATTERN}},
-    },
-    {
-        "anyOf": [{"required": [key], "properties": {key: {}}} for key in GEMINI_SPELLINGS],
-        "not": {
-            "anyOf": [{"required": [key], "properties": {key: {}}} for key in ("name", "function")]
-        },
-    },
-]
-"""Schemas of hosted tools."""
 ToolObject = TypeAliasType(
     "ToolObject",
     Annotated[
         dict[str, Any],
         Field(
             description="A tool definition in a provider's format, with an optional `category`: a"
-            " function, or a hosted tool of one provider such as its web search.",
+            " function, or a hosted tool of one provider such as its web search. A function has a"
+            f" `name`, unique in its list, that matches `{TOOL_NAME_PATTERN}`.",
             examples=[TOOL_EXAMPLE, {"type": "web_search_20250305", "name": "web_search"}],
             json_schema_extra={
                 "properties": {
@@ -60,41 +48,10 @@ ToolObject = TypeAliasType(
                         "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
                     },
                 },
-                "if": {"anyOf": _HOSTED},
-                "else": {
-                    "not": {"required": ["custom"], "properties": {"custom": {}}},
-                    "if": {"required": ["function"], "properties": {"function": {}}},
-                    "then": {
-                        "additionalProperties": True,
-                        "properties": {"function": {"$ref": "#/components/schemas/ToolFunction"}},
-                    },
-                    "else": {"$ref": "#/components/schemas/ToolFunction"},
-                },
             },
         ),
     ],
 )
-TOOL_FUNCTION: dict[str, Any] = {
-    "type": "object",
-    "title": "ToolFunction",
-    "description": "The common fields of tool definitions.",
-    "additionalProperties": True,
-    "required": ["name"],
-    "properties": {
-        "name": {
-            "type": "string",
-            "pattern": TOOL_NAME_PATTERN,
-            "description": "Name of the tool, unique in its list.",
-        },
-        "description": {"type": ["string", "null"], "description": "Description of the tool."},
-        "strict": {
-            "type": ["boolean", "null"],
-            "description": "Whether arguments must follow the schema.",
-        },
-    },
-    "examples": [TOOL_EXAMPLE["function"]],
-}
-"""The schema of a function inside a tool definition."""
 AnyTool = TypeAliasType(
     "AnyTool",
     Annotated[

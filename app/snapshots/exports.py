@@ -86,24 +86,19 @@ class ExportService:
                     for each in page:
                         row = {**each, "is_collected": each["collected_at"] is not None}
                         yield iter([(kind, {name: row[name] for name in FIELDS[kind]})])
-                        async for pieces in self._bytes_of(state["conversation_id"], row):
-                            yield pieces
+                        if row["is_collected"]:
+                            continue
+                        blob = read(Blob, row, id=row["blob_id"], created_at=None)
+                        batches = self._outputs.batches(state["conversation_id"], blob)
+                        async with aclosing(batches):
+                            async for chunks in batches:
+                                pieces = (it for chunk in chunks for it in blob_pieces(chunk))
+                                yield (("blob_piece", piece) for piece in pieces)
                 else:
                     yield ((kind, row) for row in page if not _follows(kind, row, newer))
                 page.clear()
             if kind is RecordKind.MESSAGE and count != state["head_seq"]:
                 raise ServiceUnavailable("The conversation was deleted while it was exported")
-
-    async def _bytes_of(
-        self, conversation_id: str, row: Mapping[str, Any]
-    ) -> AsyncGenerator[Iterator[tuple[str, Mapping[str, Any]]]]:
-        """Yield the bytes of a blob as records, none if it was collected."""
-        if row["is_collected"]:
-            return
-        blob = read(Blob, row, id=row["blob_id"], created_at=None)
-        async with aclosing(self._outputs.batches(conversation_id, blob)) as batches:
-            async for chunks in batches:
-                yield (("blob_piece", piece) for chunk in chunks for piece in blob_pieces(chunk))
 
 
 def _next_lines(lines: Iterator[bytes]) -> bytes:

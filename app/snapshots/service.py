@@ -41,7 +41,6 @@ from app.snapshots.restores import RestoredConversation, RestoreService
 from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
-NO_MESSAGES = "Conversation has no messages"
 _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
 _CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
@@ -85,8 +84,6 @@ class SnapshotService:
         async with self._database.session() as session:
             found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
         windows = await self._windows(tenant_id, [found])
-        if not windows:
-            raise ValidationError(NO_MESSAGES)
         return await self._save(tenant_id, windows, description, None)
 
     async def save_agent(
@@ -107,14 +104,12 @@ class SnapshotService:
             filter(None, stored), key=lambda item: (item.created_at, item.conversation_id)
         )
         windows = await self._windows(tenant_id, conversations)
-        if not windows:
-            raise ValidationError("No conversation of the agent has messages")
         return await self._save(tenant_id, windows, description, agent)
 
     async def _windows(
         self, tenant_id: str, conversations: Sequence[Conversation]
     ) -> list[SnapshotWindow]:
-        """Return the windows that are not empty now."""
+        """Return the windows that are not empty now; raises ValidationError if all are."""
         windows = []
         for conversation in conversations:
             try:
@@ -125,6 +120,8 @@ class SnapshotService:
             if spans:
                 part = SnapshotPart(updated.conversation_id, updated.public_id, tuple(spans))
                 windows.append(SnapshotWindow(updated, part))
+        if not windows:
+            raise ValidationError("There are no messages to save")
         return windows
 
     async def _save(

@@ -82,12 +82,9 @@ def kept_statements(
     found: list[Statement] = []
     for statement in (entry.statement for entry in ledger.entries()):
         if statement.kind in _KEPT_KINDS and statement.author is Author.USER:
-            found += (
-                Statement(statement.kind, text.strip(), is_earlier=True)
-                for text in reversed(statement.earlier)
-            )
-            text, is_earlier = statement.text.strip(), statement.is_earlier
-            found.append(Statement(statement.kind, text, is_earlier=is_earlier))
+            texts = [*((text, True) for text in reversed(statement.earlier))]
+            texts.append((statement.text, statement.is_earlier))
+            found += (Statement(statement.kind, text.strip(), is_earlier=e) for text, e in texts)
     chosen: list[int] = []
     remaining = max_tokens
     newest = sorted(range(len(found)), key=lambda place: (found[place].is_earlier, -place))
@@ -103,7 +100,8 @@ def kept_statements(
                 chosen.append(place)
                 remaining -= cost
                 is_headed = True
-    return tuple(sorted((found[place] for place in sorted(chosen)), key=_kind_order))
+    kept = [found[place] for place in sorted(chosen)]
+    return tuple(item for kind in _KEPT_KINDS for item in kept if item.kind is kind)
 
 
 def other_statements(ledger: StatementLedger, sent: str, max_tokens: int, count: CountText) -> str:
@@ -169,12 +167,9 @@ def _joined(kept: Sequence[Statement], own: str, closing: str) -> str:
 
 def kept_text(kept: Sequence[Statement]) -> str:
     """Return the sections of the kept statements."""
-    sections = []
-    for kind in _KEPT_KINDS:
-        items = [_item(statement) for statement in kept if statement.kind is kind]
-        if items:
-            sections.append("\n".join((_heading(kind), *items)))
-    return "\n\n".join(sections)
+    by_kind = {kind: [_item(it) for it in kept if it.kind is kind] for kind in _KEPT_KINDS}
+    sections = ((_heading(kind), *items) for kind, items in by_kind.items() if items)
+    return "\n\n".join(map("\n".join, sections))
 
 
 def split_kept(summaries: str) -> tuple[list[Statement], str]:
@@ -207,15 +202,7 @@ def split_kept(summaries: str) -> tuple[list[Statement], str]:
 def read_summary(ledger: StatementLedger, text: str, *, replaces: bool = False) -> None:
     """Take up an earlier summary, or several, by a model or without one."""
     kept, other = split_kept(text)
-    for statement in kept:
-        ledger.add_earlier(
-            statement.kind,
-            statement.text,
-            Author.USER,
-            1,
-            is_earlier=statement.is_earlier,
-            replaces=replaces,
-        )
+    _add_kept(ledger, kept, replaces)
     is_extract = HEADING in text and not kept
     read_into(ledger, text if is_extract else other, replaces=replaces)
 
@@ -231,6 +218,10 @@ def read_kept(ledger: StatementLedger, text: str, *, replaces: bool = False) -> 
             for entry in extracted.entries()
             if entry.statement.kind in _KEPT_KINDS and entry.statement.author is Author.USER
         )
+    _add_kept(ledger, kept, replaces)
+
+
+def _add_kept(ledger: StatementLedger, kept: Sequence[Statement], replaces: bool) -> None:
     for statement in kept:
         ledger.add_earlier(
             statement.kind,
@@ -360,7 +351,3 @@ def _heading(kind: Kind) -> str:
 def _item(statement: Statement) -> str:
     mark = EARLIER_MARK if statement.is_earlier else ""
     return f"- {mark}{statement.text}".replace("\n", "\n  ")
-
-
-def _kind_order(statement: Statement) -> int:
-    return _KEPT_KINDS.index(statement.kind)

@@ -61,12 +61,12 @@ from app.compaction.summaries.transcript import (
     take_chunk,
 )
 from app.conversations.messages.row import LogRow
-from app.conversations.ports import Models, Tokenizer
 from app.conversations.view import Span
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.models.limits import INEXACT_MARGIN, ModelInfo, merged_entry
+from app.models.limits import INEXACT_MARGIN, ModelInfo, Models, merged_entry
 from app.models.model_calls import Completion, Gateway, ModelCall, NativeRequest
+from app.models.tokens import Tokenizer
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0

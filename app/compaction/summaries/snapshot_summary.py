@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.compaction.summaries.statements.calls import shortened
 from app.compaction.summaries.statements.segments import segments
-from app.compaction.summaries.statements.work.outcomes import shortened
 from app.formats.message import Message, Role, Text, ToolCall
 
 SENTENCE_CHARS = 160

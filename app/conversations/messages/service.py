@@ -31,8 +31,7 @@ from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.observers import UNOBSERVED
-from app.conversations.ports import Observer
+from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.rows import CachedSettings
 from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver

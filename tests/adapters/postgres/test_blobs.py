@@ -364,29 +364,6 @@ async def append(
     return row is not None
 
 
-async def test_an_append_restores_a_blob_that_is_being_collected(
-    store: Store,
-    database: Database,
-    cid: str,
-    connection: asyncpg.Connection,
-    database_url: str,
-) -> None:
-    """An append that waits for a collection stores the collected blob again."""
-    data = b"line\n" * 50_000
-    blob = await put(database, cid, data)
-    offered = await blob_of(data)
-    async with database.transaction() as session:
-        await session.log.lock(TENANT, cid, None)
-        late = asyncio.create_task(append(database, cid, 0, [offered]))
-        await waited_for(database_url)
-        await session.blobs.collect(cid, [blob.id])
-    assert await late
-    assert await read(database, cid, blob.id) == data
-    assert await counts(connection) == (1, 4, 0)
-    async with database.session() as session:
-        assert await session.blobs.collectable(cid, None, compacted=True) == []
-
-
 async def test_appends_and_uploads_of_the_same_blobs_at_once(
     store: Store, database: Database, connection: asyncpg.Connection, cid: str
 ) -> None:

@@ -121,42 +121,6 @@ async def test_an_invalid_inherited_policy_can_be_read_and_changed(
     assert (await client.post(f"{path}/context")).status_code == 200
 
 
-async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
-    for index in range(5):
-        await new_agent(client, f"agent-{index}")
-    found: list[str] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = (await client.get(f"/v1/agents?limit=2{cursor}")).json()
-        found += [item["agent_id"] for item in page["data"]]
-        cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
-    assert found == [f"agent-{index}" for index in reversed(range(5))]
-
-
-async def test_delete(client: httpx.AsyncClient) -> None:
-    """A deletion removes the agent with its conversations, and counts their rows.
-
-    [log.delete-everything]
-    """
-    await new_agent(client, "a", sections=[{"name": "base", "content": "Be kind."}])
-    paths = [await new_conversation(client, agent_id="a") for _ in range(2)]
-    for path in paths:
-        await append(client, path, *talk(3))
-    other = await new_conversation(client)
-    deleted = (await client.delete("/v1/agents/a")).json()["deleted"]
-    assert (deleted["agents"], deleted["conversations"], deleted["messages"]) == (1, 2, 6)
-    assert deleted["agent_versions"] == 1
-    assert_problem(await client.get(paths[0]), 404, "NOT_FOUND")
-    assert_problem(await client.delete("/v1/agents/a"), 404, "NOT_FOUND")
-    for suffix in ("", "/sections", "/tools"):
-        assert_problem(await client.get(f"/v1/agents/a{suffix}"), 404, "NOT_FOUND")
-    for name in ("sections", "tools"):
-        answer = await client.put(f"/v1/agents/a/{name}", json={name: []})
-        assert_problem(answer, 404, "NOT_FOUND")
-    assert (await client.get(other)).status_code == 200
-
-
 async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
     """A conversation created during the deletion of its agent is deleted or refused."""
     await new_agent(client, "a")

@@ -138,20 +138,6 @@ async def test_the_clear_of_the_new_agent_counts(client: httpx.AsyncClient, cloc
     assert (await client.get(path)).json()["last_cleared_at"] is not None
 
 
-async def test_the_counter_is_fixed_by_messages(client: httpx.AsyncClient) -> None:
-    """Another counter is a conflict once there are messages, and is taken before."""
-    await agent(client, "bytes", policy={"budget": {"counter": "bytes_4"}})
-    path = await conversation(client)
-    found = await give(client, path, "bytes")
-    assert found["policy"]["budget"]["counter"] == "bytes_4"
-    await append(client, path, user("hello"))
-    assert_problem(await client.patch(path, json={"agent_id": None}), 409, "CONFLICT")
-    unchanged = (await client.get(path)).json()
-    assert (unchanged["agent_id"], unchanged["updated_at"]) == ("bytes", found["updated_at"])
-    own = {"agent_id": None, "policy": {"budget": {"counter": "bytes_4"}}}
-    assert (await client.patch(path, json=own)).status_code == 200
-
-
 async def test_only_agents_of_the_tenant(settings: Settings) -> None:
     """An agent that is unknown, or another tenant's, is refused; as is another's conversation."""
     headers = [

@@ -196,19 +196,6 @@ async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: s
     assert ids == ["id: 0.0", "id: 1.0", "id: 1.1", "id: 2.1", "id: 2.2"]
 
 
-async def test_without_following_the_stream_ends(base: str) -> None:
-    """`follow=false` ends with the newest event; without an id that is at once."""
-    async with client_of(base) as client:
-        path = await new_conversation(client)
-        await append(client, path, *talk(700))
-        async with listening(client, path, follow="false") as listener:
-            assert await listener.rest() == []
-        async with listening(client, path, "0.0", follow="false") as listener:
-            told = await listener.rest()
-    spans = [(event.data["first_seq"], event.data["last_seq"]) for event in told]
-    assert [seq for first, last in spans for seq in range(first, last + 1)] == list(range(1, 701))
-
-
 async def test_unknown_conversations(client: httpx.AsyncClient) -> None:
     """A 404 is a problem document, before any stream starts [events.resume]."""
     assert_problem(await client.get(UNKNOWN), 404, "NOT_FOUND")

@@ -15,7 +15,7 @@ from app.common.errors import ContextError, ValidationError
 from app.common.logs import JsonLines
 from app.composition import Services
 from app.http import errors as wire_errors
-from app.http.errors import EXAMPLES, answer_error
+from app.http.errors import answer_error, kinds_of
 from app.main import ROUTERS, create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation
@@ -24,7 +24,7 @@ from tests.conftest import started
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 
 
-@pytest.mark.parametrize("kind", list(EXAMPLES), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list(kinds_of()), ids=lambda kind: kind.__name__)
 def test_every_error_has_its_response(kind: type[ContextError]) -> None:
     """Each error class becomes a problem with its own code and status. [errors.codes]"""
     answer = answer_error(kind("why", {"fact": 1, "status": "kept out"}))

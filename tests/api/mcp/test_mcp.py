@@ -393,21 +393,6 @@ MALFORMED = [
 ]
 
 
-async def test_an_invalid_request_is_an_error(client: httpx.AsyncClient) -> None:
-    """Malformed JSON and malformed JSON-RPC are the protocol's own errors, with status 400."""
-    for body, code in MALFORMED:
-        answer = await client.post("/mcp", content=body, headers=ASKED)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["code"] == code
-
-
-async def test_malformed_parameters_are_an_error(client: httpx.AsyncClient) -> None:
-    """A call without a name, or with arguments that are no object, is refused."""
-    for params in ({}, {"name": 7}, {"name": "recall", "arguments": []}):
-        answer = await client.post("/mcp", json=asked("tools/call", **params), headers=ASKED)
-        assert answer.json()["error"]["code"] == INVALID_PARAMS
-
-
 async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
     """A page can send text to anybody without asking; JSON it cannot. [api.limits]"""
     plain = {**ASKED, "content-type": "text/plain"}
@@ -506,22 +491,6 @@ def test_no_input_is_a_500(
 
 
 # --- many, none, and when things fail ---------------------------------------------------------
-
-
-async def test_clients_are_isolated(served: str, http: httpx.AsyncClient) -> None:
-    """Clients of different conversations, at once and from the first request on."""
-    made = [await offloaded(http) for _ in range(4)]
-
-    async def work(conversation_id: str, ref: str) -> list[tuple[str, bool]]:
-        async with bound(served, conversation_id, "url") as call:
-            return [
-                await call("read_result", ref_id=ref, offset=7 * number, limit=7)
-                for number in range(5)
-            ]
-
-    answers = await asyncio.gather(*(work(*pair) for pair in made))
-    assert all(answer == answers[0] for answer in answers)
-    assert not any(is_error for _, is_error in answers[0])
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -141,14 +141,6 @@ async def test_an_error_the_model_can_correct_is_a_result(client: httpx.AsyncCli
         assert told in body["message"]["content"]
 
 
-async def test_an_unknown_conversation_is_404(client: httpx.AsyncClient) -> None:
-    """Whatever the call, there is no such conversation."""
-    for path in (NOWHERE, "/v1/conversations/nowhere"):
-        for arguments in ({"ref_id": "blob_1"}, {}):
-            answer = await send(client, path, tool_call=native(CHAT, "read_result", **arguments))
-            assert_problem(answer, 404, "NOT_FOUND")
-
-
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -273,16 +265,6 @@ async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: Form
     answer = (await send(client, path, format=format, tool_call=nothing)).json()
     assert text_in(format, answer["message"]) == "[No message matches.]"
     assert (await client.get(path)).json()["head_seq"] == 3
-
-
-async def test_recall_is_added_where_it_is_listed(client: httpx.AsyncClient) -> None:
-    """A policy may list it, and `auto` has nothing that mentions it. [agent-tools.auto]"""
-    for listed, names in ((["recall"], ["recall"]), ("auto", [])):
-        path = await new_conversation(client, policy={"agent_tools": listed})
-        await append(client, path, user("hello"))
-        built = (await client.post(f"{path}/context", json={})).json()
-        tools = built["payload"].get("tools", [])
-        assert [tool["function"]["name"] for tool in tools] == names
 
 
 async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:

@@ -224,23 +224,3 @@ async def test_one_of_several_creations_succeeds(settings: Settings, own: str) -
             assert statuses == [200, 201, 409, 409, 409], [answer.text for answer in answers]
             assert (await send("bob", "DELETE", where)).status_code == 200
             assert (await send("bob", "GET", where)).status_code == 404
-
-
-async def test_a_repeated_key_returns_the_conversation(settings: Settings) -> None:
-    """An Idempotency-Key finds a conversation whose key is not its id, until it is deleted."""
-    async with two_tenants(settings) as world:
-        used = world.ids["alice"]["conversation_id"]
-        source = world.ids["bob"]["conversation_id"]
-        for path in ("/v1/conversations", f"/v1/conversations/{source}/fork"):
-            headers = world.headers("bob") | {"Idempotency-Key": f"once{len(path)}"}
-
-            async def create(path: str, headers: dict[str, str]) -> httpx.Response:
-                body = {"conversation_id": used}
-                return await world.client.post(path, json=body, headers=headers)
-
-            first, again = await create(path, headers), await create(path, headers)
-            assert (first.status_code, again.json()) == (201, first.json())
-            where = first.headers["Location"]
-            assert (await world.client.delete(where, headers=headers)).status_code == 200
-            problem = assert_problem(await create(path, headers), 409, "CONFLICT")
-            assert problem["conversation_id"] == used

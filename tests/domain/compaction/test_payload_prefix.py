@@ -13,9 +13,7 @@ import pytest
 from app.compaction.summaries.prompt import PayloadPart, SummaryPrompt, SummaryRequest
 from app.compaction.summaries.run import shows_part
 from app.conversations.view import ENDLESS, ProviderItem, ShortenedMessage, Span, Summary, View
-from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.formats.registry import anthropic
 
 SUMMARY = Summary(Span(1, 6), "Tea.")
 VIEW = View(spans=(Span(6, ENDLESS),), summaries=(SUMMARY,))
@@ -50,27 +48,6 @@ def test_a_shortened_message_is_not_summarised_from_the_payload() -> None:
     short = replace(VIEW, shortened=(ShortenedMessage(9, 100, 100, 60),))
     assert not shows_part(short, VIEW, [Span(6, 20)])
     assert shows_part(short, VIEW, [Span(10, 20)])
-
-
-@pytest.mark.parametrize("format", [item for item in FormatName if item is not FormatName.GEMINI])
-def test_an_instruction_leaves_all_before_it_as_it_is(format: FormatName) -> None:
-    """The body that is passed is unchanged, and only items and limit of the new one differ."""
-    items = "input" if format is FormatName.OPENAI_RESPONSES else "messages"
-    body = {"model": "m", items: [{"role": "assistant", "content": []}], "tools": [{"name": "x"}]}
-    made = PROVIDERS[format].with_instruction(body, "condense", 50)
-    assert made[items][:-1] == body[items] and len(body[items]) == 1
-    assert "condense" in str(made[items][-1])
-    assert made["tools"] is body["tools"] and 50 in made.values()
-
-
-def test_anthropic_takes_the_instruction_as_a_block_of_the_last_user_message() -> None:
-    """Two messages of the user in a row are one: their blocks stay in front of it."""
-    block = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
-    body = {"messages": [{"role": "user", "content": [block]}]}
-    made = anthropic.with_instruction(body, "condense", 50)
-    (message,) = made["messages"]
-    assert message["content"] == [block, {"type": "text", "text": "condense"}]
-    assert body["messages"][0]["content"] == [block]
 
 
 def test_the_instruction_quotes_untrusted_text_only_between_tags() -> None:

@@ -59,15 +59,6 @@ def test_long_arguments_are_shortened() -> None:
     assert text.startswith('Result of read with {"path": "aaaa')
 
 
-def test_texts_that_fit_are_not_changed() -> None:
-    """Within the limit everything is sent as it is, and the sources are counted."""
-    messages = [said(Role.USER, 50), *called(50)]
-    groups = shortened_groups(transcript_groups(messages), 400, count)
-    whole = [part.full_text for group in transcript_groups(messages) for part in group]
-    assert [item.text for group in groups for item in group] == whole
-    assert [item.source_chars for group in groups for item in group] == list(map(len, whole))
-
-
 def test_summaries_are_never_shortened() -> None:
     """The summaries that are merged are sent whole."""
     text = "It was said. " * 500

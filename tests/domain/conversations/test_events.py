@@ -91,17 +91,3 @@ def test_a_stream_resumed_anywhere_has_every_event_once(
     assert page.is_last and cursor == page.newest
     assert seqs_of(told) == [row.seq for row in messages]
     assert [event.data["n"] for event in told if event.type == "due"] == [row.seq for row in stored]
-
-
-@given(message_times=times, stored_times=times, limit=st.integers(1, 5))
-def test_events_of_all_pages_are_in_order_of_time(
-    message_times: list[int], stored_times: list[int], limit: int
-) -> None:
-    """They are if each sequence is [events.order]."""
-    messages, stored = rows(sorted(message_times)), rows(sorted(stored_times), stored=True)
-    cursor, told = Cursor(0, 0), list[Event]()
-    while events := events_after(cursor, page_after(cursor, messages, stored, limit)):
-        told += events
-        cursor = told[-1].cursor
-    at = [event.created_at for event in told]
-    assert at == sorted(at)

@@ -15,7 +15,7 @@ from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
 
 from app.blobs.preview import TOOL_SEARCH
-from app.formats import PROVIDERS, ToolDefinition, parse_tool
+from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.agent_tools import AGENT_TOOLS
 from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral
@@ -157,28 +157,6 @@ def test_a_plan_defers_no_more_tools_than_needed(
         )
 
 
-@given(PLANS, st.integers(0, 900), st.integers(0, 1500), st.integers(0, 500), st.integers(0, 12))
-def test_the_last_resort_leaves_room_and_defers_no_more_for_more_room(
-    rows: list[Any], allowed: int, most_tokens: int, more: int, most: int
-) -> None:
-    """All tools that can go make room; builtin ones only where there is none without them."""
-    tools, costs, used, promoted = case(rows)
-    limits = ToolLimits(allowed, most_tokens, most)
-    plan = plan_deferral(tools, costs, limits, used, promoted)
-    cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
-    left = cost.keys() - set(plan)
-    assert not left or (sum(map(cost.__getitem__, left)) <= most_tokens and len(left) <= most)
-    builtin = {tool.name for tool in tools if tool.category == "builtin"}
-    if builtin & set(plan):
-        others = builtin | set(promoted)
-        assert cost.keys() - others <= set(plan)
-        assert sum(map(cost.__getitem__, others)) > most_tokens or len(others) > most
-    if set(plan) & set(promoted):
-        assert cost.keys() - set(promoted) <= set(plan)
-    wider = ToolLimits(allowed, most_tokens + more, most)
-    assert len(plan_deferral(tools, costs, wider, used, promoted)) <= len(plan)
-
-
 def test_the_note_has_the_exact_words() -> None:
     """The note has the number of deferred tools. [tools.search]"""
     assert deferred_note(1234) == (
@@ -211,19 +189,3 @@ def test_openai_responses_gets_its_own_search() -> None:
     assert shown[0]["strict"] is False
     for item in shown:
         TypeAdapter(ToolParam).validate_python(item)
-
-
-def test_other_formats_leave_them_out() -> None:
-    """A plain list where the format has nothing of its own. [tools.native-deferral]"""
-    shown = PROVIDERS[CHAT].deferred_to_wire(TOOLS, ("m1",), TOOL_SEARCH)
-    assert [parse_tool(item, "").name for item in shown] == ["b1", "m2", TOOL_SEARCH]
-    assert "defer_loading" not in str(shown)
-
-
-def test_a_definitions_text_can_be_sent() -> None:
-    """What no provider accepts is replaced in every dialect [tools.native-deferral]."""
-    bad = ToolDefinition("x", "a\x00b\ud800", {"type": "object", "title": "\x00"}, "mcp")
-    for format in (RESPONSES, ANTHROPIC):
-        (shown,) = PROVIDERS[format].deferred_to_wire([bad], (), TOOL_SEARCH)
-        assert shown["description"] == "a\ufffdb\ufffd"
-        assert "\x00" not in str(shown)

@@ -12,7 +12,6 @@ from app.common.errors import ValidationError
 from app.tenancy.api_keys import (
     ApiKey,
     PresentedKey,
-    bearer_of,
     hash_of,
     key_text,
     network_of,
@@ -43,23 +42,6 @@ def test_only_the_own_secret_matches(secret: str, other: str) -> None:
     assert PresentedKey(ID, other).matches(key, NOW) == (other == secret)
     assert not PresentedKey(ID, key.secret_hash).matches(key, NOW)
     assert secret not in repr(key)
-
-
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        ("Bearer abc", "abc"),
-        ("bearer   abc ", "abc"),
-        ("Basic abc", None),
-        ("Bearer", None),
-        ("Bearer ", None),
-        ("abc", None),
-        ("", None),
-    ],
-)
-def test_the_token_is_read_from_the_header(header: str, token: str | None) -> None:
-    """The case of the scheme does not matter; another scheme has no token."""
-    assert bearer_of(header) == token
 
 
 @pytest.mark.parametrize("tenant_id", ["", " ", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "."])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 from itertools import pairwise
 
@@ -15,9 +14,6 @@ from hypothesis import strategies as st
 
 from app.blobs.blobs import (
     CHUNK_BYTES,
-    Blob,
-    ToolOutputRef,
-    blob_id,
     count_lines,
     decode,
     decode_lossy,
@@ -52,14 +48,6 @@ def test_a_last_line_without_a_newline_counts(data: bytes, lines: int) -> None:
         assert chunked(pieces)[0].blob("text/plain", None, None).line_count == lines
     assert count_lines(data) == lines
     assert data or not chunked([data])[1]
-
-
-def test_the_id_of_a_blob_is_made_from_its_content() -> None:
-    """The same bytes have the same id; the ref has the size."""
-    sha256 = hashlib.sha256(b"content").hexdigest()
-    blob = Blob(blob_id(sha256), "content-id", 7, 1, sha256, "text/plain")
-    assert blob.id == f"blob_{sha256[:24]}"
-    assert blob.ref == ToolOutputRef(blob.id, 7, 1)
 
 
 @given(any_text())
@@ -108,10 +96,3 @@ def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: in
     near = split_character(blob[position - margin : position + 3], margin)
     moved = near and (near[0] + position - margin, near[1] + position - margin)
     assert moved == across
-
-
-def test_other_codec_errors_are_raised() -> None:
-    """An error of encoding is not handled. [tool-output.preview]"""
-    handler = codecs.lookup_error("context-service.lossy")
-    with pytest.raises(UnicodeEncodeError):
-        handler(UnicodeEncodeError("ascii", "é", 0, 1, "no"))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from app.tool_output.grep import (
 )
 from app.tool_output.grep import MAX_WHOLE_LINE_BYTES as LONG
 from app.tool_output.grep import OVERLAP_BYTES as OVERLAP
-from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
+from tests.domain.tool_output.generated import any_bytes, cut_up
 
 PATTERNS = [
     "a",
@@ -83,41 +82,7 @@ def lines_of(blob: bytes) -> list[str]:
     return lines[:-1] if blob.endswith(b"\n") or not blob else lines
 
 
-def expected_result(blob: bytes, pattern: str, before: int, after: int, limit: int) -> GrepResult:
-    """Return the result of a search line by line."""
-    lines = lines_of(blob)
-    known = re.compile(pattern.replace(r"\z", r"\Z"), re.ASCII)
-    hits = [index for index, line in enumerate(lines) if known.search(line)]
-    matches = (
-        MatchedLine(
-            index + 1,
-            lines[index],
-            lines[max(0, index - before) : index],
-            lines[index + 1 : index + 1 + after],
-        )
-        for index in hits[:limit]
-    )
-    return GrepResult([*matches], len(hits) > limit)
-
-
 # --- the same as line by line ---------------------------------------------------------------
-
-
-@given(
-    any_text(60),
-    st.sampled_from([*PATTERNS, r"\Aa", r"b\z", r"\\A"]),
-    st.integers(0, 3),
-    st.integers(0, 3),
-    st.integers(1, 5),
-    st.data(),
-)
-def test_block_search_and_line_search_agree(
-    text: str, pattern: str, before: int, after: int, limit: int, data: st.DataObject
-) -> None:
-    """Rules 1 and 3, with context lines and a limit, for pieces of any size."""
-    blob = encode(text)
-    result = grep(blob, pattern, cut_up(data, blob), before=before, after=after, limit=limit)
-    assert result == expected_result(blob, pattern, before, after, limit)
 
 
 @given(any_bytes(60), st.sampled_from([*PATTERNS, *BY_LINE]), st.booleans(), st.data())

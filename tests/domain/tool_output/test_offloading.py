@@ -19,10 +19,8 @@ from app.blobs.blobs import TEXT, Blob, blob_id
 from app.blobs.offloading import OffloadedResult, OffloadRules, PreviewedBlob, offload_result
 from app.blobs.preview import PreviewBuilder, PreviewKind
 from app.blobs.restoring import is_same_result, restore_result
-from app.blobs.result_content import attached_ref
-from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
+from app.blobs.stored_output import inline_output, stored_output_from
 from app.common import json_text
-from app.common.errors import ValidationError
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
@@ -319,23 +317,6 @@ def test_a_result_is_the_same_under_every_policy(
     assert again.output.ref in (found.output.ref, None)
 
 
-def test_other_messages_with_the_same_bytes_are_other_results() -> None:
-    """A text and its two halves have one blob, and are different messages. [log.message-id]"""
-    whole, halves = result("aaaaaaaaaa\nbbbbbbbbbb"), result([text("a" * 10), text("b" * 10)])
-    found, other = offloaded(whole), offloaded(halves)
-    assert found.output.ref == other.output.ref
-    for kept, given_ in ((found, halves), (other, whole)):
-        body = json_text.dump_stored(kept.raw_message).decode()
-        assert not is_same_result(body, kept.output, given_, CHAT)
-    moved = result([text("a" * 10 + "\n" + "b" * 5), text("b" * 4)])
-    assert not is_same_result(
-        json_text.dump_stored(other.raw_message).decode(), other.output, moved, CHAT
-    )
-    view = result(found.raw_message["content"])
-    body = json_text.dump_stored(found.raw_message).decode()
-    assert not is_same_result(body, found.output, view, CHAT)
-
-
 def attached_of(
     data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None
 ) -> PreviewedBlob:
@@ -369,62 +350,3 @@ def test_a_message_without_content_shows_its_blob(nothing: Any, format: FormatNa
         assert is_same_result(later, again.output, piece, format)
         spoken = result("own words", format, output_ref={"id": "blob_up"})
         assert not is_same_result(later, again.output, spoken, format)
-
-
-@pytest.mark.parametrize("format", FormatName)
-def test_content_beside_an_output_ref_stays(format: FormatName) -> None:
-    """A message with content and a blob keeps its content as the preview."""
-    contents: list[Any] = ["own words " * 50]
-    if format is not GEMINI:
-        contents.append([text("own", format), image(format=format)])
-    for content in contents:
-        piece = result(content, format, output_ref="blob_up")
-        found = offloaded(piece, TIGHT, format, up=attached_of(b"x" * 100))
-        assert (found.raw_message, found.attached_blob_id, found.output.is_cut) == (
-            piece,
-            "blob_up",
-            False,
-        )
-        body = json_text.dump_stored(found.raw_message).decode()
-        assert is_same_result(body, found.output, piece, format)
-        other = result("others", format, output_ref="blob_up")
-        assert not is_same_result(body, found.output, other, format)
-        without = result(content, format)
-        assert not is_same_result(body, found.output, without, format)
-
-
-def test_an_invalid_output_ref_is_refused() -> None:
-    """An invalid or unknown `output_ref` is refused with its pointer."""
-    wrongs: list[Any] = [7, [], {}, {"id": 5}, {"id": ""}, ""]
-    for wrong in wrongs:
-        with pytest.raises(ValidationError) as refused:
-            attached_ref(result("x", output_ref=wrong), CHAT, "/messages/3")
-        assert refused.value.problems[0].pointer == "/messages/3/output_ref"
-    with pytest.raises(ValidationError) as refused:
-        offloaded(result(None, output_ref={"id": "blob_unknown"}))
-    assert refused.value.problems[0].pointer == "/messages/0/output_ref"
-    assert attached_ref(result("x", output_ref=None), CHAT, "") is None
-    assert attached_ref(result("x", ANTHROPIC, output_ref={"id": "r"}), ANTHROPIC, "") == "r"
-
-
-@pytest.mark.parametrize(
-    ("message_id", "ref"),
-    [
-        ("0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071", "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"),
-        ("m1", "m1"),
-        ("call:a.b_c-D", "call:a.b_c-D"),
-        ("m" * 37, "seq-9"),
-        ("m#1", "seq-9"),
-        ("a/b", "seq-9"),
-        ("a b", "seq-9"),
-        ("..", "seq-9"),
-        ("?", "seq-9"),
-        ("é", "seq-9"),
-        ("seq-3", "seq-9"),
-        ("blob_3", "seq-9"),
-    ],
-)
-def test_a_small_result_has_the_ref_of_its_message(message_id: str, ref: str) -> None:
-    """The ref is the id of the message, or its seq if the id is not safe in a path."""
-    assert StoredOutput(5, 1).ref_in(message_id, 9).id == ref
-    assert StoredOutput(5, 1, "blob_x").ref_in(message_id, 9).id == "blob_x"

@@ -22,7 +22,6 @@ from app.blobs.preview import (
     ToolPreview,
     placeholder,
     preview_of_texts,
-    should_offload,
 )
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
@@ -254,21 +253,3 @@ def test_a_placeholder_has_the_documented_text() -> None:
         "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
     )
     assert placeholder("blob_x", 5, named=False) == "[tool output trimmed; ref=blob_x; 5 bytes]"
-
-
-@pytest.mark.parametrize(
-    ("size", "output", "offloaded"),
-    [
-        (4096, ToolOutputPolicy(), False),
-        (4097, ToolOutputPolicy(), True),
-        (101, ToolOutputPolicy(max_message_bytes=100), True),
-        (100, ToolOutputPolicy(max_message_bytes=100), False),
-        (0, ToolOutputPolicy(offload_threshold_bytes=0), False),
-        (10**9, ToolOutputPolicy(enabled=False), False),
-    ],
-)
-def test_a_result_above_either_limit_is_offloaded(
-    size: int, output: ToolOutputPolicy, offloaded: bool
-) -> None:
-    """Nothing at or below the threshold, nothing at all when it is disabled."""
-    assert should_offload(size, output) is offloaded

@@ -171,11 +171,3 @@ def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
         texts.append(part.text)
         offset = part.next_offset
     assert "".join(texts) == decode_lossy(blob)
-
-
-def test_a_slice_fetches_little_more_than_it_shows() -> None:
-    """Rule 5, at any position."""
-    assert bytes_to_fetch(0, 4096, 2**30) == (0, 4102)
-    assert bytes_to_fetch(2**29, 4096, 2**30) == (2**29 - 3, 2**29 + 4102)
-    assert bytes_to_fetch(2**30, 4096, 2**30) == (2**30, 2**30)
-    assert bytes_to_fetch(5, 4096, 3) == (3, 3)

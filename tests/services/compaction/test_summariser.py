@@ -247,16 +247,6 @@ async def test_a_summary_comes_from_one_call() -> None:
     assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
 
 
-async def test_secrets_are_masked_before_they_leave() -> None:
-    """Neither messages nor the earlier summary carry a credential to the model."""
-    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
-    gateway = ScriptedGateway(GOOD)
-    messages = [Message(Role.USER, (Text(f"use {key}"),)), *numbered(1)]
-    await run(gateway, messages=messages, previous=f"key {key}")
-    assert key not in gateway.texts[0]
-    assert gateway.texts[0].count(MASK) == 2
-
-
 async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     """Calls and their results are masked whole, before they are cut to the model's window."""
     secret = "q7" + "Zk3mW9xR" * 8
@@ -292,9 +282,6 @@ async def test_instructions_are_not_masked() -> None:
     assert f"- look for {key}" in gateway.texts[0]
     assert "password: hunter2hunter2" in gateway.texts[0]
     assert f"the key {MASK}" in gateway.texts[0]
-
-
-# --- what stays beside the summary ----------------------------------------------------------
 
 
 # --- what a model may not lose, and what it is sent ---------------------------------------------
@@ -354,9 +341,6 @@ async def test_the_checklist_is_masked() -> None:
     text = await kept(gateway, [Message(Role.USER, (Text(demand),)), *work(2, 200)])
     assert key not in gateway.texts[0]
     assert demand in text
-
-
-# --- several summaries into one -------------------------------------------------------------
 
 
 # --- chunks ---------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.common.limiter import Slots
@@ -115,51 +113,6 @@ def seqs_of(told: Sequence[Event]) -> list[int]:
         if event.type == "appended"
         for seq in range(event.data["first_seq"], event.data["last_seq"] + 1)
     ]
-
-
-OPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.integers(1, 4)),
-        st.tuples(st.just("event"), st.just(0)),
-        st.tuples(st.just("read"), st.integers(0, 3)),
-        st.tuples(st.just("restart"), st.just(0)),
-    ),
-    max_size=25,
-)
-
-
-@given(ops=OPS, page_rows=st.integers(1, 4))
-@settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-async def test_resuming_is_exact(
-    harness: Harness, ops: list[tuple[str, int]], page_rows: int
-) -> None:
-    """Appends, events, disconnections and restarts in any order.
-
-    Each event is sent once, in order.
-    """
-    cid = await harness.conversation()
-    reader = Reader(events_of(harness.database, page_rows=page_rows), cid)
-    appended = happened = 0
-    for op, count in ops:
-        match op:
-            case "append":
-                await harness.append(cid, *(user(f"m{n}") for n in range(count)))
-                appended += count
-            case "event":
-                happened += 1
-                await add_event(harness, cid, happened)
-            case "read":
-                await reader.read(count)
-            case _:
-                reader.service = events_of(harness.database, page_rows=page_rows)
-    await reader.read()
-    assert reader.seqs == list(range(1, appended + 1))
-    assert reader.numbers == list(range(1, happened + 1))
-    assert reader.cursor == Cursor(appended, happened)
 
 
 async def test_a_stream_follows_writers(harness: Harness) -> None:

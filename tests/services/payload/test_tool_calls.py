@@ -24,7 +24,7 @@ from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.tool_deferral import ToolSearchResult
 from app.tool_output.grep import GrepResult, MatchedLine
-from app.tool_output.slices import OutputBytes, OutputLines
+from app.tool_output.slices import OutputLines
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -155,22 +155,6 @@ async def test_a_note_mentions_further_matches(limit: int, count: int, way: str)
     found = GrepResult([match(line, "x") for line in range(count)], True)
     shown = await text_of(found, "tool_output_cache_grep", pattern="x", limit=limit)
     assert shown.endswith(f"[More matches than {count:,}; {way}.]")
-
-
-async def test_reads_get_the_models_arguments() -> None:
-    """Arguments reach the reader of their tool, defaults filled in and limits clamped."""
-    readers = Readers(OutputLines("", 1, 0, 0, None))
-    await readers.call("tool_output_cache", ref_id=REF, offset="10", limit=9999)
-    readers.found = OutputBytes("", 0, 0, 0, None)
-    await readers.call("read_result", ref_id=REF)
-    readers.found = GrepResult([], False)
-    await readers.call("tool_output_cache_grep", ref_id=REF, pattern="x", after=3)
-    how = {"ignore_case": False, "before": 0, "after": 3, "limit": 100}
-    assert readers.asked == [
-        (TENANT, CONVERSATION, REF, 10, 2000),
-        (TENANT, CONVERSATION, REF, 0, 4096),
-        (TENANT, CONVERSATION, REF, "x", how),
-    ]
 
 
 @pytest.mark.parametrize(

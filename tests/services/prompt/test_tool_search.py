@@ -9,10 +9,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-from app.common import json_text
-from app.common.errors import ValidationError
 from app.formats import ToolDefinition
 from app.repositories import Database
 from app.tool_output.tool_ranking import ToolRanking
@@ -78,22 +74,6 @@ async def test_matches_are_returned_whole_and_promoted(harness: Harness) -> None
     (first, second) = ranking.asked
     assert first[:3] == ("git", 3, 5)
     assert second == ("git", 3, 1, first[3])
-
-
-async def test_tools_of_a_request_join_the_stored_ones(harness: Harness) -> None:
-    """They are merged by name, and an invalid definition has a pointer [tools.promotion]."""
-    tools, _ = service(harness)
-    cid = await harness.conversation(tools=named("git_log", "sum", description="stored"))
-    more = json_text.dumps(named("git_log", "git_new", description="sent"))
-    found = await tools.search(TENANT, cid, "git", 5, more)
-    assert [(tool.name, tool.description) for tool in found.tools] == [
-        ("git_log", "sent"),
-        ("git_new", "sent"),
-    ]
-    assert found.total == 3
-    with pytest.raises(ValidationError) as refused:
-        await tools.search(TENANT, cid, "git", 5, json_text.dumps([{"name": "a b"}]))
-    assert refused.value.problems[0].pointer == "/tools/0/name"
 
 
 async def test_a_promotion_lasts_for_the_turn(harness: Harness) -> None:

@@ -16,9 +16,8 @@ from app.common.errors import Conflict, NotFound, RateLimited, ServiceUnavailabl
 from app.database.connections import Store
 from app.repositories import Database
 from app.tenancy.api_keys import Caller
-from app.tenancy.service import RETRY_SECONDS, KeyService
-from tests.conftest import execute
-from tests.services.fakes import Clock, WatchedDatabase
+from app.tenancy.service import KeyService
+from tests.services.fakes import Clock
 
 ID = "0a1b2c3d4e5f"
 CACHE_SECONDS = 10.0
@@ -71,17 +70,6 @@ async def test_no_key_is_required_before_the_first_one(
     for refused in ("", "Bearer something", "Basic abc", header):
         with pytest.raises(Unauthenticated):
             await keys.admit(refused, "a")
-
-
-async def test_another_process_sees_the_first_key_within_a_second(
-    keys: KeyService, database: Database, clock: Clock
-) -> None:
-    """A process without requests with a key requires one as well."""
-    assert await keys.admit("", "a") == Caller("default")
-    await created(keys_of(database, clock))
-    clock.pass_seconds(1)
-    with pytest.raises(Unauthenticated):
-        await keys.admit("", "a")
 
 
 @pytest.mark.parametrize("letter", ["t", "S"])
@@ -178,44 +166,6 @@ async def last_use(keys: KeyService) -> datetime | None:
     return next(key.last_used_at for key in await keys.list_keys() if key.key_id == ID)
 
 
-async def test_uses_survive_an_outage(keys: KeyService, clock: Clock) -> None:
-    """Last uses that could not be written are written with the next ones."""
-    header = await created(keys)
-    away = Database(Store("postgresql://127.0.0.1:1/x"))
-    database, keys._database = keys._database, away
-    with pytest.raises(ServiceUnavailable):
-        await keys.admit(header, "a")
-    keys._database = database
-    with pytest.raises(ServiceUnavailable):
-        await keys.admit(header, "a")
-    clock.pass_seconds(RETRY_SECONDS)
-    await keys.admit(header, "a")
-    used_at = clock.utc()
-    keys._database = away
-    await keys.close()
-    keys._database = database
-    clock.pass_seconds(RETRY_SECONDS)
-    await keys.create("another00000", secret("t"), "acme", "test", None)
-    await keys.admit(f"Bearer ctx_another00000_{secret('t')}", "a")
-    await keys.close()
-    assert await last_use(keys) == used_at
-
-
-async def test_concurrent_requests_check_once_for_a_first_key(
-    database: Database, clock: Clock
-) -> None:
-    """Performance: a service without keys checks once a second, for any number of requests."""
-    watched = WatchedDatabase(database)
-    keys = KeyService(watched, clock.utc, lambda: clock.now_ms() / 1000)
-    await keys.admit("", "a")
-    for _ in range(3):
-        clock.pass_seconds(1)
-        before = watched.opened
-        callers = await asyncio.gather(*(keys.admit("", "a") for _ in range(50)))
-        assert set(callers) == {Caller("default")}
-        assert watched.opened == before + 1
-
-
 async def test_a_long_response_ends_with_its_key(
     keys: KeyService, database: Database, clock: Clock
 ) -> None:
@@ -233,21 +183,6 @@ async def test_a_long_response_ends_with_its_key(
     assert not await keys.still_admits(caller)
     keys._database = Database(Store("postgresql://127.0.0.1:1/none"))
     assert not await keys.still_admits(Caller("acme", "x" * 12)), "nobody can tell"
-
-
-async def test_a_key_without_its_row_is_refused(
-    keys: KeyService, database_url: str, clock: Clock
-) -> None:
-    """After a restore without its row, a key is refused when its cache expires."""
-    header = await created(keys)
-    await keys.admit(header, "a")
-    await keys.close()
-    await execute(database_url, "DELETE FROM api_keys")
-    clock.pass_seconds(CACHE_SECONDS)
-    for _ in range(20):
-        with pytest.raises(Unauthenticated):
-            await keys.admit(header, "a")
-        clock.pass_seconds(1)
 
 
 async def test_both_keys_work_during_the_overlap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,13 +18,17 @@ from tests.services.fakes import TENANT, Harness, new_id, user
 DAY = timedelta(days=1)
 
 
-def retention_of(harness: Harness, retention: Retention) -> RetentionService:
+def retention_of(
+    harness: Harness,
+    retention: Retention,
+    remove_idle: Callable[[str, str, datetime], Awaitable[bool]] | None = None,
+) -> RetentionService:
     """Return the retention service with the real time, which the rows have from the database."""
     conversations = harness.conversations
     return RetentionService(
         harness.database,
         retention,
-        conversations.remove_idle,
+        remove_idle or conversations.remove_idle,
         conversations.remove_expired,
         lambda: datetime.now(UTC),
     )
@@ -124,13 +129,7 @@ async def test_a_failed_deletion_does_not_stop_the_others(
             raise ServiceUnavailable("The database does not answer", {"reason": "QueryCanceled"})
         return await harness.conversations.remove_idle(tenant_id, found, before)
 
-    service = RetentionService(
-        harness.database,
-        Retention(conversations=30 * DAY),
-        remove,
-        harness.conversations.remove_expired,
-        lambda: datetime.now(UTC),
-    )
+    service = retention_of(harness, Retention(conversations=30 * DAY), remove)
     assert await service.delete_expired() == {"conversations": 2}
     assert "expired_data_not_deleted" in caplog.messages
 
@@ -147,13 +146,7 @@ async def test_an_append_during_the_walk_keeps_the_conversation(
         await harness.append(found, user("wait"))
         return await harness.conversations.remove_idle(tenant_id, found, before)
 
-    service = RetentionService(
-        harness.database,
-        Retention(conversations=30 * DAY),
-        appended_first,
-        harness.conversations.remove_expired,
-        lambda: datetime.now(UTC),
-    )
+    service = retention_of(harness, Retention(conversations=30 * DAY), appended_first)
     assert await service.delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 3
     assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
@@ -213,12 +206,6 @@ async def test_rows_are_deleted_by_age(harness: Harness, database_url: str) -> N
         ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
         assert left == hours - gone[kind]
     assert await retention_of(harness, EVERYTHING).delete_expired() == {}
-
-
-async def test_events_are_kept_by_default(harness: Harness, database_url: str) -> None:
-    """A stream can be resumed from any event, however old, by default. [events.resume]"""
-    await execute(database_url, FILL[RetainedKind.EVENTS].format(times=TIMES))
-    assert await retention_of(harness, Retention()).delete_expired() == {}
 
 
 @pytest.mark.one_server  # it reads the plans of one server

@@ -47,7 +47,6 @@ class WatchedStore(BlobStore):
         self.is_away = False
         self.opened: list[int] = []
         self.most_written = 0
-        self.before_write: Callable[[], Awaitable[Any]] | None = None
         self.before_read: Callable[[], Awaitable[Any]] | None = None
 
     def check(self) -> None:
@@ -114,8 +113,6 @@ class _WatchedWriter(BlobWriter):
     async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
         self._store.check()
         self._store.most_written = max(self._store.most_written, len(chunks))
-        if self._store.before_write is not None:
-            await self._store.before_write()
         return await self._writer.write(chunks)
 
     async def finish(self) -> str | None:

@@ -22,7 +22,6 @@ from app.common.errors import (
     ContextError,
     Gone,
     NotFound,
-    PayloadTooLarge,
     ServiceUnavailable,
     ValidationError,
 )
@@ -106,63 +105,6 @@ async def test_a_failed_upload_leaves_nothing_stored(
         assert await process.store.keys() == []
 
 
-async def test_a_cancelled_upload_leaves_nothing_stored(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """An upload whose task is cancelled, as at a shutdown, cleans up as well."""
-    cid = await process.harness.conversation()
-    half = asyncio.Event()
-
-    async def pieces() -> AsyncIterator[bytes]:
-        yield b"x" * 40 * CHUNK_BYTES
-        half.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT))
-    await half.wait()
-    assert (await left(connection))[2] == 1
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await left(connection) == (0, 0, 0)
-    assert await process.store.keys() == []
-
-
-async def never_read() -> AsyncIterator[bytes]:
-    """Yield pieces that must not be read."""
-    yield pytest.fail("the body was read")
-
-
-async def test_an_upload_over_the_limit_is_refused(
-    database: Database, connection: asyncpg.Connection
-) -> None:
-    """Nothing is stored, and a body with a declared size is not read."""
-    rows = Process(database, max_blob_bytes=200_000)
-    cid = await rows.harness.conversation()
-    assert (await rows.upload(cid, b"x" * 200_000)).blob.byte_size == 200_000
-    before = await left(connection)
-    for pieces in ([b"x" * 200_001], [b"x" * 150_000, b"x" * 50_001]):
-        with pytest.raises(PayloadTooLarge) as too_large:
-            await rows.upload(cid, *pieces)
-        assert too_large.value.facts == {"limit": 200_000}
-    with pytest.raises(PayloadTooLarge):
-        await rows.uploads.upload(
-            TENANT, cid, never_read(), media_type=TEXT, declared_bytes=200_001
-        )
-    assert await left(connection) == before
-
-
-async def test_an_upload_without_a_conversation_is_not_read(
-    rows: Process, connection: asyncpg.Connection
-) -> None:
-    """An unknown conversation or another tenant's is NotFound before the body is read."""
-    cid = await rows.harness.conversation()
-    for tenant, conversation_id in ((TENANT, new_id()), ("another", cid)):
-        with pytest.raises(NotFound):
-            await rows.uploads.upload(tenant, conversation_id, never_read(), media_type=TEXT)
-    assert await left(connection) == (0, 0, 0)
-
-
 async def test_an_upload_into_a_deleted_conversation_is_not_found(
     process: Process, connection: asyncpg.Connection
 ) -> None:
@@ -182,18 +124,6 @@ async def test_an_upload_into_a_deleted_conversation_is_not_found(
     process.now += 2 * HOUR
     await process.collector.collect_all()
     assert await process.store.keys() == []
-
-
-async def test_concurrent_uploads_of_the_same_bytes_are_one_blob(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """Concurrent uploads of the same bytes get the same answer, and are stored once."""
-    cid = await process.harness.conversation()
-    found = await asyncio.gather(*(process.upload(cid, LARGE.encode()) for _ in range(6)))
-    assert len({(item.blob.id, item.blob.content_id, item.preview.texts) for item in found}) == 1
-    assert await left(connection) == (1, 1, 0)
-    assert len(await process.store.keys()) == isinstance(process.store.kept, ObjectStore)
-    assert await process.read(cid, found[0].blob.id) == LARGE.encode()
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -242,36 +172,6 @@ async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
         for cid, ref in refs:
             assert await rows.read(cid, ref) == data
             assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
-
-
-async def test_byte_slices_concatenate_to_the_blob(rows: Process) -> None:
-    """Slices that follow `next_offset` concatenate to the blob, whatever their size."""
-    cid = await rows.harness.conversation()
-    text = "é😀x\n" * 20_000
-    ref = (await rows.stored(cid, text)).id
-    for limit in (70_001, 100_000):
-        found, at = [], 0
-        while True:
-            piece = await rows.blobs.read_bytes(TENANT, cid, ref, at, limit)
-            found.append(piece.text)
-            if piece.next_offset is None:
-                break
-            at = piece.next_offset
-        assert "".join(found) == text
-
-
-async def test_a_slice_past_the_end_is_empty(rows: Process) -> None:
-    """Any offset at or past the end gives an empty slice and no error."""
-    cid = await rows.harness.conversation()
-    for text in ("", "small\n", LARGE):
-        ref = await rows.stored(cid, text)
-        for offset in (ref.byte_size, ref.byte_size + 1, 2**53 - 1, 2**62):
-            piece = await rows.blobs.read_bytes(TENANT, cid, ref.id, offset, 2**20)
-            assert (piece.text, piece.byte_count, piece.next_offset) == ("", 0, None)
-        for offset in (ref.line_count, ref.line_count + 1, 2**53 - 1, 2**62):
-            lines = await rows.blobs.read_lines(TENANT, cid, ref.id, offset, 10_000)
-            assert (lines.text, lines.line_count, lines.next_offset) == ("", 0, None)
-            assert lines.total_lines == ref.line_count
 
 
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
@@ -497,32 +397,6 @@ async def test_an_upload_collected_while_its_preview_is_built(process: Process) 
     await process.stored(cid, None, output_ref={"id": ref})
     shown = (await process.transcript(cid))[-1]
     assert shown.raw_message["content"] == "x" * 5000 + "more"
-
-
-async def test_an_upload_stored_again_before_its_message(rows: Process) -> None:
-    """No message has an empty preview of a blob that was collected and stored again."""
-    cid = await rows.harness.conversation()
-    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
-    await rows.collect(cid)
-    rows.database.before_transaction = lambda: rows.upload(cid, b"x" * 5000)
-    message = {"output_ref": {"id": ref}}
-    assert isinstance(await refused(rows.stored(cid, None, **message)), ValidationError)
-    assert await rows.transcript(cid) == []
-    await rows.stored(cid, None, **message)
-    await assert_whole(rows, cid)
-
-
-async def test_a_collection_keeps_blobs_of_concurrent_appends(rows: Process) -> None:
-    """A collection that waits for an append keeps the blobs of the append."""
-    cid = await rows.harness.conversation()
-    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
-
-    async def attachment() -> None:
-        await rows.stored(cid, None, output_ref={"id": ref})
-
-    rows.database.before_transaction = attachment
-    assert await rows.collect(cid) == []
-    await assert_whole(rows, cid)
 
 
 @pytest.mark.parametrize("way", ["attach", "store", "upload"])

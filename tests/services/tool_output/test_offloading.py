@@ -21,7 +21,6 @@ from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
 from app.formats.message import FormatName
-from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
@@ -51,14 +50,6 @@ async def other(database_url: str) -> Any:
 def is_blob(ref: Any) -> bool:
     """Return whether the ref of a result is a blob's id."""
     return bool(ref.id.startswith("blob_"))
-
-
-def calls(name: str, *call_ids: str) -> dict[str, Any]:
-    """Return an assistant message that calls one tool under each id."""
-    message = asks(*call_ids)
-    for call in message["tool_calls"]:
-        call["function"] = {"name": name, "arguments": "{}"}
-    return message
 
 
 async def contents(process: Process, cid: str) -> list[Any]:
@@ -96,28 +87,6 @@ async def test_long_lines_of_a_small_result_are_cut(process: Process, format: st
     assert "x" * 2001 not in payload
     assert f"[Long lines cut: 2,014 of {len(text):,} bytes shown." in payload
     assert (await contents(process, cid))[-1] == text
-
-
-async def test_results_of_own_tools_stay_inline(
-    rows: Process, connection: asyncpg.Connection
-) -> None:
-    """Results of agent tools stay inline, in the batch of their call or a later one."""
-    cid = await rows.harness.conversation()
-    for name in AGENT_TOOL_NAMES:
-        done = await rows.harness.append(cid, calls(name, "a", "b"), result("a", LARGE))
-        assert not is_blob(done.messages[1].output_ref)
-        done = await rows.harness.append(cid, result("b", LARGE))
-        assert not is_blob(done.messages[0].output_ref)
-        block = {"type": "tool_use", "id": "c", "name": name, "input": {}}
-        answer = {"type": "tool_result", "tool_use_id": "c", "content": LARGE}
-        done = await rows.harness.append(
-            cid,
-            {"role": "assistant", "content": [block]},
-            {"role": "user", "content": [answer]},
-            format=ANTHROPIC,
-        )
-        assert not is_blob(done.messages[1].output_ref)
-    assert await left(connection) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("by", ["this", "other"])
@@ -267,25 +236,6 @@ async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> N
 
 
 # --- refs that are none -----------------------------------------------------------------------
-
-
-async def test_an_append_with_an_invalid_ref_is_refused(rows: Process) -> None:
-    """An unknown or collected blob, or one of another conversation, is refused at its pointer."""
-    cid, elsewhere = [await rows.harness.conversation() for _ in range(2)]
-    foreign = (await rows.upload(elsewhere, b"x" * 5000)).blob.id
-    gone = (await rows.upload(cid, b"y" * 5000)).blob.id
-    await rows.collect(cid)
-    small = await rows.stored(cid, "small", id="small")
-    await rows.harness.append(cid, asks("c"))
-    before = await contents(rows, cid)
-    for ref in (foreign, gone, small.id, "blob_unknown", "\ud800", "\x00"):
-        for shape in ({"id": ref}, ref):
-            for content in (None, "own words"):
-                message = {**result("c", content), "output_ref": shape}
-                with pytest.raises(ValidationError) as error:
-                    await rows.harness.append(cid, message)
-                assert error.value.problems[0].pointer == "/messages/0/output_ref", ref
-    assert await contents(rows, cid) == before
 
 
 async def test_a_refused_batch_stores_no_blob(

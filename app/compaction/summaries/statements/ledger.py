@@ -26,7 +26,7 @@ from app.compaction.summaries.statements.entry_index import (
 )
 from app.compaction.summaries.statements.noise import is_output, is_resumption, without_noise
 from app.compaction.summaries.statements.statement import STATE_KINDS, Author, Kind, Statement
-from app.compaction.summaries.statements.work.state import WorkState
+from app.compaction.summaries.statements.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
 MAX_ENTRIES = 6000

@@ -95,6 +95,8 @@ _ENGLISH, _RUSSIAN = 0, 5
 _LATIN = range(_RUSSIAN)
 STOPS = frozenset().union(*(index.stops for index in _LANGUAGES))
 """The common words of all languages that have spaces."""
+_UNSPACED_ACKNOWLEDGEMENTS = frozenset(unspaced.ACKNOWLEDGEMENTS.split("|"))
+_UNSPACED_HABIT_ENDINGS = tuple(unspaced.HABIT_ENDINGS.split("|"))
 ACKNOWLEDGING = frozenset().union(*(index.acknowledgements for index in _LANGUAGES))
 """The words of acknowledgements in these languages."""
 _UPDATE_WORDS = frozenset(
@@ -224,7 +226,7 @@ def _markers(
 def is_acknowledgement(text: str, words: Sequence[Word]) -> bool:
     """Whether a message or sentence states nothing: `ok, thanks`, `好的`."""
     stripped = text.strip(_EDGES)
-    if not stripped or stripped in unspaced.ACKNOWLEDGEMENTS:
+    if not stripped or stripped in _UNSPACED_ACKNOWLEDGEMENTS:
         return True
     if len(words) > 12 or UNSPACED.search(text):
         return False
@@ -233,7 +235,7 @@ def is_acknowledgement(text: str, words: Sequence[Word]) -> bool:
 
 def _add_unspaced_habit(text: str, found: set[Marker]) -> None:
     stripped = text.strip(_EDGES)
-    ends = stripped.endswith(unspaced.HABIT_ENDINGS)
+    ends = stripped.endswith(_UNSPACED_HABIT_ENDINGS)
     if ends or stripped.startswith(unspaced.HABIT_OPENINGS):
         found.add(Marker.HABIT)
 

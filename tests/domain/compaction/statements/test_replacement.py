@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.compaction.summaries.extractive import without_replaced
 from app.compaction.summaries.statements.ledger import StatementLedger
-from app.compaction.summaries.statements.merging import without_replaced
 from tests.domain.compaction.statements.messages import assistant, count, sections, summarised, user
 
 HISTORY = "Replaced, no longer valid"

@@ -9,34 +9,31 @@ PHRASES: Phrases = {
         "|until further notice|until i say|until i tell|whenever|every time|each time|any time"
         "|in every|in each|in all your|in all of your|in all future|in future|all your answers"
         "|all your replies|all your responses|all replies|all answers|all responses|all code"
-        "|all commit messages|all commits|all dates|all times|all amounts|all prices|^always"
-        "|^never|^do not ever|don't ever|^when you|^when writing|^when citing|^when quoting"
+        "|all commit messages|all commits|all dates|all times|all amounts|all prices|^always|^never"
+        "|^do not ever|don't ever|^when you|^when writing|^when citing|^when quoting"
         "|^when answering|^when i ask|^if i ask|^before you|^before every|^before each|^before any"
-        "|^after you|^after every|^after each|^remember to"
-        "|please always|please never|you should always|you should never|you must always"
-        "|i always want|i never want|i want you to always|i'd like you to always|by default"
-        "|as a rule|as a general rule|standing instruction*|ground rule*|house rule*|house style"
-        "|style rule*|for all|for every|for each|your answers|your replies|your responses"
-        "|^call me|^address me|^stick to|^make it a habit|at all times|without exception"
-        "|no exceptions|in the future"
+        "|^after you|^after every|^after each|^remember to|please always|please never"
+        "|you should always|you should never|you must always|i always want|i never want"
+        "|i want you to always|i'd like you to always|by default|as a rule|as a general rule"
+        "|standing instruction*|ground rule*|house rule*|house style|style rule*|for all|for every"
+        "|for each|your answers|your replies|your responses|^call me|^address me|^stick to"
+        "|^make it a habit|at all times|without exception|no exceptions|in the future"
     ),
     Marker.HABIT: (
         "^use|^prefer|^avoid|^keep|^write|^answer|^reply|^respond|^cite|^quote|^format|^indent"
         "|^speak|^sign|^spell|^round|^name|^prefix|^suffix|^end|^start|^begin|^limit|^state"
-        "|^include|^omit|^skip|^report|^express|^refer|^label|^wrap|^log|^commit|^do not|^don't"
-        "|^no|^only|^put|^mark|^summari*e|^explain|^ask|^tell me|^show|^give"
+        "|^include|^omit|^skip|^report|^express|^refer|^label|^wrap|^log|^commit|^do not|^don't|^no"
+        "|^only|^put|^mark|^summari*e|^explain|^ask|^tell me|^show|^give"
     ),
     Marker.FORM: (
-        "tab|tabs|spaces|indent*|markdown|bullet|bullets|bullet points|emoji|emojis"
-        "|metric|imperial|units|celsius|fahrenheit|english|german|french|spanish"
-        "|portuguese|russian|japanese|korean|chinese|italian|british|american|quotes"
-        "|quotation|semicolon*|citation*|footnote*|page|sentence|sentences|words"
-        "|paragraph*|tone|format|formatted|style|comments|docstring*|iso|dates|timezone"
-        "|utc|camelcase|snake_case|camel case|snake case|formal|informal|concise|brief"
-        "|short|answers|replies|responses|code blocks|headings|tables|lists|abbreviation*"
-        "|jargon|acronym*|decimal*|currency|euros|dollars|24-hour|lowercase|uppercase"
-        "|trailing|line length|type hints|imperative|plain text|source|sources"
-        "|commit messages"
+        "tab|tabs|spaces|indent*|markdown|bullet|bullets|bullet points|emoji|emojis|metric|imperial"
+        "|units|celsius|fahrenheit|english|german|french|spanish|portuguese|russian|japanese|korean"
+        "|chinese|italian|british|american|quotes|quotation|semicolon*|citation*|footnote*|page"
+        "|sentence|sentences|words|paragraph*|tone|format|formatted|style|comments|docstring*|iso"
+        "|dates|timezone|utc|camelcase|snake_case|camel case|snake case|formal|informal|concise"
+        "|brief|short|answers|replies|responses|code blocks|headings|tables|lists|abbreviation*"
+        "|jargon|acronym*|decimal*|currency|euros|dollars|24-hour|lowercase|uppercase|trailing"
+        "|line length|type hints|imperative|plain text|source|sources|commit messages"
     ),
     Marker.CONSTRAINT: (
         "must|must not|mustn't|may not|may only|cannot|can't be|can not|not allowed|is forbidden"
@@ -57,17 +54,16 @@ PHRASES: Phrases = {
     ),
     Marker.GOAL: (
         "goal|goals|aim|aims|objective*|i want|we want|i'd like|i would like|we'd like|i need"
-        "|we need"
-        "|i'm trying|i am trying|we are trying|we're trying|i plan|we plan|planning to|hope to"
-        "|intend to|target is|the target|purpose|the point of|i'm working on|i am working on"
-        "|we are building|we're building|i'm building|success means|done when|mission|aspir*"
-        "|i'm looking to|i am looking to|end state|milestone*|deliver*"
+        "|we need|i'm trying|i am trying|we are trying|we're trying|i plan|we plan|planning to"
+        "|hope to|intend to|target is|the target|purpose|the point of|i'm working on"
+        "|i am working on|we are building|we're building|i'm building|success means|done when"
+        "|mission|aspir*|i'm looking to|i am looking to|end state|milestone*|deliver*"
     ),
     Marker.DECISION: (
         "decided|decision|decide to|chose|chosen|choose|going with|go with|went with|we'll use"
-        "|we will use|i'll use|i will use|agreed|settled on|opted|instead of|resolved to"
-        "|let's use|let us use|let's go|approved|picked|rejected|ruled out|the plan is|conclu*"
-        "|adopt*|selected"
+        "|we will use|i'll use|i will use|agreed|settled on|opted|instead of|resolved to|let's use"
+        "|let us use|let's go|approved|picked|rejected|ruled out|the plan is|conclu*|adopt*"
+        "|selected"
     ),
     Marker.FINDING: (
         "root cause|turns out|turned out|because|confirmed|found that|found the|the problem is"
@@ -78,20 +74,20 @@ PHRASES: Phrases = {
     ),
     Marker.UPDATE: (
         "actually|now|update|updated|correction|corrected|changed|instead|no longer|anymore"
-        "|any more|moved|switched|switch to|switching to|scratch that|scrap that"
-        "|forget|disregard|ignore what|revised|revision|as of|has been|have been|renamed|replaced"
-        "|replaces|on second thought|make it|make that|was wrong|not anymore|i was mistaken"
-        "|my mistake|i misspoke|changed my mind|change of plan|change of plans|i got|wrong"
-        "|supersede*|bumped|raised to|lowered to|increased to|reduced to|postponed|rescheduled"
-        "|pushed to|brought forward|from today|effective|set to|overrid*|amend*|used to"
-        "|previously|formerly|stop using|dropped|extended to|cut to|went from|rather than"
-        "|the new|a new|new one|turned into|became|i meant|sorry|in fact|it's really|hold on|wait"
+        "|any more|moved|switched|switch to|switching to|scratch that|scrap that|forget|disregard"
+        "|ignore what|revised|revision|as of|has been|have been|renamed|replaced|replaces"
+        "|on second thought|make it|make that|was wrong|not anymore|i was mistaken|my mistake"
+        "|i misspoke|changed my mind|change of plan|change of plans|i got|wrong|supersede*|bumped"
+        "|raised to|lowered to|increased to|reduced to|postponed|rescheduled|pushed to"
+        "|brought forward|from today|effective|set to|overrid*|amend*|used to|previously|formerly"
+        "|stop using|dropped|extended to|cut to|went from|rather than|the new|a new|new one"
+        "|turned into|became|i meant|sorry|in fact|it's really|hold on|wait"
     ),
     Marker.OPEN: (
         "todo|to-do|fixme|next step*|next up|remaining|still to do|still need|still needs"
-        "|still open"
-        "|open question*|outstanding|pending|not yet|left to do|follow up|follow-up|later we"
-        "|blocked on|blocked by|waiting for|waiting on|don't forget|do not forget|remind me|backlog"
+        "|still open|open question*|outstanding|pending|not yet|left to do|follow up|follow-up"
+        "|later we|blocked on|blocked by|waiting for|waiting on|don't forget|do not forget"
+        "|remind me|backlog"
     ),
     Marker.FACT: (
         "my|our|i'm|i am|we're|we are|i have|we have|i've|i live|i work|i own|i was|i use|we use"
@@ -110,12 +106,12 @@ PHRASES: Phrases = {
     Marker.PROCESS: (
         "^let me|^let's explore|^let's look|^let's check|^let's see|^let's start|^let's try"
         "|^let's take|^let's run|^let's verify|^let's test|^let's read|^let's examine|^let's commit"
-        "|^now let's|^next let's|^first let's"
-        "|^i'll check|^i'll look|^i'll start|^i'll now|^i will now|^i'm going to"
-        "|^i need to|^now i|^now let|^now i'll|^first i|^next i'll|^i'll help|^here is|^here's"
-        "|^here are|^would you like|^do you want|^shall i|^should i|^feel free|^let me know"
-        "|^i can help|^happy to|^i'd be|^looking at|^i see|^to assist|^could you|^can you"
-        "|^please provide|^please let me|^i'll proceed|^i will proceed|^i'll search|^i'll run"
+        "|^now let's|^next let's|^first let's|^i'll check|^i'll look|^i'll start|^i'll now"
+        "|^i will now|^i'm going to|^i need to|^now i|^now let|^now i'll|^first i|^next i'll"
+        "|^i'll help|^here is|^here's|^here are|^would you like|^do you want|^shall i|^should i"
+        "|^feel free|^let me know|^i can help|^happy to|^i'd be|^looking at|^i see|^to assist"
+        "|^could you|^can you|^please provide|^please let me|^i'll proceed|^i will proceed"
+        "|^i'll search|^i'll run"
     ),
     Marker.COPULA: (
         "is|are|was|were|equals|be|becomes|became|means|has|have|uses|use|lives|runs|starts|ends"

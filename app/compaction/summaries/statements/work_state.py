@@ -7,23 +7,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from app.compaction.summaries.statements.statement import Author, Kind, Statement
-from app.compaction.summaries.statements.work.call_arguments import (
+from app.compaction.summaries.statements.calls import (
     arguments_of,
     command_of,
+    failure_of,
     first_strings,
     paths_of,
-    state_of_task,
-    tasks_of,
-    text_of_task,
-)
-from app.compaction.summaries.statements.work.outcomes import (
-    failure_of,
+    relative_paths,
     short_command,
     shortened,
+    state_of_task,
+    tasks_of,
     test_outcome,
+    text_of_task,
 )
-from app.compaction.summaries.statements.work.paths import relative_paths
+from app.compaction.summaries.statements.statement import Author, Kind, Statement
 from app.formats.message import Message, Role, ToolCall
 
 _Value = TypeVar("_Value")
