@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -13,13 +12,11 @@ import pytest
 from fastapi import FastAPI
 
 from app.composition import Services
-from app.main import create_app
-from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT as TENANT
 from tests import fake_llm as behave
-from tests.api.compaction.builders import LONG, UNKNOWN_ID, killed_while_waiting
+from tests.api.compaction.builders import LONG
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
-from tests.conftest import execute, started
+from tests.conftest import execute
 from tests.fake_llm import FakeLLM
 
 STRATEGIES = ["sandwich", "retain_summary", "tree_summary", "chain"]
@@ -319,40 +316,6 @@ async def test_undo_restores_payload_budget_and_state(
 
 
 # --- the database fails ---------------------------------------------------------------------
-
-
-async def test_a_killed_undo_changes_nothing(client: httpx.AsyncClient, database_url: str) -> None:
-    """An undo whose connection dies is a 503 that changed nothing, and can be repeated."""
-    path = await long_talk(client)
-    made = await compact(client, path)
-    before = await payload(client, path)
-    undo = f"{path}/compactions/{made['compaction_id']}/undo"
-    async with killed_while_waiting(database_url):
-        waiting = asyncio.create_task(client.post(undo))
-    assert_problem(await waiting, 503, "SERVICE_UNAVAILABLE")
-    assert await payload(client, path) == before
-    found = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
-    assert (found["status"], found["undone_at"]) == ("active", None)
-    assert (await client.post(undo)).status_code == 200
-
-
-async def test_without_a_database_every_endpoint_is_503(settings: Settings) -> None:
-    """Every endpoint of compactions answers 503. [operation.database-away]"""
-    away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
-    path = f"/v1/conversations/{UNKNOWN_ID}"
-    async with started(create_app(away)) as client:
-        for method, place in (
-            ("POST", f"{path}/compact"),
-            ("POST", f"{path}/compact?wait=false"),
-            ("GET", f"{path}/compactions"),
-            ("GET", f"{path}/compactions/{UNKNOWN_ID}"),
-            ("GET", f"{path}/compactions/{UNKNOWN_ID}/messages"),
-            ("POST", f"{path}/compactions/{UNKNOWN_ID}/undo"),
-            ("POST", f"{path}/overflow"),
-            ("PUT", f"{path}/messages/{UNKNOWN_ID}/pin"),
-            ("DELETE", f"{path}/messages/{UNKNOWN_ID}/pin"),
-        ):
-            assert_problem(await client.request(method, place), 503, "SERVICE_UNAVAILABLE")
 
 
 # --- at once --------------------------------------------------------------------------------

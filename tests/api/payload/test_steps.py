@@ -151,18 +151,6 @@ async def test_a_refused_part_stores_nothing(
     assert await reports_of(database_url) == 0
 
 
-async def test_messages_may_have_another_format_than_the_build(client: httpx.AsyncClient) -> None:
-    """An append of chat messages, a build for Anthropic."""
-    path = await new_conversation(client, policy=POLICY, model="claude-sonnet-4-5")
-    got = await step(
-        client,
-        path,
-        format="anthropic",
-        append={"messages": [user("Hello")], "format": "openai_chat"},
-    )
-    assert [message["role"] for message in got["payload"]["messages"]] == ["user"]
-
-
 async def test_a_report_of_a_step_is_of_the_log_before_its_messages(
     client: httpx.AsyncClient, database_url: str
 ) -> None:

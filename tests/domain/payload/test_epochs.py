@@ -152,12 +152,6 @@ def test_an_epoch_keeps_its_factor_while_the_models_is_near() -> None:
     assert epoch_factor(start, 1.0) == 1.0
 
 
-def test_another_factor_is_the_last_reason_for_a_break() -> None:
-    """Without it the payload extends the last one, so what is bound to the prefix stays."""
-    assert reason(factor=1.3) == "budget_changed"
-    assert reason(factor=1.3, tools=PayloadTools(("x",))) == "tools_changed"
-
-
 def test_the_prefix_breaks_at_its_earliest_change() -> None:
     """Of several changes the one nearest to the payload's start is named: tools come first."""
     undone = ConversationState(view_version=3, view_cause="undone")

@@ -141,16 +141,6 @@ async def test_too_many_messages_make_it_due(harness: Harness) -> None:
     assert await is_due(harness, cid)
 
 
-async def test_an_append_does_not_fail_with_its_notification(harness: Harness) -> None:
-    """Without a notification the compaction is due all the same."""
-    cid = await harness.conversation(policy(1100, 100))
-    with harness.database.failing("notify", DOWN):
-        answer = await harness.append(cid, user("why " * 770))
-    assert answer.head_seq == 1
-    claim = await harness.leases.claim()
-    assert claim is not None and claim.conversation_id == cid
-
-
 # --- doing it -------------------------------------------------------------------------------
 
 

@@ -459,25 +459,6 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
     assert again.text == build.text
 
 
-async def test_a_recreated_conversation_shows_no_old_messages(harness: Harness) -> None:
-    """After a deletion the same id shows no earlier message, from no cache."""
-    cid = await harness.conversation(policy(50_000), SECTIONS)
-    await harness.append(cid, user("secret plan"), says("yes"))
-    for ask in ASKS.values():
-        await harness.build(cid, ask)
-    await harness.conversations.remove(TENANT, cid)
-    with pytest.raises(NotFound):
-        await harness.build(cid)
-    await harness.conversation(policy(50_000), conversation_id=cid)
-    await harness.append(cid, user("hello"), says("hi"), user("what do you know?"))
-    for ask in ASKS.values():
-        build = await harness.build(cid, ask)
-        assert "secret" not in build.contents
-        assert "kind" not in build.contents
-        assert build["epoch"] == 1
-        check(build, exact=ask.format is CHAT)
-
-
 async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Harness) -> None:
     """A build that has read what is deleted before it starts an epoch records nothing."""
     cid = await harness.conversation(policy(50_000))
