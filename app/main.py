@@ -34,7 +34,6 @@ from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import health, pages
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
-from app.tool_output import reading_routes as blob_reading
 from app.tool_output import routes as blobs
 from app.tool_output import tools_routes as tools
 from app.worker import worker_of
@@ -45,7 +44,6 @@ ROUTERS = (
     message_search.router,
     context.router,
     blobs.router,
-    blob_reading.router,
     tools.router,
     usage.router,
     compactions.router,
