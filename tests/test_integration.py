@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,34 +164,6 @@ def assert_reported(database_url: str, format: str, spent: list[Spent]) -> None:
     assert [row["cache_read_tokens"] for row in rows] == [call.cached for call in spent]
     names = ("input_tokens", "cache_creation_tokens", "cache_read_tokens", "output_tokens")
     assert [sum(row[name] for name in names) for row in rows] == [call.total for call in spent]
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes its files
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
-def test_each_loop_ends_where_the_model_does_not(
-    loop: Loop,
-    served: str,
-    providers: FakeProviders,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A model that calls tools without end is called so often and no more, here thrice.
-
-    It calls the same tool twice at a time, of Gemini without ids. [log.pairing]
-    """
-    (tmp_path / "build.log").write_text("all is well\n")
-    monkeypatch.chdir(tmp_path)
-    for name, value in environment(providers).items():
-        monkeypatch.setenv(name, value)
-    providers.always(partial(calling_again, providers))
-    script, places = re.subn(r"<= 50\b", "<= 3", code(loop.title))
-    assert places == 1
-    run = run_apart if loop.title == "LiteLLM" else run_here
-    run(script.replace(LOCAL, served))
-    assert (len(providers.requests), providers.refused) == (3, [])
-    with httpx.Client(base_url=f"{served}/v1") as service:
-        (conversation,) = service.get("/conversations").json()["data"]
-        assert conversation["head_seq"] in {10, 13}  # reasoning may be a message of its own
 
 
 def calling_again(providers: FakeProviders, request: Request) -> Behaviour:

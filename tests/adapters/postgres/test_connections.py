@@ -203,20 +203,6 @@ async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
         assert await pid_of(store) == before
 
 
-async def test_a_caller_that_leaves(database_url: str) -> None:
-    """What a cancelled request has asked for is cancelled in the database."""
-    patient = Timeouts(connection=2.0, statement=60.0)
-    async with store_of(database_url, timeouts=patient) as store:
-        waiting = asyncio.create_task(in_transaction(store, SLEEP, seconds=60))
-        while not (await execute(database_url, RUNNING))[0][0]:
-            await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await idle(database_url)
-        assert await pid_of(store)
-
-
 # --- a database that can only be read ---------------------------------------------------------
 
 

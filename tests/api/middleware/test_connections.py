@@ -214,18 +214,6 @@ def test_a_client_that_does_not_read_is_disconnected(port: int) -> None:
         assert len(rest_of(connection)) < 300 * 100_000
 
 
-def test_input_after_an_early_response_is_bounded(port: int) -> None:
-    """Input after the response is dropped for a while."""
-    head = b"POST /early HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    began = time.monotonic()
-    with opened(port) as connection:
-        connection.sendall(head)
-        with pytest.raises(ConnectionError):
-            while time.monotonic() < began + PATIENCE_SECONDS:
-                connection.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
-                time.sleep(0.001)
-
-
 @pytest.mark.parametrize(
     ("head", "status"),
     [
