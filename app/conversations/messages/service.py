@@ -10,8 +10,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from app.blobs.offloading import is_same_result
 from app.blobs.preview import bounded_by_window
-from app.blobs.restoring import is_same_result
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page

@@ -11,9 +11,8 @@ from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
 from app.blobs.chunks import BlobStore
-from app.blobs.offloading import NewBlob, PreviewedBlob
+from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
-from app.blobs.restoring import restore_result
 from app.blobs.stored_output import StoredOutput
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if

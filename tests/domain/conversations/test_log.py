@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.blobs.restoring import restore_result
+from app.blobs.offloading import restore_result
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.batch import (

@@ -16,9 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.blobs.blobs import TEXT, Blob, blob_id
-from app.blobs.offloading import OffloadedResult, OffloadRules, PreviewedBlob, offload_result
+from app.blobs.offloading import (
+    OffloadedResult,
+    OffloadRules,
+    PreviewedBlob,
+    is_same_result,
+    offload_result,
+    restore_result,
+)
 from app.blobs.preview import PreviewBuilder, PreviewKind
-from app.blobs.restoring import is_same_result, restore_result
 from app.blobs.stored_output import inline_output, stored_output_from
 from app.common import json_text
 from app.formats import PROVIDERS
