@@ -31,10 +31,7 @@ from context_service_client.api.messages import (
     search_messages,
 )
 from context_service_client.api.models import count_tokens
-from context_service_client.api.snapshots import (
-    list_snapshots,
-    save_conversation_snapshot,
-)
+from context_service_client.api.snapshots import list_snapshots, save_conversation_snapshot
 from context_service_client.api.usage import get_conversation_usage
 from context_service_client.models import (
     AgentCreate,

@@ -16,11 +16,7 @@ from app.compaction.summaries.checklist import (
     split_kept,
     without_items,
 )
-from app.compaction.summaries.extractive import (
-    extract_summary,
-    merge_summaries,
-    write_summary,
-)
+from app.compaction.summaries.extractive import extract_summary, merge_summaries, write_summary
 from app.compaction.summaries.model_summary import (
     ModelAccess,
     ModelSummary,

@@ -34,12 +34,7 @@ from app.models.limits import (
     start_factor,
 )
 from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
-from app.policy.policy import (
-    CounterName,
-    Policy,
-    ToolOutputPolicy,
-    effective,
-)
+from app.policy.policy import CounterName, Policy, ToolOutputPolicy, effective
 from app.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,

@@ -16,14 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from app.common.sendable import is_sendable
-from app.formats import (
-    base64_media,
-    json_fields,
-    labels,
-    media_parts,
-    reasoning_fields,
-    tool_calls,
-)
+from app.formats import base64_media, json_fields, labels, media_parts, reasoning_fields, tool_calls
 from app.formats.base import Original
 from app.formats.json_fields import Fields
 from app.formats.message import (

@@ -20,13 +20,7 @@ from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.stored_results import StoredResults
 from app.database.sql import plain, read
 from app.repositories import Database
-from app.snapshots.export_format import (
-    FIELDS,
-    RECORD_TABLES,
-    ExportWriter,
-    RecordKind,
-    blob_pieces,
-)
+from app.snapshots.export_format import FIELDS, RECORD_TABLES, ExportWriter, RecordKind, blob_pieces
 from app.snapshots.exports_repository import READ_SETTINGS
 from app.snapshots.exports_repository import page as read_page
 

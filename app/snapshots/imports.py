@@ -33,13 +33,7 @@ from app.conversations.windows.active_window import window_from
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
 from app.snapshots.export_checks import ImportChecker
-from app.snapshots.export_format import (
-    IMPORTING_TENANT,
-    SETTINGS,
-    ExportReader,
-    Line,
-    RecordKind,
-)
+from app.snapshots.export_format import IMPORTING_TENANT, SETTINGS, ExportReader, Line, RecordKind
 from app.snapshots.exports_repository import ADDITIONS, BEGIN, LOCK, PUBLISH, RENEW, STALE
 
 STALE_SECONDS = 600

@@ -16,10 +16,7 @@ from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.sendable import is_sendable
 from app.conversations.messages.batch import Append
-from app.conversations.messages.draft import (
-    Draft,
-    make_drafts,
-)
+from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import NO_THRESHOLD, CompactionThreshold

@@ -11,11 +11,7 @@ from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
-from app.conversations.messages.batch import (
-    MAX_OPEN_CALLS,
-    Append,
-    BatchShape,
-)
+from app.conversations.messages.batch import MAX_OPEN_CALLS, Append, BatchShape
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK

@@ -20,12 +20,7 @@ from app.conversations.compactions import announce_due_compaction
 from app.conversations.conversation import Conversation
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batch import Append, BatchShape, batch_shape
-from app.conversations.messages.batches import (
-    AppendSettings,
-    Batch,
-    Batches,
-    attach_blobs,
-)
+from app.conversations.messages.batches import AppendSettings, Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.row import StoredMessage

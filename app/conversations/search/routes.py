@@ -61,7 +61,7 @@ async def search_messages(
     """Return messages of all conversations that match a query, each with a snippet.
 
     The newest conversation is first, and in it the newest message. A page ends after
-    1,000 conversations, or after about 200 that are searched for the first time and so are indexed:
+    1,000 conversations, or after about 160 that are searched for the first time and so are indexed:
     it may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and
     `agent_id` with a cursor.
     """

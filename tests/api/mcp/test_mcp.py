@@ -28,12 +28,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    PARSE_ERROR,
-    TextContent,
-)
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 

@@ -85,17 +85,6 @@ async def test_usage_of_every_provider(
     assert (await report(client, path))["token_usage"] == TOLD
 
 
-@pytest.mark.parametrize("format", OBJECTS)
-async def test_usage_of_another_providers_shape(client: httpx.AsyncClient, format: str) -> None:
-    """A gateway's object of any shape is taken for a build in any format, by its build's id."""
-    path, build = await built(client, format=format)
-    for usage in OBJECTS.values():
-        told = await report(
-            client, path, usage=usage.model_dump(mode="json"), build_id=build["build_id"]
-        )
-        assert (told["token_usage"], told["is_current"]) == (TOLD, True)
-
-
 async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None:
     """Reported usage corrects later estimates, which state the correction."""
     path, build = await built(client)

@@ -21,12 +21,7 @@ from app.conversations.view import (
     summary_from,
     view_from,
 )
-from tests.domain.conversations.generated import (
-    FAR,
-    shown_spans,
-    summaries,
-    views,
-)
+from tests.domain.conversations.generated import FAR, shown_spans, summaries, views
 
 
 def seqs_in(parts: Iterable[Span]) -> list[int]:

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.blobs.preview import (
-    COMPACT_CONTEXT,
-    GREP,
-    READ_BYTES,
-    READ_LINES,
-    RECALL,
-    TOOL_SEARCH,
-)
+from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import ValidationError
 from app.common.sendable import is_sendable
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
@@ -34,12 +27,7 @@ from app.prompt.agent_tool_calls import (
     result_message,
     search_result_message,
 )
-from app.prompt.agent_tools import (
-    AGENT_TOOLS,
-    MAX_BYTES,
-    MAX_LINES,
-    definitions_in,
-)
+from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_LINES, definitions_in
 from tests.judge import refusals
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
@@ -191,51 +179,6 @@ def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
     assert arguments_of(call) == {"query": "weather", "limit": 5}
 
 
-FUNCTION = {"name": READ_BYTES, "arguments": "{}"}
-NO_OBJECTS: list[Any] = [None, [], "x", 3]
-
-
-@pytest.mark.parametrize(
-    ("format", "raw", "pointer"),
-    [
-        *((format, raw, "") for format in FormatName for raw in NO_OBJECTS),
-        (CHAT, {"function": FUNCTION}, "/id"),
-        (CHAT, {"id": "", "function": FUNCTION}, "/id"),
-        (CHAT, {"id": 7, "function": FUNCTION}, "/id"),
-        (CHAT, {"id": "c1", "type": "custom", "custom": {"name": "x", "input": ""}}, "/type"),
-        (CHAT, {"id": "c1"}, "/function"),
-        (CHAT, {"id": "c1", "function": {"arguments": "{}"}}, "/function/name"),
-        (CHAT, {"id": "c1", "function": {"name": 5, "arguments": "{}"}}, "/function/name"),
-        (CHAT, {"id": "c1", "function": {"name": "shell", "arguments": "{}"}}, "/function/name"),
-        (CHAT, {"id": "c1", "function": {"name": READ_BYTES}}, "/function/arguments"),
-        (RESPONSES, {"call_id": "c1", **FUNCTION}, "/type"),
-        (RESPONSES, {"type": "function_call", "id": "fc_1", **FUNCTION}, "/call_id"),
-        (RESPONSES, {"type": "function_call", "call_id": "c1"}, "/name"),
-        (RESPONSES, {"type": "function_call", "call_id": "c1", "name": "x"}, "/name"),
-        (RESPONSES, {"type": "function_call", "call_id": "c", "name": READ_BYTES}, "/arguments"),
-        (RESPONSES, {**SEARCH_ITEM, "execution": "server"}, "/execution"),
-        (RESPONSES, {**SEARCH_ITEM, "call_id": None}, "/call_id"),
-        (RESPONSES, {"type": "tool_search_call", "call_id": "c1"}, "/arguments"),
-        (CHAT, SEARCH_ITEM, "/type"),
-        (ANTHROPIC, {"type": "text", "text": "x"}, "/type"),
-        (ANTHROPIC, {"type": "tool_use", "name": READ_BYTES, "input": {}}, "/id"),
-        (ANTHROPIC, {"type": "tool_use", "id": "t1", "input": {}}, "/name"),
-        (ANTHROPIC, {"type": "tool_use", "id": "t1", "name": "x", "input": {}}, "/name"),
-        (ANTHROPIC, {"type": "tool_use", "id": "t1", "name": READ_BYTES}, "/input"),
-        (GEMINI, {"text": "x"}, "/functionCall"),
-        (GEMINI, {"function_call": []}, "/function_call"),
-        (GEMINI, {"functionCall": {"args": {}}}, "/functionCall/name"),
-        (GEMINI, {"functionCall": {"name": "x"}}, "/functionCall/name"),
-        (GEMINI, {"functionCall": {"name": READ_BYTES, "id": 5}}, "/functionCall/id"),
-    ],
-)
-def test_a_malformed_call_is_refused(format: FormatName, raw: Any, pointer: str) -> None:
-    """The error for a malformed call, or for another tool, has a pointer."""
-    with pytest.raises(ValidationError) as refused:
-        parse_call(raw, format, "/tool_call")
-    assert [problem.pointer for problem in refused.value.problems] == [f"/tool_call{pointer}"]
-
-
 def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
     """Who sends the call of another tool reads which ones there are. [agent-tools.execute]"""
     with pytest.raises(ValidationError, match="tool_output_cache_grep"):
@@ -337,18 +280,6 @@ def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str)
     assert said.startswith(f"{name} was not run: ")
     assert told in said
     assert "It takes ref_id (string, required)" in said
-
-
-def test_the_error_lists_all_invalid_arguments() -> None:
-    """One answer is enough to mend a call. [agent-tools.model-errors]"""
-    said = refusal(READ_LINES, {"file": "x", "offset": "a", "limit": -1})
-    assert said == (
-        'tool_output_cache was not run: there is no argument "file"; ref_id is required;'
-        ' offset must be a whole number, which "a" is not;'
-        " limit must be at least 1, which -1 is not."
-        " It takes ref_id (string, required), offset (whole number, default 0),"
-        " limit (whole number, default 2000)."
-    )
 
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])

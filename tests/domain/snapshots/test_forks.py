@@ -15,13 +15,7 @@ from app.blobs.blobs import Blob
 from app.conversations.conversation import ConversationState
 from app.conversations.view import ENDLESS, Span, View, minus, overlap, spans_beside, union
 from app.conversations.windows.active_window import ActiveWindow, Restored
-from app.snapshots.forks import (
-    BATCH_BYTES,
-    blob_batches,
-    covers_only,
-    restores_log,
-    window_at,
-)
+from app.snapshots.forks import BATCH_BYTES, blob_batches, covers_only, restores_log, window_at
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 40

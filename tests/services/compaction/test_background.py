@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
 from app.compaction.schemas import CompactionRequest
-from app.conversations.compaction_results import CompactResult
 from app.repositories import Database
 from app.work.job import Job
 from tests.conftest import execute
@@ -118,27 +116,6 @@ async def test_without_automatic_compaction_nothing_is_due(
     await harness.work(cid)
     assert harness.gateway.calls == []
     assert (await harness.stored(cid)).state.compaction_id is None
-
-
-async def test_too_many_messages_make_it_due(harness: Harness) -> None:
-    """`max_messages` counts shown messages, whatever their tokens. [compaction.due]"""
-    sizes = {"preserve_top": 1, "preserve_bottom": 1}
-    own = policy(1100, 100, sandwich=sizes, compaction={"max_messages": 12})
-    cid = await harness.conversation(own)
-    await harness.append(cid, *(user(f"{n} " + "why " * 20) for n in range(12)))
-    assert not await is_due(harness, cid)
-    await harness.append(cid, user("one more"))
-    assert await is_due(harness, cid)
-    answer = await harness.context.budget(TENANT, cid)
-    assert answer is not None and answer.pressure.pressure == "ok"
-    await harness.work(cid)
-    state = (await harness.stored(cid)).state
-    assert state.head_seq - state.hidden_messages == 2
-    assert not state.is_due
-    await harness.append(cid, *(user(f"{n}") for n in range(10)))
-    assert not await is_due(harness, cid)
-    await harness.append(cid, user("again"))
-    assert await is_due(harness, cid)
 
 
 # --- doing it -------------------------------------------------------------------------------
@@ -360,32 +337,6 @@ async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
 async def start(harness: Harness, cid: str, **options: Any) -> Job:
     """Start a job that compacts."""
     return await harness.compaction.start_job(TENANT, cid, CompactionRequest(**options))
-
-
-async def test_a_job_ends_with_its_result(harness: Harness) -> None:
-    """Queued, then done with the CompactResult; the options of a job are its own."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    job = await start(harness, cid, instructions="Keep names.", strategy="tree_summary")
-    assert job.status == "queued"
-    await harness.work(cid, job.job_id)
-    done = await harness.compaction.job(TENANT, job.job_id)
-    assert (done.status, done.error) == ("done", None)
-    result = CompactResult(**json.loads(done.result or ""))
-    stored = await harness.receipt(cid)
-    assert result.compacted
-    assert (result.compaction_id, list(result.strategies_run)) == (
-        stored.compaction_id,
-        ["tree_summary"],
-    )
-    assert (stored.trigger, stored.strategy) == ("forced", "tree_summary")
-    assert all("Keep names." in call.messages[-1]["content"] for call in harness.gateway.calls)
-    calls = len(harness.gateway.calls)
-    await harness.talk(cid, 10)
-    for _ in range(2):
-        await harness.work(cid, job.job_id)
-    assert await harness.compaction.job(TENANT, job.job_id) == done
-    assert len(harness.gateway.calls) == calls
 
 
 async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> None:

@@ -97,37 +97,6 @@ async def test_summaries_beyond_the_limit_are_left_out(harness: Harness) -> None
 # --- with a model ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("own", [{}, RETAINING], ids=["plain", "retaining"])
-async def test_the_shown_prompts_are_those_that_are_sent(
-    database: Database, strategy: str, own: dict[str, Any]
-) -> None:
-    """Prompts without earlier answers are the same, message by message, and nothing is stored."""
-    harness = with_model(database)
-    harness.gateway.replies = ["<retain>id 7</retain><summary>So it was.</summary>"]
-    cid = await harness.conversation(policy(6_000, strategy=strategy, **own))
-    for _ in range(2):
-        await harness.talk(cid, 5)
-        secret = "the key is sk-proj-" + "a1B2" * 12
-        await harness.append(cid, {"role": "user", "content": secret})
-        await harness.talk(cid, 75)
-        before = await everything(harness, cid)
-        harness.gateway.calls.clear()
-        shown = await dry_run(harness, cid, instructions="Keep every id.")
-        assert not harness.gateway.calls
-        assert await everything(harness, cid) == before
-        await harness.compact(cid, instructions="Keep every id.")
-        sent = harness.gateway.calls
-        assert sent and shown.estimated
-        exact = [call for call in shown.calls if not call.depends_on]
-        assert exact
-        for planned, call in zip(exact, sent, strict=False):
-            assert planned.messages == call.messages
-            assert planned.max_output_tokens == call.max_tokens
-        assert "[secret masked]" in str(exact) and secret not in str(shown)
-        assert shown.model == SUMMARISER and shown.cost_usd is None
-
-
 @pytest.mark.parametrize("strategy", ["retain_summary", "sandwich"])
 @pytest.mark.parametrize("own", [{}, RETAINING], ids=["plain", "retaining"])
 async def test_prompts_with_earlier_answers_name_them(

@@ -29,8 +29,6 @@ from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, check, fill, 
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
-COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-
 
 async def page(harness: Harness, cid: str, limit: int = 50, before: str | None = None) -> Any:
     """Return a page of receipts."""
@@ -108,70 +106,6 @@ async def test_a_receipt_is_complete(harness: Harness) -> None:
 
 
 # --- undo -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("wanted", [None, "emergency"])
-async def test_undo_restores_the_payload_byte_for_byte(
-    harness: Harness, strategy: str, wanted: str | None
-) -> None:
-    """Payloads, numbers and pressure are those of before, in both formats.
-
-    A series of compactions is undone one by one, down to the whole log.
-    """
-    own = policy(20_000, strategy=strategy, compaction={"retain_directives": ["Keep names."]})
-    harness.gateway.replies = [
-        f"<retain>names {n}</retain><summary>so far {n}</summary>" for n in range(90)
-    ]
-    cid = await harness.conversation(own, SECTIONS, TOOLS)
-    kept = []
-    for _ in range(3):
-        await tools(harness, cid, 5)
-        await harness.talk(cid, 6)
-        before = await builds(harness, cid)
-        budget = await harness.context.budget(TENANT, cid)
-        kept.append((before, budget, (await harness.stored(cid)).state))
-        if wanted is None:
-            assert (await harness.compact(cid)).compacted
-        else:
-            await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    log = await harness.bodies(cid)
-    # What was appended since is shown as well: only the last undo is compared as it is.
-    before, budget, state = kept[-1]
-    await builds(harness, cid)
-    undone = await harness.undo(cid)
-    assert undone.undone_at is not None
-    after = await builds(harness, cid)
-    assert await harness.context.budget(TENANT, cid) == budget
-    for format, build in after.items():
-        assert build.text == before[format].text
-        assert build["budget"] == before[format]["budget"]
-        assert (build["pressure"], build["notice"]) == (
-            before[format]["pressure"],
-            before[format]["notice"],
-        )
-        assert build["epoch"] > before[format]["epoch"]
-        assert build["cache_break_reason"] == "undone"
-        assert (await harness.build(cid, ASKS[format]))["cache_break_reason"] is None
-    now = (await harness.stored(cid)).state
-    same = (
-        "hidden_span",
-        "kept_seqs",
-        "compaction_id",
-        "summary_tokens",
-        "hidden_tokens",
-        "hidden_messages",
-    )
-    assert [getattr(now, name) for name in same] == [getattr(state, name) for name in same]
-    assert now.resume_at_tokens == now.tokens + (20_000 - 100) // 20
-    await harness.undo(cid)
-    await harness.undo(cid)
-    assert (await harness.stored(cid)).state.compaction_id is None
-    whole = (await builds(harness, cid))[CHAT]
-    assert not whole["summary_used"]
-    assert len(whole.messages) == len(log) + 1
-    assert await harness.bodies(cid) == log
-    assert statuses(await page(harness, cid)) == ["undone"] * 3
 
 
 async def test_only_the_active_one_can_be_undone(harness: Harness) -> None:

@@ -130,23 +130,6 @@ async def number(harness: Harness, cid: str, first: int, count: int) -> None:
     await harness.append(cid, *batch)
 
 
-async def test_a_tree_summarises_each_message_once(harness: Harness) -> None:
-    """Each chunk is one call, and no message is read twice at a level."""
-    harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]
-    cid = await harness.conversation(tree(4))
-    for round_ in range(3):
-        await number(harness, cid, 1 + 9 * round_, 9)
-        made = await harness.compact(cid)
-        assert made.compacted
-        assert made.strategies_run == ("tree_summary",)
-        await both(harness, cid)
-    hidden = (await harness.receipt(cid)).hidden_span
-    for seq in range(hidden.start, hidden.end):
-        read = [text for text in prompts(harness) if f"«{seq}»" in text]
-        assert len(read) == 1, seq
-    assert hidden == Span(1, 27)
-
-
 async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     """When a level has enough nodes they are summarised into one; nodes link to sources."""
     harness.gateway.replies = [f"<summary>node {n}</summary>" for n in range(40)]

@@ -32,12 +32,6 @@ MIN_SHARE = 0.6
 """Of the target: the part that stays where no message is large."""
 
 
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services with the built-in summariser."""
-    return Harness(WatchedDatabase(database), ScriptedGateway())
-
-
 async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> CompactResult:
     """Compact after a dry run, which has to tell the same, and return what came of it."""
     shown = await harness.compact(cid, dry_run=True, **options)

@@ -24,12 +24,7 @@ from app.database.connections import Store
 from app.database.embedded import DATABASE
 from app.repositories import Database
 from tests.conftest import Server, execute
-from tests.services.fakes import (
-    TENANT,
-    Harness,
-    WatchedDatabase,
-    user,
-)
+from tests.services.fakes import TENANT, Harness, WatchedDatabase, user
 
 BEGINNING = Cursor(0, 0)
 NOW = datetime(2026, 1, 5, tzinfo=UTC)

@@ -21,15 +21,7 @@ from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
-from tests.services.fakes import (
-    CHAT,
-    TENANT,
-    Harness,
-    asks,
-    result,
-    says,
-    user,
-)
+from tests.services.fakes import CHAT, TENANT, Harness, asks, result, says, user
 
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:

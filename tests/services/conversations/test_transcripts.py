@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages import transcripts
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import (
-    CHAIN,
-    PINS,
-    TranscriptMessage,
-    TranscriptService,
-)
+from app.conversations.messages.transcripts import CHAIN, PINS, TranscriptMessage, TranscriptService
 from app.conversations.turns import group_boundary_before
 from app.conversations.view import Span
 from app.conversations.visibility import State, Visibility

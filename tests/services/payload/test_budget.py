@@ -26,17 +26,7 @@ from app.prompt.resolved_settings import RequestSettings
 from tests.domain.histories import IMAGE_DATA, raw_logs
 from tests.domain.payload.builders import IMAGE, ITEMS, LEAST, faults
 from tests.payload_tokens import payload_tokens
-from tests.services.fakes import (
-    CHAT,
-    CLAUDE,
-    MODEL,
-    TENANT,
-    Harness,
-    asks,
-    result,
-    says,
-    user,
-)
+from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, asks, result, says, user
 from tests.services.payload.builders import MODELS, RESPONSES, built
 
 WINDOW, OUTPUT = 8_000, 500

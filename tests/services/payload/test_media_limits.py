@@ -13,21 +13,9 @@ from app.conversations.sent_media import SentMedia, cut_for
 from app.models.media import MediaLimits
 from app.models.overflow_errors import VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
 from tests.domain.compaction.strategies_messages import png
 from tests.domain.payload.test_names_and_ids import values
-from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
-    CLAUDE,
-    TENANT,
-    Build,
-    Clock,
-    Harness,
-    ScriptedGateway,
-    WatchedDatabase,
-    asks,
-)
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Build, Harness, asks
 from tests.services.payload.builders import check, policy
 
 ASKS = {
@@ -47,13 +35,6 @@ REFUSED: list[tuple[Any, int]] = [
     ("Invalid value at 'x[0].parts[2].inline_data.data' (TYPE_BYTES), Base64 decoding failed", 0),
 ]
 """Errors about media, and how many of eight images stay."""
-
-
-@pytest.fixture
-def harness(database: Database) -> Harness:
-    """One process's services."""
-    clock = Clock()
-    return Harness(WatchedDatabase(database), ScriptedGateway(clock=clock), clock)
 
 
 def seen(side: int = 30) -> dict[str, Any]:

@@ -233,24 +233,6 @@ async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
     assert used[-1] == pytest.approx(true_tokens, rel=0.15)
 
 
-async def test_concurrent_reports_all_calibrate(
-    harness: Harness, service: UsageService, database_url: str
-) -> None:
-    """None of many concurrent reports is missing in the model's tally. [usage.calibration]"""
-    cids = [await talk(harness) for _ in range(2)]
-    for cid in cids:
-        await harness.build(cid)
-    judged = await asyncio.gather(
-        *(report(service, cids[number % 2], chat(2_000)) for number in range(12))
-    )
-    assert all(item.is_calibrated for item in judged)
-    rows = await execute(database_url, "SELECT reports, counted_sum FROM calibrations")
-    counted = (await last(harness, cids[0])).estimated_tokens
-    assert counted is not None
-    assert [row["reports"] for row in rows] == [12]
-    assert rows[0]["counted_sum"] == pytest.approx(counted * (1 - 0.8**12) / 0.2, rel=0.01)
-
-
 async def test_calibrations_belong_to_tenant_model_and_counter(
     harness: Harness, service: UsageService
 ) -> None:

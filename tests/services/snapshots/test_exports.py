@@ -24,17 +24,8 @@ from app.snapshots.routes import check_settings
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
-from tests.services.snapshots.test_forks import (
-    CLEARING,
-    PLAIN,
-    SHORT,
-    built,
-    live,
-    stories,
-)
-from tests.services.snapshots.test_forks import (
-    MODELS as FORMAT_MODELS,
-)
+from tests.services.snapshots.test_forks import CLEARING, PLAIN, SHORT, built, live, stories
+from tests.services.snapshots.test_forks import MODELS as FORMAT_MODELS
 
 
 def imports_of(harness: Harness) -> ImportService:

@@ -28,19 +28,8 @@ from app.common.errors import (
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, Content
 from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
-from tests.services.fakes import (
-    TENANT,
-    new_id,
-    result,
-)
-from tests.services.tool_output.builders import (
-    HOUR,
-    LARGE,
-    Process,
-    left,
-    refused,
-    summarising,
-)
+from tests.services.fakes import TENANT, new_id, result
+from tests.services.tool_output.builders import HOUR, LARGE, Process, left, refused, summarising
 
 DROP = {"gc": {"drop_compacted": True}}
 
