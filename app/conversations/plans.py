@@ -1,4 +1,4 @@
-"""Plans of compactions, and the token budget of a plan."""
+"""Plans of compactions, the token budget of a plan, and which tool results may be cleared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The providers and their wire formats: a folder for each, and what they share.
+"""The providers and their wire formats: a module or folder for each, and what they share.
 
 `base` says what a provider is, `registry` finds one by the name of its format.
 """

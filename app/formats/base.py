@@ -1,7 +1,8 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
-`PROVIDERS` in the registry finds one by the name of its format. To add a provider, add a subclass
-there: of a provider whose format it speaks, or of a class here or in `shared`.
+`PROVIDERS` in the registry finds one by the name of its format. To add a provider, add a module
+with a subclass of a provider whose format it speaks, or of a class here or in `shared`, and name
+it in the registry.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
    carry it, and `render`, whose result differs by format, writes it.

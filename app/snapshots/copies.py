@@ -1,4 +1,4 @@
-"""Copies: messages of a snapshot as they are appended to another conversation.
+"""Copies that a restore makes: messages of a snapshot as another conversation appends them.
 
 1. The id of a copy is derived from its source and its target. A copy names its source in
    `restored_from` and has no timestamp of its own, so that it is new to the active window.

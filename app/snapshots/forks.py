@@ -4,8 +4,9 @@
 2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
    because of a clear or a rolling window, the whole log is restored into the fork's window. A fork
    at the head has the window of its source, even an empty one.
-3. A fork shows the newest compaction of its source that covers no later message, and leaves one of
-   the fork shown. It has the earlier ones too, so that the compaction can be undone.
+3. A fork shows the newest compaction of its source that covers no later message and leaves at
+   least one message of the fork visible. It has the earlier ones too, so that the compaction can
+   be undone.
 4. The database copies the rows in one transaction. Afterwards neither conversation needs the other
    [forks.independent]. The source is not locked: its rows up to a seq never change.
 5. Blobs in an object store are copied before the transaction, with no session open. The collection
