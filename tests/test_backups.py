@@ -31,7 +31,6 @@ from tests.conftest import Server, execute, in_thread, started
 
 pytestmark = [pytest.mark.direct, pytest.mark.one_server]
 
-DEPLOYMENT = Path(__file__).parents[1] / "docs" / "deployment.md"
 TABLES = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
 """

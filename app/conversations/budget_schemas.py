@@ -20,13 +20,6 @@ BUDGET: dict[str, Any] = {
     "remaining_tokens": 121758,
     "used_percentage": 1.73,
 }
-READING: dict[str, Any] = {
-    "budget": BUDGET,
-    "pressure": "ok",
-    "notice": False,
-    "next_threshold": "due",
-    "tokens_to_next": 84587,
-}
 
 
 class Reading(ResponseSchema):

@@ -191,13 +191,6 @@ class Conversation:
             now,
         )
 
-    def has_settings_of(self, other: Conversation) -> bool:
-        """Whether the settings of a request resolve to the same for both."""
-        return self is other or (
-            (self.counter, self.settings, self.agent, self.model_entry, self.calibration)
-            == (other.counter, other.settings, other.agent, other.model_entry, other.calibration)
-        )
-
     def given_to(self, agent: Agent | None) -> Conversation:
         """Return the conversation with this agent, or without one.
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -128,10 +127,6 @@ def test_only_clashing_calls_are_renamed(
     waiting = [fresh.get(name, name) for name in calls]
     assert pending_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
     assert pending_calls([*calls, "unknown"], waiting, origin) is None
-
-
-def _parsed(messages: Sequence[tuple[FormatName, dict[str, Any]]]) -> list[Message]:
-    return [part for format, raw in messages for part in PROVIDERS[format].parse(raw, "")]
 
 
 @QUICK
