@@ -88,8 +88,9 @@ async def test_an_older_schema_is_not_ready(settings: Settings, database_url: st
         assert_problem(await client.get("/v1/conversations"), 503, "SERVICE_UNAVAILABLE")
 
 
+# It waits until each backend has ended: a connection that ends later would fail a later request.
 KILL = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
