@@ -171,9 +171,7 @@ SPREAD = {
         "work.backlog": "COUNT_WAITING",
         "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
-        "conversations.listing_repository": (
-            "BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"
-        ),
+        "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events.repository": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
