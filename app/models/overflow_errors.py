@@ -30,7 +30,7 @@ from enum import StrEnum
 from itertools import islice
 
 from app.common import json_text
-from app.common.json_structure import MESSAGE_LIMITS
+from app.common.json_text import MESSAGE_LIMITS
 from app.models import provider_phrasings as phrasings
 
 MIN_STRING_CHARS = 10_000
