@@ -21,9 +21,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
-from app.common.json_structure import StructureLimits
-from app.common.sendable import is_sendable
-from app.common.times import time_from
+from app.common.json_text import StructureLimits
+from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
