@@ -28,6 +28,7 @@ from app.context.epoch import EpochChoice
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
+    largest_parts,
     leave_out_media,
     leave_out_reasoning,
     reduce_after_overflow,
@@ -48,7 +49,6 @@ from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import is_shown_with
 from app.conversations.compaction_results import CompactResult, unchanged
-from app.conversations.contributors import contributors
 from app.conversations.epochs import (
     BuildId,
     Epoch,
@@ -243,8 +243,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
     prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if prompt.total >= limits.capacity:
         tools = PayloadTools((), resolved.deferral(settings.format))
-        largest = contributors(resolved, tools, prompt, ())
-        raise context_overflow(resolved, limits, prompt, largest, {})
+        raise context_overflow(limits, prompt, largest_parts(resolved, tools, prompt, ()), {})
     made_by, strategy = build_input.compaction_strategy, resolved.policy.strategy
     if not attempt.is_preview and not is_shown_with(made_by, strategy):
         # Another strategy made the active summary.
