@@ -16,8 +16,8 @@ from uuid_utils import uuid7
 
 from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
+from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
-from app.common.limiter import Slots
 from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
@@ -25,11 +25,10 @@ from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
 from app.context.model_registry import RegistryService
-from app.context.payload_cache import PayloadCache
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
@@ -225,7 +224,7 @@ class Services:
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams
-        slots = Slots("streams", "event streams", most, max(1, most // 4))
+        slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
         self.exports = ExportService(database, outputs, utc_now)

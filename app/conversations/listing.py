@@ -28,7 +28,7 @@ from app.common.answers import answer
 from app.common.errors import ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.common.schema_errors import pointer_to
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (
