@@ -129,7 +129,6 @@ class Services:
             self.tokenizer,
             _summariser_settings(settings),
             find_entry=self.registry.find_entry,
-            takes_payload=self.gateway.takes_payload,
         )
         self.summariser = Summariser(access)
         self.leases = Leases(database, new_id)
@@ -182,7 +181,6 @@ class Services:
             self.active,
             new_id,
             now_ms,
-            self.build_replay.get,
             telemetry,
         )
         self.compaction = CompactionService(runner, self.leases)

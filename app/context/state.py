@@ -12,7 +12,6 @@ from functools import cached_property, partial
 
 from app.common import json_text
 from app.compaction.reduction import tool_output_tokens
-from app.compaction.runs import SUMMARY_SHORT
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.payload_cache import CachedPayload, PayloadCache
@@ -116,7 +115,6 @@ _DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
-    SUMMARY_SHORT,
     UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""

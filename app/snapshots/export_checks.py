@@ -37,7 +37,7 @@ from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
-from app.policy.policy import CounterName, StrategyName, SummaryInput
+from app.policy.policy import CounterName, StrategyName
 from app.snapshots.export_format import (
     COMPUTED,
     FIELDS,
@@ -146,12 +146,12 @@ def _receipt_from(text: str) -> tuple[Any, ...]:
     raw = _loads(text)
     if {*raw} != {*FACTS}:
         raise ValueError("a receipt has all facts, and no others")
-    return (*(raw[name] for name in FACTS), raw["strategy"], raw["summary_input"])
+    return (*(raw[name] for name in FACTS), raw["strategy"])
 
 
 _RECEIPT = GenericAlias(
     tuple,
-    (*(_hints(Compaction)[name] for name in FACTS), StrategyName, SummaryInput | None),
+    (*(_hints(Compaction)[name] for name in FACTS), StrategyName),
 )
 _is_view = _json(View, lambda text: view_from(_loads(text)))
 _are_parts = _json(ActiveWindow, lambda text: window_from(1, text))

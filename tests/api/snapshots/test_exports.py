@@ -240,7 +240,7 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
     for other in (
         {"trigger": "x"},
         {"receipt": json.dumps(receipt | {"strategy": "x"})},
-        {"receipt": json.dumps(receipt | {"summary_input": "x"})},
+        {"receipt": json.dumps(receipt | {"calls": "x"})},
     ):
         tried = [dict(line) for line in lines]
         changed("compaction", **other)(tried)
