@@ -16,8 +16,8 @@ from uuid_utils import uuid7
 
 from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
+from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
-from app.common.limiter import Slots
 from app.compaction.receipts import ReceiptService
 from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
@@ -226,7 +226,7 @@ class Services:
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams
-        slots = Slots("streams", "event streams", most, max(1, most // 4))
+        slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
         self.exports = ExportService(database, outputs, utc_now)

@@ -27,6 +27,7 @@ from app.context.epoch import record
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
+    largest_parts,
     leave_out_media,
     leave_out_reasoning,
     reduce_after_overflow,
@@ -45,7 +46,6 @@ from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget
 from app.conversations.compaction_receipt import is_shown_with
 from app.conversations.compaction_results import CompactResult, unchanged
-from app.conversations.contributors import contributors
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildInput, epoch_factor, epoch_start_from, requested_window
 from app.conversations.observers import UNOBSERVED
@@ -232,8 +232,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
     prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if prompt.total >= limits.capacity:
         tools = PayloadTools((), resolved.deferral(settings.format))
-        largest = contributors(resolved, tools, prompt, ())
-        raise context_overflow(resolved, limits, prompt, largest, {})
+        raise context_overflow(limits, prompt, largest_parts(resolved, tools, prompt, ()), {})
     if not attempt.is_preview and not is_shown_with(
         build_input.compaction_strategy, resolved.policy.strategy
     ):

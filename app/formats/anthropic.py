@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from app.common import json_text
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.base64_media import PDF

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.formats import base64_media, json_fields, labels, media_parts, reasoning_fields, tool_calls
 from app.formats.base import Original
 from app.formats.json_fields import Fields

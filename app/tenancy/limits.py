@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,8 +18,7 @@ from math import ceil
 
 from cachetools import LRUCache
 
-from app.common.errors import ServiceUnavailable
-from app.common.limiter import Rate, RateState
+from app.common.errors import RateLimited, ServiceUnavailable
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.repositories import Database
 from app.tenancy.api_keys import require_tenant_id
@@ -26,6 +26,7 @@ from app.tenancy.repository import TenantLimits
 
 CACHE_SECONDS = 10.0
 _MAX_TENANTS = 10_000
+_MINUTE = 60
 SPEND_GUARD = "spend_guard"
 """The `reason` of an error: the limit of model calls is reached or cannot be checked."""
 
@@ -40,12 +41,22 @@ class LimitService:
         self._defaults = defaults
         self._now = now
         self._known: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._requests = Rate("requests", "requests of this minute", 60, now)
+        self._minute = 0
+        self._requests: Counter[str] = Counter()
 
-    async def count_request(self, tenant_id: str) -> RateState | None:
-        """Count a request; return what is left of the minute, None without a limit."""
+    async def count_request(self, tenant_id: str) -> None:
+        """Count a request; raises RateLimited beyond the limit of the minute."""
         limit = (await self.of(tenant_id)).requests_per_minute
-        return self._requests.count(tenant_id, limit) if limit is not None else None
+        if limit is None:
+            return
+        now = self._now()
+        if (minute := int(now // _MINUTE)) != self._minute:
+            self._minute, self._requests = minute, Counter()
+        self._requests[tenant_id] += 1
+        if self._requests[tenant_id] > limit:
+            seconds = max(1, ceil((minute + 1) * _MINUTE - now))
+            facts = {"limit": limit, "kind": "requests", "retry_after": seconds}
+            raise RateLimited(f"The {limit:,} requests of this minute are used up", facts)
 
     async def of(self, tenant_id: str) -> TenantLimits:
         """Return the limits of a tenant, with the defaults in place of None (rule 1)."""

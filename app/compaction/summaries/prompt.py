@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.conversations.view import SectionCount
 from app.models.model_calls import Completion
 

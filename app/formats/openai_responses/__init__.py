@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
-from app.common.sendable import sendable, sendable_json
+from app.common.texts import sendable, sendable_json
 from app.formats import base64_media, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.compactions import is_compaction
