@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "one_request": "benchmarks.one_request",
     "first_build": "benchmarks.first_build",
     "new_epochs": "benchmarks.new_epochs",
+    "large_logs": "benchmarks.large_logs",
     "memory": "benchmarks.memory",
     "stall": "benchmarks.stall",
     "fidelity": "benchmarks.fidelity.measurement",

@@ -21,6 +21,7 @@ _ORDER = (
     "one_request",
     "first_build",
     "new_epochs",
+    "large_logs",
     "memory",
     "stall",
     "fidelity",
