@@ -180,7 +180,10 @@ _FACTS = {
     **_hints(Compaction),
     "strategy": StrategyName,
 }
-_LEFT_OUT = {RecordKind.MESSAGE: COMPUTED, RecordKind.COMPACTION: ("summary_input",)}
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    RecordKind.MESSAGE: COMPUTED,
+    RecordKind.COMPACTION: ("summary_input",),
+}
 """Fields that the import computes, or that an earlier version wrote."""
 _DEFAULTS = {
     field.name: field.default
