@@ -25,11 +25,10 @@ from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
 from app.context.model_registry import RegistryService
-from app.context.payload_cache import PayloadCache
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService

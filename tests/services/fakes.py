@@ -25,11 +25,10 @@ from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summariser import Summariser
+from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
-from app.context.payload_cache import PayloadCache
 from app.context.repository import ContextRepository
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage.service import UsageService
 from app.conversations.agents import AgentService
 from app.conversations.compaction_receipt import Compaction

@@ -174,7 +174,10 @@ async def test_an_epoch_lasts_while_only_the_log_grows(
 
 
 async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
-    """Sections, tools, policy, window and model each start an epoch with a reason."""
+    """Sections, tools, policy, window and model each start an epoch with a reason.
+
+    [epochs.reasons]
+    """
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
 from app.compaction.runs import SUMMARY_SHORT
-from app.context import history as rendering
+from app.context import view as rendering
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
