@@ -63,10 +63,9 @@ from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import SnapshotSummaries
-from app.tenancy.limits import LimitService, SummariserQuota
-from app.tenancy.repository import TenantLimits
-from app.tenancy.retention import Retention, RetentionService
-from app.tenancy.service import KeyService
+from app.tenancy.api_keys import KeyService
+from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
+from app.tenancy.retention import RetentionService
 from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
@@ -106,7 +105,7 @@ class Services:
         self.database = database = Database(
             store, window_defaults_from(settings.rolling_window_seconds)
         )
-        self.keys = keys_of(settings, database, refused=telemetry.key_refused)
+        self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
@@ -160,13 +159,12 @@ class Services:
             outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
-        retention = Retention(
-            _days(settings.retention_conversation_days),
-            _days(settings.retention_event_days),
-        )
         self.retention = RetentionService(
             database,
-            retention,
+            {
+                "conversations": _days(settings.retention_conversation_days),
+                "events": _days(settings.retention_event_days),
+            },
             self.conversations.remove_idle,
             self.conversations.remove_expired,
             utc_now,
@@ -301,19 +299,9 @@ def _is_full(settings: Settings) -> bool:
     return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
-def keys_of(
-    settings: Settings,
-    database: Database,
-    refused: Callable[[str], None] = lambda _reason: None,
-) -> KeyService:
+def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:
     """Return the service of API keys; `refused` gets the reason of each refused key."""
-    return KeyService(
-        database,
-        utc_now,
-        time.monotonic,
-        refused_per_minute=settings.refused_keys_per_minute,
-        refused=refused,
-    )
+    return KeyService(database, utc_now, time.monotonic, refused)
 
 
 def limits_of(settings: Settings, database: Database) -> LimitService:
