@@ -48,12 +48,12 @@ from app.conversations.windows.active_window import (
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
-from app.tenancy.repository import DELETE
+from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
+from app.tenancy.retention import is_idle, lock_expired
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
-_CONVERSATIONS_AT_ONCE = 100
-_ROWS_PER_DELETION = 1_000
+_ROWS_AT_ONCE = 1_000
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
 _New = TypeVar("_New", bound=SettingsCreate)
 _Patch = TypeVar("_Patch", bound=SettingsPatch)
@@ -242,7 +242,7 @@ class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
-                    if not await repositories.tenants.lock_expired(conversation_id):
+                    if not await lock_expired(repositories.session, conversation_id):
                         continue  # deleted since the ids were read
                 elif found.agent_id != agent_id:
                     continue  # given to another agent since the ids were read
@@ -357,17 +357,17 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
     async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
         """Delete it unless it was changed or appended to since a time; return if it was deleted."""
 
-        async def is_idle(repositories: Repositories) -> bool:
+        async def has_no_use(repositories: Repositories) -> bool:
             found = await repositories.log.lock(tenant_id, conversation_id, None)
-            return found is not None and await repositories.tenants.is_idle(conversation_id, since)
+            return found is not None and await is_idle(repositories.session, conversation_id, since)
 
-        return bool(await self._remove_if(is_idle, tenant_id, conversation_id))
+        return bool(await self._remove_if(has_no_use, tenant_id, conversation_id))
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
 
         async def is_expired(repositories: Repositories) -> bool:
-            return await repositories.tenants.lock_expired(conversation_id)
+            return await lock_expired(repositories.session, conversation_id)
 
         return bool(await self._remove_if(is_expired, tenant_id, conversation_id))
 
@@ -380,22 +380,23 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
         """
         counts: Counter[str] = Counter()
         async with self._database.session() as session:
-            counts["revoked_keys"] = await session.tenants.revoke_keys(tenant_id)
+            counts["revoked_keys"] = await session.session.run(REVOKE_KEYS, tenant_id=tenant_id)
+        some = {"tenant_id": tenant_id, "limit": _ROWS_AT_ONCE}
         while True:
             async with self._database.session() as session:
-                ids = await session.tenants.conversations(tenant_id, _CONVERSATIONS_AT_ONCE)
-            if not ids:
+                rows = await session.session.all(SOME_CONVERSATIONS, **some)
+            if not rows:
                 break
-            for conversation_id in ids:
+            for conversation_id in (str(row["conversation_id"]) for row in rows):
                 try:
                     counts.update(await self.remove(tenant_id, conversation_id))
                 except NotFound:  # expired, or deleted meanwhile
                     await self.remove_expired(tenant_id, conversation_id)
         for table in DELETE:
-            deleted = _ROWS_PER_DELETION
-            while deleted == _ROWS_PER_DELETION:
+            deleted = _ROWS_AT_ONCE
+            while deleted == _ROWS_AT_ONCE:
                 async with self._database.session() as session:
-                    deleted = await session.tenants.delete(table, tenant_id, _ROWS_PER_DELETION)
+                    deleted = await session.session.run(DELETE[table], **some)
                 counts[table] += deleted
         return +counts
 
