@@ -8,7 +8,7 @@ from datetime import datetime
 from app.blobs.stored_output import stored_output_from
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, named_calls, seq_search
-from app.conversations.status import Activity
+from app.conversations.statuses import Activity
 from app.conversations.view import Span
 from app.conversations.windows.active_window import OUT_OF_DATE
 from app.database.connections import Statement
