@@ -138,13 +138,9 @@ async def get_conversation(
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> ShownConversation:
-    """Change agent, model, policy, rolling window, metadata or expiry.
+    """Change model, policy, rolling window, metadata or expiry; the policy is merged leaf by leaf.
 
-    The policy is merged leaf by leaf.
-
-    With another agent the conversation inherits the settings of that one from its next append or
-    build, and shows no message from before the last clear of that agent. `409` for another token
-    counter once there are messages, since their counts are stored.
+    `409` for another token counter once there are messages, since their counts are stored.
     """
     changed = await services(request).conversations.change(
         tenant_of(request), conversation_id, body

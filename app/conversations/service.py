@@ -240,12 +240,9 @@ class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
             await get_agent(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                found = await repositories.log.lock(tenant_id, conversation_id, None)
-                if found is None:
-                    if not await lock_expired(repositories.session, conversation_id):
-                        continue  # deleted since the ids were read
-                elif found.agent_id != agent_id:
-                    continue  # given to another agent since the ids were read
+                is_there = await repositories.log.lock(tenant_id, conversation_id, None) is not None
+                if not (is_there or await lock_expired(repositories.session, conversation_id)):
+                    continue  # deleted since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
@@ -468,12 +465,8 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
     async def _change(
         self, repositories: Repositories, tenant_id: str, resource_id: str, patch: ConversationPatch
     ) -> None:
-        # The agent is locked before the conversation, as in a creation.
-        agent = await self._lock_agent(repositories, tenant_id, patch.agent_id)
         before = await self._get(repositories, tenant_id, resource_id, lock=True)
         after, fields = patch.applied(before), patch.model_fields_set
-        if "agent_id" in fields:
-            after = after.given_to(agent)
         if "rolling_window_seconds" in fields:
             window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
             after = replace(after, rolling_window=window)  # an inherited one is read again
@@ -493,14 +486,9 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
     async def _after_change(
         self, repositories: Repositories, before: Conversation, after: Conversation
     ) -> None:
-        """Apply the clear of a new agent, and show the whole log when the strategy changes."""
+        """Show the whole log when the strategy changes."""
         conversation_id, state = before.conversation_id, before.state
-        cleared_at, contexts = after.state.cleared_at, repositories.contexts
-        if cleared_at is not None and cleared_at != state.cleared_at:
-            # A summary can be of messages from before the clear as well.
-            await contexts.hide_compaction(conversation_id, state.view_version)
-            await repositories.windows.take_clear(conversation_id, cleared_at)
-            return
+        contexts = repositories.contexts
         receipt = await contexts.find_compaction(conversation_id, state.compaction_id)
         if receipt is None or receipt.view.provider_item is not None:
             return
