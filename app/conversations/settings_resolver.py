@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from cachetools import LRUCache
@@ -108,8 +108,10 @@ class SettingsResolver:
 
     def unchecked_policy(self, *levels: str) -> dict[str, Any]:
         """Return a value for every setting, from stored settings levels, weakest first."""
-        stored = map(json_text.loads, levels)
-        return reduce(merge, (self._service_policy, *stored), dict(DEFAULT_POLICY))
+        merged = merge(DEFAULT_POLICY, self._service_policy)
+        for level in levels:
+            merged = merge(merged, json_text.loads(level))
+        return merged
 
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the effective policy of a conversation."""
