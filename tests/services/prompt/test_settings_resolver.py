@@ -157,3 +157,10 @@ async def test_hashes_distinguish_resolved_settings() -> None:
     assert differing(tools) == {"tools_hash"}
     assert differing(own) == {"policy_hash"}
     assert (await resolved(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
+
+
+async def test_without_a_model_the_context_window_is_unknown() -> None:
+    """Without a model the error asks for one [payload.model-required]."""
+    made = SettingsResolver(MODELS, TOKENIZER, {}, None)
+    with pytest.raises(ContextLimitUnknown, match="No model is named"):
+        (await made.of(conversation())).required_limits()
