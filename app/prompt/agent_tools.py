@@ -8,12 +8,10 @@ above its maximum is lowered to the maximum.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
-
-from pydantic import TypeAdapter
-from pydantic import ValidationError as SchemaError
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common import json_text
@@ -37,11 +35,6 @@ _MAX_QUOTED = 40
 _MAX_UNKNOWN = 5
 
 ArgumentValue = str | int | bool
-_TYPES: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "string": TypeAdapter(str),
-    "integer": TypeAdapter(int),
-    "boolean": TypeAdapter(bool),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +65,24 @@ class Parameter:
         """Return the value of an argument; raises ValueError with a text for the model."""
         if value is None:
             raise ValueError(f"{self.name} is required")
+        if self.kind != "string" and isinstance(value, str):
+            with suppress(ValueError):
+                value = json_text.loads(value.strip().lower())
+        match self.kind, value:
+            case "string", str():
+                if self.minimum <= len(value) <= self.maximum and is_sendable(value):
+                    return value
+            case "boolean", bool():
+                return value
+            case "integer", int() | float() if not isinstance(value, bool):
+                if value >= self.minimum and value % 1 == 0:
+                    return min(int(value), self.maximum)
         expected = {
             "string": f"a string of {self.minimum} to {self.maximum:,} characters of plain text",
             "integer": f"a whole number of at least {self.minimum}",
             "boolean": "true or false",
-        }[self.kind]
-        try:
-            parsed: ArgumentValue = _TYPES[self.kind].validate_python(value)
-        except SchemaError:
-            raise ValueError(f"{self.name} must be {expected}") from None
-        is_valid = True
-        if isinstance(parsed, str):
-            is_valid = self.minimum <= len(parsed) <= self.maximum and is_sendable(parsed)
-        elif self.kind == "integer":
-            is_valid, parsed = parsed >= self.minimum, min(parsed, self.maximum)
-        if not is_valid:
-            raise ValueError(f"{self.name} must be {expected}")
-        return parsed
+        }
+        raise ValueError(f"{self.name} must be {expected[self.kind]}")
 
     @property
     def usage(self) -> str:
