@@ -10,7 +10,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Agent, Conversation, SettingsList, StoredSettings
+from app.conversations.conversation import (
+    INHERIT,
+    Agent,
+    Conversation,
+    OwnWindow,
+    SettingsList,
+    StoredSettings,
+    stored_window,
+    window_of,
+)
 from app.conversations.rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
@@ -20,12 +29,6 @@ from app.conversations.rows import (
     versions_of,
 )
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
-from app.conversations.windows.active_window import (
-    INHERIT,
-    OwnWindow,
-    WindowSource,
-    conversation_window,
-)
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
@@ -101,7 +104,7 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
 
 
 _IS_AGENT = equal("tenant_id", "agent_id")
-_OF_AGENT = ("name", "metadata", "rolling_window_seconds", "inherits_window")
+_OF_AGENT = ("name", "metadata", "rolling_window_seconds")
 ADD_AGENT = Statement(f"""
     {insert("agents", "tenant_id", "agent_id", *_OF_AGENT, *_SETTINGS)}
     ON CONFLICT (tenant_id, agent_id) DO NOTHING
@@ -127,7 +130,7 @@ LIST_AGENTS = Statement(
 )
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
-    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds", "inherits_window")}
+    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds")}
     WHERE {_IS_AGENT}
 """)
 SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}")
@@ -188,9 +191,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
 
 
 def _agent_values(agent: Agent) -> dict[str, Any]:
-    window = agent.rolling_window
-    inherits = window.source is WindowSource.SERVICE
-    own = {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
+    own = {"rolling_window_seconds": agent.own_window}
     return fields_of(agent) | fields_of(agent.settings) | own
 
 
@@ -274,16 +275,17 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         expires_at: datetime | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
-        agents_window = agent.rolling_window if agent is not None else None
-        window = conversation_window(own_window, agents_window, self._settings_cache.defaults)
+        own, inherited = stored_window(own_window), self._settings_cache.defaults.conversations
+        if agent is not None:
+            inherited = agent.rolling_window_seconds or 0
         values = fields_of(settings) | {
             "conversation_id": conversation_id,
             "tenant_id": tenant_id,
             "agent_id": agent.agent_id if agent is not None else None,
             "metadata": metadata,
             "own_id": own_id,
-            "rolling_window_seconds": window.stored,
-            "window_seconds": window.seconds,
+            "rolling_window_seconds": own,
+            "window_seconds": window_of(own, inherited),
             "expires_at": expires_at,
             "counter": counter,
         }
@@ -334,7 +336,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""
         values = fields_of(resource) | fields_of(resource.settings)
-        values["rolling_window_seconds"] = resource.rolling_window.stored
+        values["rolling_window_seconds"] = resource.own_window
         await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:

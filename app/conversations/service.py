@@ -25,6 +25,7 @@ from app.conversations.conversation import (
     SettingsList,
     StoredSettings,
     list_json,
+    stored_window,
 )
 from app.conversations.keys import find_key, free_key, own_id_of
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
@@ -40,11 +41,6 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import (
-    SERVICE_DEFAULTS,
-    agent_window,
-    conversation_window,
-)
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
@@ -201,9 +197,6 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
             agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
             after = replace(patch.applied(agent), name=patch.name or agent.name)
             self._policy(after.settings.policy)
-            if "rolling_window_seconds" in patch.model_fields_set:
-                window = agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
-                after = replace(after, rolling_window=window)
             await repositories.agents.change(tenant_id, after)
             return await get_agent(repositories, tenant_id, agent_id)
 
@@ -257,7 +250,7 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
             json_text.dumps(new.metadata),
             created_at=_SET_BY_DATABASE,
             updated_at=_SET_BY_DATABASE,
-            rolling_window=agent_window(new.rolling_window_seconds, SERVICE_DEFAULTS),
+            own_window=stored_window(new.rolling_window_seconds),
         )
         return resource_id if await repositories.agents.add(tenant_id, agent) else None
 
@@ -311,14 +304,10 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     ) -> Conversation:
         """Change the fields that a patch names; raises NotFound, ValidationError or Conflict."""
         self._check_summariser(patch)
-        fields = patch.model_fields_set
         async with self._database.transaction() as repositories:
             before = await self._get(repositories, tenant_id, conversation_id, lock=True)
             after = patch.applied(before)
-            if "rolling_window_seconds" in fields:
-                window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
-                after = replace(after, rolling_window=window)  # an inherited one is read again
-            if "expires_at" in fields:
+            if "expires_at" in patch.model_fields_set:
                 patch.check_expiry(self._now())
                 after = replace(after, expires_at=patch.expires_at)
             levels = before.agent.policy, before.settings.policy
