@@ -59,13 +59,16 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     """Stores the settings of one kind of resource, and the versions of its lists."""
 
     versions: ClassVar[VersionStatements]
+    changed: ClassVar[Statement]
 
     @abstractmethod
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
 
-    @abstractmethod
     async def change(self, tenant_id: str, resource: Resource) -> None:
         """Store the settings of a resource that exists."""
+        values = fields_of(resource) | fields_of(resource.settings)
+        values |= {"tenant_id": tenant_id, "rolling_window_seconds": resource.own_window}
+        await self._session.run(self.changed, **values)
 
     async def replace_list(
         self, tenant_id: str, resource: Resource, kind: SettingsList, body: str
@@ -144,16 +147,19 @@ AGENT_DELETE_STATEMENTS = {
 class AgentRepository(ConfigurableRepository[Agent]):
     """Stores agents."""
 
-    versions = VersionStatements("agent_versions")
+    versions, changed = VersionStatements("agent_versions"), CHANGE_AGENT
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
-    async def add(self, tenant_id: str, agent: Agent) -> bool:
-        """Create one; False when the id is taken."""
-        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **_agent_values(agent)):
+    async def add(
+        self, tenant_id: str, agent_id: str, settings: StoredSettings, **others: Any
+    ) -> bool:
+        """Create one, with its other columns; False when the id is taken."""
+        values = fields_of(settings) | self._key(tenant_id, agent_id) | others
+        if not await self._session.run(ADD_AGENT, **values):
             return False
-        await self._add_first_versions(tenant_id, agent.agent_id, agent.settings)
+        await self._add_first_versions(tenant_id, agent_id, settings)
         return True
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
@@ -172,10 +178,6 @@ class AgentRepository(ConfigurableRepository[Agent]):
         )
         return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
-    async def change(self, tenant_id: str, resource: Agent) -> None:
-        """Store the settings of an agent that exists."""
-        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **_agent_values(resource))
-
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""
         await self._session.run(SET_CLEARED, at=at, **self._key(tenant_id, agent_id))
@@ -188,11 +190,6 @@ class AgentRepository(ConfigurableRepository[Agent]):
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
         return deleted | snapshot_rows
-
-
-def _agent_values(agent: Agent) -> dict[str, Any]:
-    own = {"rolling_window_seconds": agent.own_window}
-    return fields_of(agent) | fields_of(agent.settings) | own
 
 
 _OF_CONVERSATION = ("rolling_window_seconds", "expires_at")
@@ -257,7 +254,7 @@ DELETE_STATEMENTS = {
 class ConversationRepository(ConfigurableRepository[Conversation]):
     """Stores conversations and their settings."""
 
-    versions = VersionStatements("conversation_versions")
+    versions, changed = VersionStatements("conversation_versions"), CHANGE_CONVERSATION
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"conversation_id": resource_id}
@@ -332,12 +329,6 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         if row is None:
             return None
         return self._settings_cache.conversation_from(row, tenant_id, None, model)
-
-    async def change(self, tenant_id: str, resource: Conversation) -> None:
-        """Store the settings of a conversation that exists."""
-        values = fields_of(resource) | fields_of(resource.settings)
-        values["rolling_window_seconds"] = resource.own_window
-        await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
