@@ -168,8 +168,11 @@ CREATE TABLE heads (
     -- The tokens that the newest payload of this view version has beyond what is stored here.
     unstored_tokens bigint NOT NULL DEFAULT 0,
     unstored_version bigint NOT NULL DEFAULT 0,
+    -- Since when it has messages that no search finds; null is never.
+    unindexed_at timestamptz DEFAULT now(),
     PRIMARY KEY (conversation_id)
 ) WITH (fillfactor = 50);
+CREATE INDEX heads_unindexed ON heads (unindexed_at) WHERE unindexed_at IS NOT NULL;
 CREATE INDEX heads_due ON heads (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX heads_unswept ON heads (conversation_id)
     WHERE view_version > swept_version AND compaction_id IS NOT NULL;
@@ -214,15 +217,14 @@ CREATE TABLE redactions (
     PRIMARY KEY (conversation_id, seq)
 );
 
--- The full-text index; a message without a row is not indexed yet.
+-- The words of messages from `first_seq` on, whose numbers of lexemes are the `sizes`.
 CREATE TABLE message_words (
     conversation_id uuid,
-    seq bigint,
+    first_seq bigint,
+    sizes integer[] NOT NULL,
     words tsvector NOT NULL,
-    PRIMARY KEY (conversation_id, seq)
+    PRIMARY KEY (conversation_id, first_seq)
 );
-CREATE INDEX message_words_by_word
-    ON message_words USING gin (words) WITH (gin_pending_list_limit = 128);
 
 -- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 CREATE TABLE blobs (

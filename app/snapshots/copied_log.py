@@ -34,7 +34,8 @@ SET_HEAD = Statement(
             turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
             promoted = CASE WHEN :promoted_turn <= last.turn THEN :promoted ELSE '{{}}' END,
             promoted_turn = CASE WHEN :promoted_turn <= last.turn THEN :promoted_turn ELSE 0 END,
-            newest_at = greatest(last.newest_at, :cleared_at + interval '1 microsecond')
+            newest_at = greatest(last.newest_at, :cleared_at + interval '1 microsecond'),
+            unindexed_at = now()
         FROM (SELECT 1) AS this
         LEFT JOIN LATERAL (
             SELECT m.turn, m.total_tokens, coalesce(m.at, m.created_at) AS newest_at
