@@ -20,7 +20,7 @@ from uuid import UUID
 
 from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page, Place
 from app.conversations.conversation import Conversation
-from app.conversations.listing_repository import ConversationFilter
+from app.conversations.listing import ConversationFilter
 from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
 from app.conversations.rows import stored_message_from
