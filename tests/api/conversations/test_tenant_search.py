@@ -143,3 +143,13 @@ async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None
     for query in ("q=boat", "q=whale&agent_id=a"):
         answer = await client.get(f"/v1/search?{query}&cursor={cursor}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncClient) -> None:
+    """The same words of other messages stay."""
+    path = await new_conversation(client)
+    await append(client, path, user("zebra lion", id="m"), user("zebra"))
+    assert [seq for _, seq in await search(client, q="zebra")] == [2, 1]
+    await client.post(f"{path}/messages/m/redact")
+    for query, left in (("zebra", [2]), ("lion", [])):
+        assert [seq for _, seq in await search(client, q=query)] == left
