@@ -19,16 +19,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.common.errors import ContextError, Forbidden
 from app.http.bodies import MalformedRequest, header_of
 from app.http.errors import answer_error
-from app.tenancy.api_keys import Caller, is_address
+from app.tenancy.api_keys import Caller, KeyService
 from app.tenancy.limits import LimitService
-from app.tenancy.service import KeyService
 
 PUBLIC_PATHS = frozenset(
     {
@@ -79,12 +78,10 @@ class AuthenticationMiddleware:
         if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
             await self._app(scope, receive, send)
             return
-        client = scope.get("client")
-        address = client[0] if client else ""
         authorization = header_of(scope, b"authorization") or ""
 
         try:
-            caller = await self._keys.admit(authorization, address)
+            caller = await self._keys.admit(authorization)
             if caller.key_id is None:
                 host = header_of(scope, b"host") or ""
                 _require_same_origin(header_of(scope, b"origin"), host)
@@ -114,7 +111,7 @@ class AuthenticationMiddleware:
 def _is_private(host: str) -> bool:
     """Return whether a host is an address or a name that cannot be registered."""
     name = _name_of(host)
-    return name is not None and ("." not in name or _is_local(name) or is_address(name))
+    return name is not None and ("." not in name or _is_local(name) or _address(name) is not None)
 
 
 def _require_same_origin(origin: str | None, host: str) -> None:
@@ -122,7 +119,8 @@ def _require_same_origin(origin: str | None, host: str) -> None:
     if origin is None or origin.partition("://")[2] == host:
         return
     name = _name_of(origin.partition("://")[2])
-    if not name or not (_is_local(name) or (is_address(name) and ip_address(name).is_loopback)):
+    address = _address(name or "")
+    if not name or not (_is_local(name) or (address is not None and address.is_loopback)):
         raise Forbidden("Cross-origin requests require an API key")
 
 
@@ -134,6 +132,13 @@ def _name_of(host: str) -> str | None:
 
 def _is_local(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
 
 
 def require_scope(caller: Caller, method: str, path: str) -> None:

@@ -188,7 +188,7 @@ class RestoreService:
                 if len(seqs) == len(sources):
                     return SnapshotPart(known_key, public_id, tuple(spans_of(seqs.values())))
                 new = new.model_copy(update={"conversation_id": None})
-        created = (await self._conversations.create(tenant_id, new)).resource
+        created = await self._conversations.create(tenant_id, new)
         key = created.conversation_id
         try:
             batches = in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES)

@@ -19,16 +19,25 @@ from math import ceil
 from cachetools import LRUCache
 
 from app.common.errors import RateLimited, ServiceUnavailable
+from app.database.sql import read
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.repositories import Database
 from app.tenancy.api_keys import require_tenant_id
-from app.tenancy.repository import TenantLimits
+from app.tenancy.repository import ADD_SUMMARIZER_CALL, FIND_LIMITS, LIST_LIMITS, SET_LIMITS
 
 CACHE_SECONDS = 10.0
 _MAX_TENANTS = 10_000
 _MINUTE = 60
 SPEND_GUARD = "spend_guard"
 """The `reason` of an error: the limit of model calls is reached or cannot be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """The limits of a tenant; None is no limit."""
+
+    requests_per_minute: int | None = None
+    summarizer_calls_per_hour: int | None = None
 
 
 class LimitService:
@@ -65,9 +74,10 @@ class LimitService:
             return limits
         self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         with suppress(ServiceUnavailable):
-            async with self._database.session() as session:
-                stored = await session.tenants.find_limits(tenant_id) or TenantLimits()
-            own = {name: limit for name, limit in asdict(stored).items() if limit is not None}
+            async with self._database.session() as repositories:
+                row = await repositories.session.first(FIND_LIMITS, tenant_id=tenant_id)
+            stored = asdict(read(TenantLimits, row)) if row is not None else {}
+            own = {name: limit for name, limit in stored.items() if limit is not None}
             limits = replace(self._defaults, **own)
             self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         return limits
@@ -75,14 +85,15 @@ class LimitService:
     async def set(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
-        async with self._database.session() as session:
-            await session.tenants.set_limits(tenant_id, limits)
+        async with self._database.session() as repositories:
+            await repositories.session.run(SET_LIMITS, tenant_id=tenant_id, **asdict(limits))
         self._known.pop(tenant_id, None)
 
     async def all(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
-        async with self._database.session() as session:
-            return await session.tenants.list_limits()
+        async with self._database.session() as repositories:
+            rows = await repositories.session.all(LIST_LIMITS)
+        return {row["tenant_id"]: read(TenantLimits, row) for row in rows}
 
 
 @dataclass(eq=False, repr=False)
@@ -101,8 +112,10 @@ class SummariserQuota:
             now = self._now()
             hour = now.replace(minute=0, second=0, microsecond=0)
             try:
-                async with self._database.session() as session:
-                    calls = await session.tenants.add_summarizer_call(call.tenant_id, hour)
+                async with self._database.session() as repositories:
+                    calls = await repositories.session.value(
+                        ADD_SUMMARIZER_CALL, tenant_id=call.tenant_id, hour=hour
+                    )
             except ServiceUnavailable as exc:
                 message = "The calls of the summariser cannot be counted"
                 raise ServiceUnavailable(message, {"reason": SPEND_GUARD}) from exc

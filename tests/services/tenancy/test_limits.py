@@ -9,8 +9,7 @@ import pytest
 from app.common.errors import RateLimited, ValidationError
 from app.database.connections import Store
 from app.repositories import Database
-from app.tenancy.limits import CACHE_SECONDS, LimitService
-from app.tenancy.repository import TenantLimits
+from app.tenancy.limits import CACHE_SECONDS, LimitService, TenantLimits
 from tests.services.fakes import Clock
 
 

@@ -15,8 +15,7 @@ from app.common.errors import ServiceUnavailable
 from app.database.connections import Store
 from app.models.model_calls import ModelCall
 from app.repositories import Database
-from app.tenancy.limits import SummariserQuota
-from app.tenancy.repository import TenantLimits
+from app.tenancy.limits import SummariserQuota, TenantLimits
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
 
 HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
