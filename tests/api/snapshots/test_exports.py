@@ -175,7 +175,6 @@ REFUSED: dict[str, Any] = {
     "no settings": without("settings"),
     "no state": without("state"),
     "settings twice": doubled("settings"),
-    "an unknown field": changed("message", more=1),
     "an unknown type": changed("message", type="more"),
     "a number as text": changed("pin", seq="1"),
     "a negative number": changed("pin", seq=-1),
