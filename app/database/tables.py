@@ -2,7 +2,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage` and `api_keys` are small
+`creations`, `snapshots`, `tenants`, `tenant_usage` and `api_keys` are small
 enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 
@@ -502,7 +502,6 @@ CREATE TABLE snapshots (
     message_count bigint NOT NULL,
     window_start timestamptz NOT NULL,
     window_end timestamptz NOT NULL,
-    imported boolean NOT NULL DEFAULT false,
     models text NOT NULL,
     created_at timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, session_id)
@@ -520,17 +519,6 @@ CREATE TABLE snapshot_parts (
     PRIMARY KEY (conversation_id, session_id)
 );
 CREATE INDEX snapshot_parts_by_session ON snapshot_parts (tenant_id, session_id);
-
--- The messages of an imported snapshot; `source_id` is their conversation.
-CREATE TABLE snapshot_messages (
-    tenant_id text,
-    session_id text,
-    position bigint,
-    source_id text NOT NULL,
-    body text NOT NULL,
-    PRIMARY KEY (tenant_id, session_id, position)
-);
-CREATE INDEX snapshot_messages_by_source ON snapshot_messages (tenant_id, source_id);
 """
 
 _TABLE = re.compile(
