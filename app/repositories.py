@@ -15,7 +15,6 @@ from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
-from app.conversations.search.repository import SearchRepository
 from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Session, Store
@@ -59,7 +58,6 @@ class Repositories:
     usage = _Of(UsageRepository)
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
-    search = _Of(SearchRepository)
     tenants = _Of(TenantRepository)
 
 

@@ -347,9 +347,8 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         snapshot_rows: dict[str, int] = {}
         if owner is not None:
-            public_id = owner["own_id"] or conversation_id
             snapshot_rows = await remove_from_snapshots(
-                self._session, owner["tenant_id"], conversation_id, public_id
+                self._session, owner["tenant_id"], conversation_id
             )
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.blobs.blobs import ToolOutputRef
 from app.common.errors import ContextError, Gone, NotFound, ValidationError
 from app.compaction.schemas import CompactionRequest
 from app.context.tool_calls import ToolCallResult, ToolCallService
-from app.conversations.search.recall import Neighbour, Recalled, RecallPage
 from app.formats.message import FormatName
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.slices import OutputLines
@@ -169,26 +166,10 @@ async def test_errors_that_the_model_can_correct_are_answered_to_it(
 # --- search and compaction --------------------------------------------------------------------
 
 
-AT = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
-REST = ToolOutputRef("blob_1", 48_231, 900)
-
-
-async def test_recall_answers_with_messages_and_those_around_them() -> None:
-    """Seq, role, time and an excerpt, the ref of a cut result, and both sides [search.recall]."""
-    asked = Neighbour("user", None, "which port?")
-    found = (
-        Recalled(12, "user", None, AT, "the port is 5433", None, after=asked),
-        Recalled(14, "tool", "shell", AT, "…listening on 5433…", REST, before=asked),
-    )
-    readers = Readers(RecallPage(found, 10, 13))
+async def test_recall_answers_with_the_text_of_the_search() -> None:
+    """Question and offset are passed on [search.recall]."""
+    readers = Readers(SimpleNamespace(text="#12 user: the port is 5433"))
     answered = await readers.call("recall", query="which port?", offset=10)
-    assert (answered.is_error, answered.message["content"]) == (
-        False,
-        "#12 user 2026-03-04 05:06: the port is 5433\n"
-        "  after, user: which port?\n"
-        "#14 tool shell 2026-03-04 05:06: …listening on 5433…"
-        ' [48,231 bytes; ref_id="blob_1"]\n'
-        "  before, user: which port?\n"
-        "[Messages 11-12 of 13, the best first. Go on with offset=12.]",
-    )
+    content = answered.message["content"]
+    assert (answered.is_error, content) == (False, "#12 user: the port is 5433")
     assert readers.asked == [(TENANT, CONVERSATION, "which port?", 10)]
