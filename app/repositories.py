@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
-from app.conversations.events.repository import EventRepository
+from app.conversations.events.events import EventRepository
 from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
