@@ -24,10 +24,10 @@ from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
 from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
+from app.conversations.conversation import SettingsList
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.provider_items import provider_item
-from app.conversations.settings import SettingsList
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
 from app.conversations.views import summary_message_tokens

@@ -30,9 +30,8 @@ from app.compaction.planning import (
 )
 from app.compaction.run import LEVELS, next_merge
 from app.conversations.compaction_receipt import Compaction, Trigger
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.plans import CompactionPlan, NoCompaction
-from app.conversations.settings import StoredSettings
 from app.conversations.thresholds import CompactionThreshold, compaction_threshold
 from app.conversations.turns import (
     Entry,
