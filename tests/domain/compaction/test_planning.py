@@ -179,7 +179,7 @@ def test_a_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName)
 def test_a_compaction_is_due_at_the_threshold_in_raw_tokens_of_history() -> None:
     """A state reaches the threshold exactly when its payload reaches the strategy's trigger.
 
-    [budget.full-formula]
+    [budget.full-formula, usage.frozen-factor]
     """
     resolved = resolved_with(fixed=100)
     assert compaction_threshold(resolved) == CompactionThreshold(600, None)
