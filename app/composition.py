@@ -31,6 +31,7 @@ from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
+from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService
@@ -42,7 +43,6 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
 from app.database.readiness import Readiness
@@ -99,9 +99,9 @@ class Services:
         )
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, Backlog(store).waiting)
-        self.database = database = Database(
-            store, window_defaults_from(settings.rolling_window_seconds)
-        )
+        window = settings.rolling_window_seconds
+        windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
+        self.database = database = Database(store, windows)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
