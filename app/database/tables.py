@@ -75,9 +75,9 @@ CREATE TABLE agents (
     tools_version bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
-    rolling_window_seconds bigint DEFAULT 86400,
+    -- Null is inherited, 0 is no limit, as in a conversation.
+    rolling_window_seconds bigint,
     last_cleared_at timestamptz,
-    inherits_window boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant_id, agent_id)
 );
 

@@ -141,7 +141,7 @@ class SnapshotService:
         cleared_at, policy = first.state.cleared_at, self._resolver.policy_of(first)
         if agent is not None:
             cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
-        start = marker_of(cleared_at, owner.rolling_window.seconds, now)
+        start = marker_of(cleared_at, owner.rolling_window_seconds, now)
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, owner.model or default_model
         )
