@@ -105,5 +105,3 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
     assert not has_to_move(
         seconds, seconds, None, just_left, NOW + step - timedelta(microseconds=1)
     )
-
-
