@@ -19,7 +19,6 @@ from app.blobs.object_store import ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
@@ -168,16 +167,16 @@ class Services:
             partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             database,
             resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             now_ms,
             telemetry,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self._add_features(settings)
 
     def _add_features(self, settings: Settings) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.compaction.planning import unsummarised_spans
+from app.compaction.planning import (
+    LABEL_TOKENS,
+    NOTE_TOKENS,
+    history_budget,
+    summary_reserve,
+    unsummarised_spans,
+)
 from app.compaction.reduction import (
     RESULTS_CLEARED,
     Truncation,
@@ -27,12 +33,6 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import summarise_paged
-from app.compaction.summary_budget import (
-    NOTE_TOKENS,
-    history_budget,
-    summary_reserve,
-    summary_text_limit,
-)
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
@@ -402,7 +402,7 @@ async def _summary(
     task = SummaryTask(
         SummaryRequest(),
         None,
-        summary_text_limit(state.limits),
+        summary_reserve(state.limits) - LABEL_TOKENS,
         deps.summariser.start_run(state.attempt.tenant_id),
         scope,
         state.attempt.conversation_id,
@@ -421,7 +421,7 @@ async def _summary(
 def _remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
-    reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
+    reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)

@@ -14,9 +14,9 @@ from operator import attrgetter
 from app.blobs.preview import COMPACT_CONTEXT
 from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
+from app.compaction.planning import history_budget
 from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
-from app.compaction.summary_budget import history_budget
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
 from app.conversations.epochs import EpochStart, epoch_start_from
 from app.conversations.messages.row import LogRow
