@@ -9,7 +9,6 @@ from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.epochs import BuildInput, Epoch, requested_window
-from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
     CONVERSATION_COLUMNS,
@@ -210,8 +209,8 @@ TEXTS = Statement(
 FIND_EPOCH = Statement(f"SELECT * FROM epochs WHERE {equal('conversation_id', 'epoch_id')}")
 
 
-class ContextRepository(CompactionQueries, PinQueries):
-    """Queries about builds, epochs, compactions and pins of one conversation."""
+class ContextRepository(CompactionQueries):
+    """Queries about builds, epochs and compactions of one conversation."""
 
     async def read_build_input(
         self,

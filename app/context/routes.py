@@ -33,7 +33,7 @@ from app.context.state import KnownPayload
 from app.context.steps import NOTHING_STORED, Step
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of

@@ -17,7 +17,7 @@ from app.context.build import ContextService
 from app.context.state import KnownPayload
 from app.context.usage.schemas import UsageRequest
 from app.context.usage.service import UsageService
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.prompt.resolved_settings import RequestSettings

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.common.ids import AgentId, ConversationId
-from app.conversations.messages.batch import NO_CALLS, Calls
+from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
 from app.conversations.windows.active_window import (

@@ -14,8 +14,7 @@ from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Agent, Conversation, ConversationState
 from app.conversations.epochs import Epoch
-from app.conversations.messages.batch import Calls
-from app.conversations.messages.row import LogRow, StoredMessage
+from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.settings import ListVersions, StoredSettings
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from

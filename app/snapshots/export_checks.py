@@ -25,8 +25,8 @@ from app.common.json_structure import StructureLimits
 from app.common.sendable import is_sendable
 from app.common.times import time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.provider_items import provider_item
 from app.conversations.settings import SettingsList
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS

@@ -248,7 +248,7 @@ class ForkService:
             # Those that the source keeps, if the compaction is active there, and all pins.
             is_active = state.compaction_id == plan.receipt.compaction_id
             kept.update(state.kept_seqs if is_active else kept_seqs(plan.receipt.view))
-            kept.update(item.seq for item in await session.contexts.pinned(key))
+            kept.update(item.seq for item in await session.log.pinned(key))
         through = tuple(sorted(seq for seq in kept if seq <= at_seq))
         shown = Shown(window, oldest_at, mentions, plan.receipt, through)
         await show(session, self._resolver, tenant_id, key, shown)

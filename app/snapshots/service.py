@@ -22,9 +22,9 @@ from app.common.sendable import sendable
 from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.messages.stored_results import Content
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY

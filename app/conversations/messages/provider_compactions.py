@@ -65,7 +65,7 @@ class ProviderCompactions:
         epoch = await session.usage.last_epoch(conversation_id, (format,))
         model = model_in(epoch.payload_stream) if epoch is not None else conversation.model
         model = model or self._resolver.default_model or ""
-        kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
+        kept_seqs = {item.seq for item in await session.log.pinned(conversation_id)}
         if not draft.tokens and leaves_user_messages(format, model):
             kept_seqs |= await _user_seqs(session, conversation_id, before, seq)
         item = provider_item(part, seq, format, model, count)

@@ -113,15 +113,15 @@ class AppendAnswer:
     """The messages of the batch, in order."""
     head_seq: int
     """Seq of the newest message."""
-    pressure: Pressure | None
+    pressure: Pressure | None = None
     """Null without a context window."""
-    notice: bool | None
+    notice: bool | None = None
     """Whether `notice_at` is reached."""
-    next_threshold: Threshold | None
+    next_threshold: Threshold | None = None
     """The next threshold."""
-    tokens_to_next: int | None
+    tokens_to_next: int | None = None
     """Tokens left until the next threshold."""
-    budget: ContextBudget | None
+    budget: ContextBudget | None = None
     """The context window and its use."""
     warnings: tuple[str, ...] = ()
     """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""

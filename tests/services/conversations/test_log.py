@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.errors import Conflict, UnpairedToolResult
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
@@ -32,7 +32,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "order": "asc",
         "limit": 1000,
     } | page
-    _, found = await harness.log.page(TENANT, cid, **wanted)
+    _, found = await harness.transcripts.page(TENANT, cid, **wanted)
     return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
