@@ -79,7 +79,7 @@ async def build_context(
     `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
     `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
-    with their tokens, `suggestions` the changes that would help.
+    with their tokens.
 
     `append` and `usage` make it one request for a whole step of an agent loop: the messages are
     appended, the usage is stored, and the payload has the new messages. A build that fails does
@@ -154,8 +154,8 @@ async def preview_context(
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
     reduced as for a smaller window of one request, so that a build that compacts may return
     another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
-    `summaries`, `cleared_through` and `breakpoint_seqs` say which messages of the log the payload
-    shows, and where a cached prefix may end.
+    `summaries` and `breakpoint_seqs` say which messages of the log the payload shows, and where a
+    cached prefix may end.
     """
     settings = RequestSettings(
         format=format,

@@ -18,6 +18,7 @@ from app.conversations.repository import AgentRepository
 from app.conversations.schemas import AgentCreate, AgentPatch
 from app.conversations.windows.active_window import SERVICE_DEFAULTS, agent_window
 from app.repositories import Repositories
+from app.tenancy.retention import lock_expired
 
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
 
@@ -101,7 +102,7 @@ class AgentService(ConfigurableService[Agent]):
             for conversation_id in ids:  # locked in the order in which a clear locks them
                 found = await repositories.log.lock(tenant_id, conversation_id, None)
                 if found is None:
-                    if not await repositories.tenants.lock_expired(conversation_id):
+                    if not await lock_expired(repositories.session, conversation_id):
                         continue  # deleted since the ids were read
                 elif found.agent_id != agent_id:
                     continue  # given to another agent since the ids were read

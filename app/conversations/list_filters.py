@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from app.common.errors import Problem, ValidationError
 from app.common.pages import Place
 from app.common.schema_errors import pointer_to
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.conversations.listing_repository import (
     MAX_LABEL_KEY_CHARS,
     MAX_LABEL_VALUE_CHARS,

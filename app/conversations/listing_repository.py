@@ -22,7 +22,7 @@ from uuid import UUID
 from app.common import json_text
 from app.common.answers import answer
 from app.common.pages import UNBOUNDED, Bound, Page, Place
-from app.common.times import EARLIEST_TIME
+from app.common.texts import EARLIEST_TIME
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (

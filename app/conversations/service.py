@@ -25,6 +25,7 @@ from app.conversations.schemas import ConversationCreate, ConversationPatch
 from app.conversations.settings import StoredSettings
 from app.conversations.windows.active_window import SERVICE_DEFAULTS, conversation_window
 from app.repositories import Repositories
+from app.tenancy.retention import is_idle, lock_expired
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
@@ -159,7 +160,7 @@ class ConversationService(ConfigurableService[Conversation]):
         async with self._database.transaction() as repositories:
             if await repositories.log.lock(tenant_id, conversation_id, None) is None:
                 return False
-            if not await repositories.tenants.is_idle(conversation_id, since):
+            if not await is_idle(repositories.session, conversation_id, since):
                 return False
             await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
@@ -168,7 +169,7 @@ class ConversationService(ConfigurableService[Conversation]):
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
         async with self._database.transaction() as repositories:
-            if not await repositories.tenants.lock_expired(conversation_id):
+            if not await lock_expired(repositories.session, conversation_id):
                 return False
             await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])

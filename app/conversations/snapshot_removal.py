@@ -23,44 +23,25 @@ DELETE_PARTS_AND_MESSAGES = """
         (SELECT count(*) FROM removed_parts) AS snapshot_parts,
         (SELECT count(*) FROM removed_messages) AS snapshot_messages
 """
-
 REMOVE_OF_AGENT = Statement(f"""
     WITH deleted AS (
         DELETE FROM snapshots WHERE tenant_id = :tenant_id AND agent_id = :agent_id
         RETURNING tenant_id, session_id
     ), {DELETE_PARTS_AND_MESSAGES}
 """)
-
-
-LOCK_SNAPSHOTS = Statement("""
-    SELECT s.session_id
-    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.session_id = ANY (ARRAY(
-            SELECT session_id FROM snapshot_parts
-            WHERE conversation_id = :conversation_id
-        ) || ARRAY(
-            SELECT DISTINCT session_id FROM snapshot_messages
-            WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
-        ))
-    ORDER BY s.session_id
-    FOR UPDATE OF s
+_MESSAGES = "tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)"
+LOCK_SNAPSHOTS = Statement(f"""
+    SELECT session_id FROM snapshots
+    WHERE tenant_id = :tenant_id AND session_id = ANY (
+        ARRAY(SELECT session_id FROM snapshot_parts WHERE conversation_id = :conversation_id)
+        || ARRAY(SELECT DISTINCT session_id FROM snapshot_messages WHERE {_MESSAGES})
+    )
+    ORDER BY session_id FOR UPDATE
 """)
-
-
-REMOVE_MESSAGES = Statement("""
-    DELETE FROM snapshot_messages
-    WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
-    RETURNING session_id
-""")
+REMOVE_MESSAGES = Statement(f"DELETE FROM snapshot_messages WHERE {_MESSAGES} RETURNING session_id")
 REMOVE_PARTS = Statement("""
     DELETE FROM snapshot_parts WHERE conversation_id = :conversation_id
     RETURNING session_id, message_count
-""")
-REMOVE_EMPTY = Statement("""
-    DELETE FROM snapshots s
-    USING unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
-        AS removed (session_id, messages)
-    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
-        AND s.message_count <= removed.messages
 """)
 REDUCE = Statement(f"""
     UPDATE snapshots s
@@ -68,6 +49,10 @@ REDUCE = Statement(f"""
     FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
         AS removed (session_id, messages)
     WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
+""")
+REMOVE_EMPTY = Statement("""
+    DELETE FROM snapshots
+    WHERE tenant_id = :tenant_id AND session_id = ANY (:session_ids) AND message_count <= 0
 """)
 
 
@@ -87,15 +72,10 @@ async def remove_from_snapshots(
     counts = Counter(row["session_id"] for row in messages)
     for row in parts:
         counts[row["session_id"]] += row["message_count"]
-    removed = {
-        "tenant_id": tenant_id,
-        "session_ids": list(counts),
-        "counts": list(counts.values()),
-    }
-    snapshots = await session.run(REMOVE_EMPTY, **removed)
-    await session.run(REDUCE, **removed)
+    ids = {"tenant_id": tenant_id, "session_ids": list(counts)}
+    await session.run(REDUCE, **ids, counts=list(counts.values()))
     return {
-        "snapshots": snapshots,
+        "snapshots": await session.run(REMOVE_EMPTY, **ids),
         "snapshot_parts": len(parts),
         "snapshot_messages": len(messages),
     }

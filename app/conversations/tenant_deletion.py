@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from app.common.errors import NotFound
 from app.conversations.service import ConversationService
 from app.repositories import Database
-from app.tenancy.repository import DELETE
+from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
 
 _CONVERSATIONS_AT_ONCE = 100
 _ROWS_PER_DELETION = 1_000
@@ -30,7 +30,7 @@ class TenantDeletion:
         """Delete everything of a tenant; return the numbers of rows by table."""
         counts: Counter[str] = Counter()
         async with self._database.session() as session:
-            counts["revoked_keys"] = await session.tenants.revoke_keys(tenant_id)
+            counts["revoked_keys"] = await session.session.run(REVOKE_KEYS, tenant_id=tenant_id)
         while conversation_ids := await self._some_conversations(tenant_id):
             for conversation_id in conversation_ids:
                 try:
@@ -41,10 +41,15 @@ class TenantDeletion:
             deleted = _ROWS_PER_DELETION
             while deleted == _ROWS_PER_DELETION:
                 async with self._database.session() as session:
-                    deleted = await session.tenants.delete(table, tenant_id, _ROWS_PER_DELETION)
+                    deleted = await session.session.run(
+                        DELETE[table], tenant_id=tenant_id, limit=_ROWS_PER_DELETION
+                    )
                 counts[table] += deleted
         return +counts
 
     async def _some_conversations(self, tenant_id: str) -> list[str]:
         async with self._database.session() as session:
-            return await session.tenants.conversations(tenant_id, _CONVERSATIONS_AT_ONCE)
+            rows = await session.session.all(
+                SOME_CONVERSATIONS, tenant_id=tenant_id, limit=_CONVERSATIONS_AT_ONCE
+            )
+        return [str(row["conversation_id"]) for row in rows]

@@ -11,19 +11,18 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import MISSING, is_dataclass, replace
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from enum import StrEnum
 from functools import cache, partial
-from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
-from app.common.json_structure import StructureLimits
-from app.common.sendable import is_sendable
-from app.common.times import time_from
+from app.common.json_text import StructureLimits
+from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
@@ -37,7 +36,7 @@ from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
-from app.policy.policy import CounterName, StrategyName, SummaryInput
+from app.policy.policy import CounterName, StrategyName
 from app.snapshots.export_format import (
     COMPUTED,
     FIELDS,
@@ -142,17 +141,6 @@ def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Check:
     return check
 
 
-def _receipt_from(text: str) -> tuple[Any, ...]:
-    raw = _loads(text)
-    if {*raw} != {*FACTS}:
-        raise ValueError("a receipt has all facts, and no others")
-    return (*(raw[name] for name in FACTS), raw["strategy"], raw["summary_input"])
-
-
-_RECEIPT = GenericAlias(
-    tuple,
-    (*(_hints(Compaction)[name] for name in FACTS), StrategyName, SummaryInput | None),
-)
 _is_view = _json(View, lambda text: view_from(_loads(text)))
 _are_parts = _json(ActiveWindow, lambda text: window_from(1, text))
 
@@ -182,13 +170,27 @@ _OF_COLUMN: Mapping[str, Check] = {
     "output": _json(StoredOutput, stored_output_from),
     "parts": lambda value: value == "" or _are_parts(value),
     "trigger": _is(Trigger),
-    "receipt": _json(_RECEIPT, _receipt_from),
     "role": _is(Role),
     "sha256": _matching("[0-9a-f]{64}"),
     "view": lambda value: value == "" or _is_view(value),
     "window_seconds": _between(-1),
 }
 """The checks of fields of which not every value of the column's type is allowed."""
+_FACTS = {
+    **_hints(Compaction),
+    "strategy": StrategyName,
+}
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    RecordKind.MESSAGE: COMPUTED,
+    RecordKind.COMPACTION: ("summary_input",),
+}
+"""Fields that the import computes, or that an earlier version wrote."""
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclass_fields(Compaction)
+    if field.name in FACTS and field.default is not MISSING
+}
+"""A fact that a receipt of an earlier version lacks has its default."""
 _TABLES = {**RECORD_TABLES, RecordKind.SETTINGS: "conversations", RecordKind.STATE: "heads"}
 
 
@@ -197,6 +199,9 @@ def _checks(kind: RecordKind) -> dict[str, Check]:
     columns, nullable = TABLES[_TABLES[kind]].columns, TABLES[_TABLES[kind]].nullable
     checks = {}
     for name in FIELDS[kind]:
+        if kind is RecordKind.COMPACTION and name in FACTS:
+            checks[name] = _is(_FACTS[name])
+            continue
         check = _OF_COLUMN[name] if name in _OF_COLUMN else _OF_TYPE[columns[name]]
         checks[name] = partial(_or_null, check) if name in nullable else check
     return checks | ({"body": _json(list)} if kind is RecordKind.VERSION else {})
@@ -227,8 +232,10 @@ def _checked(line: Line) -> dict[str, Any]:
     known = _CHECKS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-    left_out = COMPUTED if line.type == RecordKind.MESSAGE else ()
+    left_out = _LEFT_OUT.get(line.type, ())
     fields = {name: value for name, value in line.fields.items() if name not in left_out}
+    if line.type == RecordKind.COMPACTION:
+        fields = _DEFAULTS | fields
     for name in fields.keys() - known:
         raise line.error("is not a field of this record", name[:80])
     for name, check in known.items():
@@ -376,6 +383,7 @@ class ImportChecker:
             if item["seq"] not in self._item_tokens:
                 raise line.error("There is no compaction item in the message that it names", "view")
             item["tokens"] = self._item_tokens[item["seq"]]
+        fields["receipt"] = json_text.dumps({name: fields.pop(name) for name in FACTS})
         fields["view"] = json_text.dumps(view) if view else ""
         fields["made"] = json_text.dumps(made)
 

@@ -26,10 +26,8 @@ from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summariser import Summariser
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
-from app.context.payload_cache import PayloadCache
 from app.context.repository import ContextRepository
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage.service import UsageService
 from app.conversations.agents import AgentService
 from app.conversations.compaction_receipt import Compaction
@@ -281,7 +279,6 @@ class Harness:
                 TOKENIZER,
                 settings,
                 sleep=_no_sleep,
-                takes_payload=_takes_payload,
             )
         )
         self.outputs = StoredResults(self.database, self.objects or BlobStore(), new_id)
@@ -313,7 +310,6 @@ class Harness:
             self.active,
             new_id,
             self.clock.now_ms,
-            BuildReplayService(self.database, self.resolver).get,
         )
         self.compaction = CompactionService(runner, self.leases)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
@@ -543,11 +539,6 @@ def asks(*call_ids: str) -> dict[str, Any]:
 def result(call_id: str, content: Any = "done") -> dict[str, Any]:
     """Return a tool message."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-async def _takes_payload(_model: str, format: FormatName) -> bool:
-    """Every model takes every format but Gemini's."""
-    return format is not FormatName.GEMINI
 
 
 async def _no_sleep(_: float) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
-from app.context.build_replay import find_build
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.answer import find_build
+from app.context.state import CachedPayload, PayloadCache
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.budget_status import (
     LastReport,

@@ -14,7 +14,7 @@ from app.blobs.offloading import OffloadRules, PreviewedBlob
 from app.blobs.preview import bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ServiceUnavailable, ValidationError
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import Append

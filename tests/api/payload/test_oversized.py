@@ -143,7 +143,7 @@ async def test_a_compaction_keeps_the_rest(
 
 
 async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) -> None:
-    """With `offload_oversized` false the refusal names the message, its tokens and what helps."""
+    """With `offload_oversized` false the refusal names the message, its id and its tokens."""
     policy = window(messages={"offload_oversized": False})
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("before"), user(OUTPUT, id="big"))
@@ -156,9 +156,6 @@ async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) 
         "role": "user",
         "pinned": False,
     }
-    actions = [item["action"] for item in body["suggestions"]]
-    assert actions == ["offload_oversized", "larger_window"]
-    assert "seq 2" in body["detail"] and len(body["detail"]) < 300
     changed = {"policy": {"messages": {"offload_oversized": True}}}
     assert (await client.patch(path, json=changed)).status_code == 200
     assert (await built(client, path))["degraded"] == ["messages_shortened"]
@@ -180,16 +177,11 @@ async def test_sections_and_tools_are_named(client: httpx.AsyncClient) -> None:
         "part3",
         "part2",
     ]
-    actions = [item["action"] for item in body["suggestions"]]
-    assert actions == ["shorten_section"] * 5 + ["larger_window"]
-    needed = body["budget"]["used_tokens"] + body["budget"]["max_output_tokens"]
-    assert f"{needed:,} tokens, and leave room for" in body["suggestions"][-1]["detail"]
     fixed = window(agent_tools="none")
     path = await new_conversation(client, policy=fixed, tools=[tool], sections=sections[:4])
     await append(client, path, user("Hello"))
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
     assert {"kind": "tool", "name": "search"}.items() <= body["largest"][3].items()
-    assert "defer_tools" in [item["action"] for item in body["suggestions"]]
 
 
 @pytest.mark.parametrize("strategy", ["sandwich", "full_history"])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextError, ContextOverflow, ServiceUnavailable
-from app.context.epoch import MIN_UNSTORED_CHANGE
+from app.context.build import MIN_UNSTORED_CHANGE
 from app.context.state import KnownPayload
 from app.conversations.schemas import ConversationPatch
 from app.formats.message import FormatName
@@ -92,9 +92,8 @@ async def test_nothing_is_deferred_without_a_search(harness: Harness) -> None:
     """Where the model could not find them, tools that do not fit are refused."""
     cid = await harness.conversation(POLICY | {"agent_tools": "none"}, tools=tools(60))
     await harness.append(cid, user("Hello"))
-    with pytest.raises(ContextOverflow) as refused:
+    with pytest.raises(ContextOverflow):
         await built(harness, cid)
-    assert "defer_tools" in [item.action for item in refused.value.facts["suggestions"]]
 
 
 STEPS, PROVIDERS = 40, list(MODELS)
