@@ -35,7 +35,7 @@ from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
 from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
+from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults

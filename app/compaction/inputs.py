@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from app.blobs.stored_output import message_ref
+from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import NotFound
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction import excluded_seqs, with_excluded
 from app.compaction.summary_budget import summary_reserve
 from app.conversations.conversation import Conversation
-from app.conversations.messages.shortened_texts import (
-    reader_tool_tokens,
-    shortened_messages,
-    text_token_budget,
-)
+from app.conversations.messages.row import LogRow
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.text_shortening import limits_of_oversized
+from app.conversations.text_shortening import READER_TOOLS, limits_of_oversized, shortened_to
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
-from app.conversations.view import Span, View, spans_through
+from app.conversations.view import ShortenedMessage, Span, View, spans_through
 from app.conversations.views import (
     base_view,
     view_summary_tokens,
@@ -27,7 +25,7 @@ from app.conversations.views import (
 )
 from app.conversations.windows.service import ActiveWindows
 from app.policy.policy import Policy, StrategyName
-from app.prompt.resolved_settings import RequestSettings
+from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.repositories import Database, Repositories
 
 
@@ -99,8 +97,9 @@ class CompactionInputs:
             return source
         summary = view_summary_tokens(view, resolved.count)
         reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
-        history_tokens = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
-        max_tokens = limits_of_oversized(source.shown, history_tokens)
+        available = int(limits.capacity / resolved.factor)  # before the factor of the model
+        other_tokens = resolved.raw_fixed.fixed + reserve + reader_tool_tokens(resolved)
+        max_tokens = limits_of_oversized(source.shown, available - other_tokens)
         if not max_tokens:
             return source
         shortened = await shortened_messages(
@@ -125,3 +124,47 @@ async def _entries(
         if tools:
             names.update(await session.log.tool_names(conversation_id, span.start, span.end))
     return with_excluded(entries, excluded_seqs(entries, view, names, tools))
+
+
+async def shortened_messages(
+    database: Database,
+    conversation_id: str,
+    max_tokens: Mapping[int, int],
+    resolved: ResolvedSettings,
+    *,
+    as_chat: bool,
+) -> list[ShortenedMessage]:
+    """Return messages shortened to their maximum of tokens, which `max_tokens` has by seq.
+
+    A message that is large for another reason than its texts is left out. `as_chat` reads the
+    messages as a build in the format openai_chat does.
+    """
+    spans = [Span(seq, seq + 1) for seq in max_tokens]
+    async with database.session() as session:
+        rows = await session.contexts.rows(conversation_id, spans, as_chat=as_chat)
+    is_long = sum(len(row.text) for row in rows) > THREAD_BYTES
+    return await in_thread_if(is_long, _shortened, rows, max_tokens, resolved)
+
+
+def _shortened(
+    rows: Sequence[LogRow], max_tokens: Mapping[int, int], resolved: ResolvedSettings
+) -> list[ShortenedMessage]:
+    max_bytes = resolved.policy.tool_output.max_message_bytes
+    shortened = (
+        shortened_to(
+            row.message(),
+            row.seq,
+            message_ref(row.id, row.seq),
+            max_tokens[row.seq],
+            max_bytes,
+            resolved.count,
+        )
+        for row in rows
+    )
+    return [message for message in shortened if message is not None]
+
+
+def reader_tool_tokens(resolved: ResolvedSettings, included: Sequence[str] = ()) -> int:
+    """Return the tokens of the tools that read a cut message, without those in `included`."""
+    missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in included)
+    return resolved.agent_tool_tokens(tuple(missing))

@@ -20,17 +20,15 @@ from app.compaction.runs import CompactionRun, ExecutedPlan, nothing_done
 from app.compaction.schemas import CompactionRequest
 from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
-from app.conversations.compaction_results import CompactResult, result_of
+from app.conversations.compaction_results import UNOBSERVED, CompactResult, Observer, result_of
 from app.conversations.compactions import store_compaction
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
-from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.plans import NoCompaction, tokens_of
-from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import exceeds_messages, resume_at_tokens
 from app.conversations.view import Span, Summary
-from app.conversations.views import kept_seqs, view_summary_tokens
+from app.conversations.views import NO_PROVIDER_COMPACTION, kept_seqs, view_summary_tokens
 from app.conversations.windows.service import ActiveWindows
 from app.policy.policy import StrategyName
 from app.repositories import Database
@@ -246,7 +244,7 @@ class CompactionRunner:
             duration_ms=round(self._now_ms() - run.started_ms),
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
-                *((UNAVAILABLE,) if replaces_provider else ()),
+                *((NO_PROVIDER_COMPACTION,) if replaces_provider else ()),
             ),
         )
 

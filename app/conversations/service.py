@@ -13,13 +13,18 @@ from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.budget_status import BudgetStatus, read_budgets, within
 from app.conversations.configurable_resources import ConfigurableService, Configured
 from app.conversations.conversation import Agent, Conversation, ConversationState
-from app.conversations.keys import find_key, free_key, own_id_of
 from app.conversations.listing_repository import (
     EVERY_CONVERSATION,
     ConversationFilter,
     ListedTotals,
 )
-from app.conversations.lookup import get_conversation, lock_conversation
+from app.conversations.lookup import (
+    find_key,
+    free_key,
+    get_conversation,
+    lock_conversation,
+    own_id_of,
+)
 from app.conversations.repository import ConversationRepository
 from app.conversations.schemas import ConversationCreate, ConversationPatch
 from app.conversations.settings import StoredSettings

@@ -29,7 +29,7 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.keys import free_key, own_id_of
+from app.conversations.lookup import free_key, own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -18,11 +18,8 @@ from app.conversations.messages.schemas import (
     AppendAnswer,
     MessagePage,
     MessagesAppend,
-    Order,
     Pinned,
-    PinScope,
     RedactionRequest,
-    ResultContent,
     ShownMessage,
 )
 from app.conversations.messages.stored_results import Content, Original
@@ -52,10 +49,11 @@ MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
 Scope = Annotated[
-    PinScope, Query(description="`turn`: all messages from its user message up to the next one.")
+    Literal["message", "turn"],
+    Query(description="`turn`: all messages from its user message up to the next one."),
 ]
 Contents = Annotated[
-    ResultContent | None,
+    Literal["view", "full"] | None,
     Query(
         description="The preview of offloaded results or all of them; by default all up to 64 KiB."
     ),
@@ -117,7 +115,8 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Order, Query(description="Order by seq; a cursor keeps the order of its page.")
+        Literal["asc", "desc"],
+        Query(description="Order by seq; a cursor keeps the order of its page."),
     ] = "asc",
     after_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages after this seq.")

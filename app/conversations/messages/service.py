@@ -21,6 +21,7 @@ from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
+from app.conversations.compaction_results import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
 from app.conversations.conversation import Conversation
 from app.conversations.lookup import lock_conversation
@@ -31,11 +32,11 @@ from app.conversations.messages.repository import ADD_ANSWER
 from app.conversations.messages.row import Append, BatchShape, StoredMessage, batch_shape
 from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.service import ActiveWindows
+from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text
 from app.prompt.resolved_settings import digest
@@ -190,15 +191,7 @@ class LogService:
         status = await read_budget(self._resolver, within(session), conversation)
         if status is None:
             return answer
-        pressure = status.pressure
-        return replace(
-            answer,
-            pressure=pressure.pressure,
-            notice=pressure.notice,
-            next_threshold=pressure.next_threshold,  # type: ignore[arg-type]
-            tokens_to_next=pressure.tokens_to_next,
-            budget=status.budget,
-        )
+        return replace(answer, budget=status.budget, **fields_of(status.pressure))
 
     async def _append_locked(
         self, tenant_id: str, prepared: CachedSettings, batch: Batch

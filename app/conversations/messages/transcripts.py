@@ -61,28 +61,11 @@ SHOW_PINNED = Statement("""
         hidden_messages = hidden_messages - CAST(:messages AS bigint)
     WHERE conversation_id = :conversation_id
 """)
-# Receipts are large: the recursion reads their ids alone.
-CHAIN = Statement("""
-    WITH RECURSIVE chain AS (
-        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
-        UNION ALL
-        SELECT this.parent_id, chain.depth + 1
-        FROM chain
-        CROSS JOIN LATERAL (
-            SELECT parent_id FROM compactions
-            WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
-            LIMIT 1
-        ) this
-        WHERE this.parent_id IS NOT NULL AND chain.depth < :limit
-    )
-    SELECT receipt.*
-    FROM chain
-    CROSS JOIN LATERAL (
-        SELECT * FROM compactions
-        WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
-        LIMIT 1
-    ) receipt
-    ORDER BY chain.depth
+# Ids of receipts ascend in time.
+RECEIPTS = Statement("""
+    SELECT * FROM compactions
+    WHERE conversation_id = :conversation_id AND compaction_id <= CAST(:newest_id AS uuid)
+    ORDER BY compaction_id DESC LIMIT :limit
 """)
 
 
@@ -280,10 +263,15 @@ class TranscriptService:
 async def _chain(
     session: Repositories, conversation_id: str, newest_id: str | None, limit: int
 ) -> list[Compaction]:
-    """Return up to `limit` receipts: one, then those it is based on."""
+    """Return a receipt and those it is based on, as far as they are among the next `limit`."""
     if newest_id is None or not limit:
         return []
     rows = await session.session.all(
-        CHAIN, conversation_id=conversation_id, compaction_id=newest_id, limit=limit
+        RECEIPTS, conversation_id=conversation_id, newest_id=newest_id, limit=limit
     )
-    return list(map(compaction_from, rows))
+    chain: list[Compaction] = []
+    for receipt in map(compaction_from, rows):
+        if receipt.compaction_id == newest_id:
+            chain.append(receipt)
+            newest_id = receipt.parent_id
+    return chain

@@ -14,7 +14,7 @@ import pytest
 
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.conversations.agents import AgentService
-from app.conversations.keys import ConversationKeys
+from app.conversations.lookup import ConversationKeys
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import ConversationService
 from app.conversations.settings import ListVersion, SettingsList
