@@ -33,7 +33,6 @@ from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
@@ -41,7 +40,7 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search.service import SearchService
-from app.conversations.service import ConversationService
+from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.active_window import window_defaults_from
@@ -152,7 +151,6 @@ class Services:
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
-            settings.policy,
             new_id,
             now,
             outputs.delete_conversation_objects,
@@ -210,7 +208,6 @@ class Services:
         self.agents = AgentService(
             database,
             resolver,
-            settings.policy,
             new_id,
             active.now,
             outputs.delete_conversation_objects,

@@ -24,9 +24,9 @@ from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
 from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
+from app.conversations.conversation import SettingsList
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.settings import SettingsList
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
 from app.conversations.views import provider_item, summary_message_tokens

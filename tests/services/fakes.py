@@ -29,7 +29,6 @@ from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage.service import UsageService
-from app.conversations.agents import AgentService
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
@@ -41,7 +40,7 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
-from app.conversations.service import ConversationService
+from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
@@ -287,7 +286,6 @@ class Harness:
         self.conversations = ConversationService(
             self.database,
             self.resolver,
-            self.service_policy,
             new_id,
             self.clock.utc,
             self.outputs.delete_conversation_objects,
@@ -296,7 +294,6 @@ class Harness:
         self.agents = AgentService(
             self.database,
             self.resolver,
-            self.service_policy,
             new_id,
             self.clock.utc,
             self.outputs.delete_conversation_objects,
@@ -355,7 +352,7 @@ class Harness:
         new = ConversationCreate(
             conversation_id=conversation_id, agent_id=agent_id, policy=policy, **lists
         )
-        return (await self.conversations.create(TENANT, new)).resource.conversation_id
+        return (await self.conversations.create(TENANT, new)).conversation_id
 
     async def agent(
         self,
@@ -370,7 +367,7 @@ class Harness:
             policy=policy,
             rolling_window_seconds=rolling_window_seconds,
         )
-        return (await self.agents.create(TENANT, new)).resource.agent_id
+        return (await self.agents.create(TENANT, new)).agent_id
 
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""

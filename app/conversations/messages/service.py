@@ -23,7 +23,7 @@ from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_results import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Conversation, SettingsList, list_json
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
@@ -33,7 +33,6 @@ from app.conversations.messages.row import Append, BatchShape, StoredMessage, ba
 from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
-from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.service import ActiveWindows
 from app.database.sql import fields_of

@@ -21,7 +21,7 @@ from app.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.conversations.settings import SettingsList
+from app.conversations.conversation import SettingsList
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName, Role
 from app.prompt.resolved_settings import RequestSettings
