@@ -21,11 +21,11 @@ from app.compaction.reduction import tool_output_tokens, with_excluded
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.conversations.compaction_results import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
-from app.conversations.service_notes import Notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
@@ -44,7 +44,7 @@ from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler
 from app.payload.payload_items import PayloadItems
-from app.policy.policy import DynamicPosition, StrategyName
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     PayloadTools,
@@ -52,7 +52,7 @@ from app.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.prompt.sections import DynamicTexts
+from app.prompt.sections import DynamicTexts, Notes
 from app.repositories import Database
 
 _Result = TypeVar("_Result")
@@ -208,18 +208,6 @@ class BuildDependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPayload:
-    """The payload that a caller holds: its epoch and the seq of its newest message.
-
-    Epochs are numbered per payload stream; `build_id` identifies the epoch.
-    """
-
-    epoch: int
-    through_seq: int
-    build_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
     """One pass through the steps: the request, and what earlier passes of the build did.
 
@@ -230,7 +218,7 @@ class Attempt:
     tenant_id: str
     conversation_id: str
     settings: RequestSettings
-    known: KnownPayload | None = None
+    known: Known | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
@@ -361,22 +349,22 @@ class BuildState:
     @property
     def opening(self) -> DynamicTexts:
         """The dynamic texts before the history."""
-        is_opening = self.resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+        is_opening = self.resolved.policy.dynamic_position == "before_window"
         return self.resolved.dynamic_texts_of(self.dynamic_texts if is_opening else ())
 
     @property
     def tail(self) -> DynamicTexts:
         """The dynamic texts and notes after the history."""
         position, texts = self.resolved.policy.dynamic_position, self.notes.texts
-        if position is DynamicPosition.TAIL:
+        if position == "tail":
             texts = (*self.dynamic_texts, *texts)
-        is_system = position is DynamicPosition.SYSTEM
+        is_system = position == "system"
         return self.resolved.dynamic_texts_of(() if is_system else texts)
 
     @property
     def system_dynamic_texts(self) -> tuple[str, ...]:
         """The dynamic texts and notes at the end of the system prompt."""
-        is_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
+        is_system = self.resolved.policy.dynamic_position == "system"
         return (*self.dynamic_texts, *self.notes.texts) if is_system else ()
 
     @property

@@ -34,7 +34,7 @@ from app.formats import PROVIDERS
 from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
 from app.formats.message import FormatName, Reasoning, Role
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
-from app.policy.policy import Policy, SummaryRole
+from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings
 
 ENCRYPTED_BYTES_PER_TOKEN = 4
@@ -59,7 +59,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
         uncleared_results=tuple(
             seq for seq in state.kept_seqs if seq <= active.results_cleared_through
         ),
-        summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
+        summary_as_system=policy.summary_role == "system",
         window=window,
     )
     if window == active.window:
