@@ -84,15 +84,6 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
-    compaction, summaries = state.attempt.compaction, view.summaries
-    new_state = None
-    if compaction is not None and compaction.summary_range is not None and summaries:
-        new_state = {
-            "strategy": state.input.compaction_strategy,
-            "summary": "\n\n".join(summary.text for summary in summaries),
-            "summary_range": compaction.summary_range,
-            "compressed_at": state.input.compacted_at,
-        }
     return {
         "format": state.format,
         **payload.as_answer(),
@@ -111,9 +102,8 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(summaries or view.sent_item),
-        "new_state": new_state,
-        "compaction": compaction,
+        "summary_used": bool(view.summaries or view.sent_item),
+        "compaction": state.attempt.compaction,
         "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
         "deferred_tools": len(state.tools.deferred),
         "defers_natively": state.tools.native,

@@ -251,14 +251,9 @@ async def overflow(
     tenant_id = tenant_of(request)
     settings = _settings(body) if body is not None else RequestSettings()
     verdict = await _verdict(request, body)
-    context = services(request).context
     is_output = verdict.kind is VerdictKind.OUTPUT_TOO_LARGE
-    if is_output:
-        result, built = await context.lower_output(
-            tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
-        )
-    else:
-        result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
+    context = services(request).context
+    result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
     return OverflowAnswer(
         **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
         verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER

@@ -12,7 +12,7 @@ from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
@@ -215,8 +215,6 @@ class BuiltContext(MeasuredPayload):
     """Items a delta is appended after; 0 for a full payload."""
     summary_used: bool
     """Whether a summary stands for older messages."""
-    new_state: ContextState | None
-    """The state after a compaction in this build."""
     compaction: CompactResult | None
     """The compaction in this build."""
     delta: bool

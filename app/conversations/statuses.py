@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import TTLCache
 
 from app.common import json_text
-from app.conversations.conversation import Conversation
-from app.conversations.windows.active_window import DEFAULT_AGENT_WINDOW_SECONDS
+from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
 
 if TYPE_CHECKING:  # whose repositories return activities
     from app.repositories import Database
@@ -88,7 +87,7 @@ class Statuses:
         key = tenant_id, conversation.agent_id
         activities = self._cache.get(key)
         if activities is None:
-            seconds = conversation.rolling_window.seconds or DEFAULT_AGENT_WINDOW_SECONDS
+            seconds = conversation.rolling_window_seconds or DEFAULT_AGENT_WINDOW_SECONDS
             async with self._database.session() as session:
                 activities = await session.windows.activities(
                     tenant_id,

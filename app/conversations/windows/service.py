@@ -58,7 +58,7 @@ class ActiveWindows:
         if not conversation.is_outdated(now):
             return conversation
         conversation_id, state = conversation.conversation_id, conversation.state
-        seconds = conversation.rolling_window.seconds
+        seconds = conversation.rolling_window_seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
         sql = session.session
         is_built = await sql.value(HAS_EPOCHS, conversation_id=conversation_id)
@@ -119,7 +119,7 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
             await with_window(session, conversation_id, state, window),
-            window_seconds=conversation.rolling_window.seconds,
+            window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
         active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
