@@ -26,9 +26,15 @@ from app.conversations.conversation import (
     list_json,
     stored_window,
 )
-from app.conversations.keys import find_key, free_key, own_id_of
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
-from app.conversations.lookup import get_agent, get_conversation, lock_conversation
+from app.conversations.lookup import (
+    find_key,
+    free_key,
+    get_agent,
+    get_conversation,
+    lock_conversation,
+    own_id_of,
+)
 from app.conversations.messages.stored_results import DeleteConversationObjects
 from app.conversations.repository import ConfigurableRepository, Resource
 from app.conversations.schemas import (
