@@ -35,7 +35,7 @@ from app.context.schemas import (
 )
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
