@@ -25,10 +25,10 @@ from app.conversations.search import routes as message_search
 from app.environment import SettingsError
 from app.heap import return_freed_memory
 from app.http import errors
-from app.http.application import Application
 from app.http.authentication import AuthenticationMiddleware
-from app.http.heavy_requests import large_slots
+from app.http.bodies import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
+from app.http.routing import Application
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi.description import DESCRIPTION, TAGS, describe
 from app.operation import health, pages

@@ -13,10 +13,10 @@ from app.common.answers import answer
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.compaction_results import CompactResult, DryRunResult
 from app.conversations.view import SectionCount, Span, Summary
+from app.http.cursors import Page
 from app.http.errors import ProblemAnswer
 from app.http.fields import ModelName, RequestSchema, ResponseSchema, Tokens, examples
 from app.http.fields import Strategy as StrategyField
-from app.http.pages import Page
 from app.policy.policy import StrategyName, SummaryInput
 from app.work.job import JobStatus
 

@@ -16,6 +16,7 @@ from app.conversations.listing_repository import LastCompaction
 from app.conversations.settings import SettingsList, StoredSettings, list_json
 from app.conversations.windows.active_window import INHERIT, WindowSource
 from app.environment import one_line
+from app.http.cursors import Page
 from app.http.fields import (
     AgentId,
     ConversationId,
@@ -28,7 +29,6 @@ from app.http.fields import (
     Time,
     examples,
 )
-from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
 from app.policy.policy import Group, Policy, merge

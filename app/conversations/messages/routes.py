@@ -30,7 +30,6 @@ from app.conversations.messages.stored_results import Content
 from app.conversations.messages.transcripts import TranscriptMessage
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -39,6 +38,8 @@ from app.http.dependencies import (
     by_caller,
     caller_of,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )

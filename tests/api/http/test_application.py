@@ -11,9 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.common.concurrency import Slots
 from app.http import errors
-from app.http.application import Application
 from app.http.dependencies import ConversationPath
-from app.http.routing import WireRoute, direct
+from app.http.routing import Application, WireRoute, direct
 from app.tenancy.api_keys import Caller
 from tests.api.talk import new_conversation
 

@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.cli.api_keys import create
 from app.composition import utc_now
-from app.http.heavy_requests import HEAVY_SHARE, HeavyShare
+from app.http.bodies import HEAVY_SHARE, HeavyShare
 from app.main import create_app
 from app.mcp_server.binding import CONVERSATION, CONVERSATION_HEADER
 from app.mcp_server.endpoint import MAX_BYTES, PATHS, McpEndpoint
