@@ -47,8 +47,8 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
-from app.database.connections import Pooler, Store, Timeouts
-from app.database.readiness import Readiness
+from app.database.connections import Store, Timeouts
+from app.database.migrate import is_ready
 from app.models.circuit_breaker import CircuitBreaker
 from app.models.litellm_gateway import LiteLLMGateway
 from app.models.registry import ModelRegistry
@@ -248,7 +248,7 @@ class Services:
         self.snapshots = SnapshotService(
             database, resolver, summaries, restores, reader, active, new_id
         )
-        self.is_ready = Readiness(self.store).is_ready
+        self.is_ready = partial(is_ready, self.store)
         self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
         self.still_admits = self.keys.still_admits
 
@@ -288,17 +288,9 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
         settings.database_url or "",
         max_size=settings.pool_max_size,
         timeouts=Timeouts(statement=settings.database_statement_seconds),
-        pooler=Pooler(settings.database_pooler),
+        pooler=settings.database_pooler,
         failed=failed,
-        is_full=partial(_is_full, settings),
     )
-
-
-def _is_full(settings: Settings) -> bool:
-    """Return whether the disk of the private database is full; False for a configured database."""
-    from app.database.embedded import is_embedded_url, is_full
-
-    return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:

@@ -339,7 +339,7 @@ async def test_a_worker_outlives_its_database(
 
     async with database_running(tmp_path / "data") as url:
         await asyncio.to_thread(migrate, url)
-    stores = [Store(url, min_size=0, max_size=2) for _ in range(3)]
+    stores = [Store(url, max_size=2) for _ in range(3)]
     place = Place(url, stores[0])
     work = place.work()
     worker = place.worker(work)
@@ -368,7 +368,7 @@ async def work(tenant_id, conversation_id, job_id):
     await asyncio.Event().wait()
 
 async def main(url):
-    store = Store(url, min_size=0, max_size=2)
+    store = Store(url, max_size=2)
     database = Database(store)
     worker = Worker(database, Leases(database, new_id, 1.0), url, work, poll_seconds=0.1)
     async with worker.running():

@@ -28,12 +28,9 @@ from app.conversations.windows.active_window import (
     WindowSource,
     conversation_window,
 )
-from app.database.connections import Statement
-from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import assigned, equal, fields_of, insert
-from app.database.tables import TABLES
+from app.database.connections import Repository, Statement
+from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of
+from app.database.tables import CONVERSATION_TABLES, NOT_EXPIRED, TABLES
 
 _KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""

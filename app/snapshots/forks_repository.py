@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.tables import TABLES
+from app.database.tables import NOT_EXPIRED, TABLES
 
 COPIED = {
     table: tuple(TABLES[table].without("conversation_id", *own))

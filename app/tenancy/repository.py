@@ -5,11 +5,9 @@ A creation key is the idempotency key of a request that creates a resource outsi
 
 from __future__ import annotations
 
-from app.database.connections import Statement
-from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import delete_some, equal, insert
-from app.database.tables import TABLES
+from app.database.tables import CONVERSATION_TABLES, TABLES
 
 _TENANT = equal("tenant_id")
 _IS_MODEL = equal("tenant_id", "model")

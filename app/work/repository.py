@@ -20,8 +20,7 @@ import asyncpg
 
 from app.common import json_text
 from app.conversations.compaction_receipt import Failure
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import equal, plain, read
 from app.work.job import Claim, Job, JobStatus
 

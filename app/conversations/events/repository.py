@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app.conversations.events.events import Cursor, EventPage, EventRow
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
+from app.database.tables import NOT_EXPIRED
 
 # For a deleted conversation the update matches no row, and nothing is stored.
 ADD = Statement("""

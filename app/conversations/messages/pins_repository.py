@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from app.conversations.rows import entry_from
 from app.conversations.turns import Entry
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 
 # A call group lasts from one message that does not join the one before to the next, and a turn from
 # one such message of the user to the next.

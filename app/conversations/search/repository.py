@@ -33,10 +33,9 @@ from app.conversations.rows import stored_message_from
 from app.conversations.search.query import Query, Word
 from app.conversations.search.ranking import Postings
 from app.conversations.search.texts import SearchedMessage
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.paging import limits, page_of
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
+from app.database.sql import limits, page_of
+from app.database.tables import NOT_EXPIRED
 
 BLOCK = 1024
 """Messages whose lexemes have one key."""

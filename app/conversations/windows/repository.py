@@ -11,10 +11,9 @@ from app.conversations.messages.repository import MESSAGE_TIME, named_calls, seq
 from app.conversations.status import Activity
 from app.conversations.view import Span
 from app.conversations.windows.active_window import OUT_OF_DATE
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import assigned, edges, equal, fields_of, read
+from app.database.tables import NOT_EXPIRED
 
 _FIRST_AFTER = seq_search(
     ":conversation_id",

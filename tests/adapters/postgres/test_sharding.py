@@ -23,8 +23,7 @@ import pytest_asyncio
 
 import app
 from app.database.connections import PLANNING, Statement
-from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.tables import TABLES
+from app.database.tables import CONVERSATION_TABLES, TABLES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user

@@ -369,7 +369,7 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
 async def test_the_pool_is_watched(database_url: str) -> None:
     """Connections open, in use and waited for are told as they are. [operation.database-away]"""
     failed: list[str] = []
-    store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
+    store = Store(database_url, max_size=1, failed=failed.append)
     async with store.session():
         waiter = asyncio.create_task(_use(store))
         async with asyncio.timeout(PATIENCE_SECONDS):
