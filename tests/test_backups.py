@@ -20,7 +20,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.database.dumps import dump
+from app.cli.backup import run_program
 from app.database.embedded import DATABASE, running
 from app.database.migrate import is_current
 from app.main import create_app
@@ -227,7 +227,7 @@ def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.Mo
         "postgresql://me@one:1,two:2/db?sslmode=require&password=s%40cret%3A1",
     ):
         with (tmp_path / "out").open("w+b") as file:
-            dump(url, file, tmp_path)
+            run_program("pg_dump", [], url, tmp_path, file)
             file.seek(0)
             said = file.read().decode()
         assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said

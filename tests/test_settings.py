@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.configuration import markdown
+from app.cli.documents import markdown
 from app.environment import SettingsError, missing
 from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 from app.settings import Settings, secret_files, unknown_variables

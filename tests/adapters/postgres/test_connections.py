@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
-from app.database import embedded_cluster
+from app.database import embedded
 from app.database.connections import Statement, Store, Timeouts
 from app.database.migrate import READY_SECONDS, is_ready
 from app.repositories import FREQUENT
@@ -215,13 +215,13 @@ def standby(database_url: str, tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "standby"
     folder.mkdir(mode=0o700)
     os.chown(folder, account.pw_uid, account.pw_gid)
-    embedded_cluster._let_through(folder, account.pw_uid)
+    embedded._let_through(folder, account.pw_uid)
     switched: dict[str, Any] = {}
     if os.geteuid() == 0:
         switched = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def run(program: str, *arguments: str) -> None:
-        command = (str(embedded_cluster.programs() / program), *arguments)
+        command = (str(embedded.programs() / program), *arguments)
         with (tmp_path / "said").open("ab") as said:
             subprocess.run(command, check=True, cwd=folder, stdout=said, stderr=said, **switched)
 
