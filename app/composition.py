@@ -33,7 +33,6 @@ from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService
@@ -42,7 +41,7 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search.service import SearchService
-from app.conversations.service import ConversationService
+from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.active_window import window_defaults_from
@@ -127,7 +126,6 @@ class Services:
             self.tokenizer,
             _summariser_settings(settings),
             find_entry=self.registry.find_entry,
-            takes_payload=self.gateway.takes_payload,
         )
         self.summariser = Summariser(access)
         self.leases = Leases(database, new_id)
@@ -154,7 +152,6 @@ class Services:
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
-            settings.policy,
             new_id,
             now,
             outputs.delete_conversation_objects,
@@ -179,7 +176,6 @@ class Services:
             self.active,
             new_id,
             now_ms,
-            self.build_replay.get,
             telemetry,
         )
         self.compaction = CompactionService(runner, self.leases)
@@ -213,7 +209,6 @@ class Services:
         self.agents = AgentService(
             database,
             resolver,
-            settings.policy,
             new_id,
             active.now,
             outputs.delete_conversation_objects,

@@ -13,7 +13,6 @@ from typing import Any
 
 from app.common.errors import NotFound
 from app.composition import Services, keys_of, limits_of, store_of, utc_now
-from app.conversations.tenant_deletion import TenantDeletion
 from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT, KeyService
@@ -113,7 +112,7 @@ async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
     await services.store.open()
     _log.info("tenant_deletion_begun", extra={"data": by_account(tenant_id=tenant_id)})
     try:
-        counts = await TenantDeletion(services.database, services.conversations).delete(tenant_id)
+        counts = await services.conversations.remove_tenant(tenant_id)
     finally:
         await services.store.close()
         await services.gateway.close()

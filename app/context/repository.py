@@ -15,8 +15,8 @@ from app.conversations.epochs import Epoch, requested_window
 from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
+    AGENT_JOIN,
     CONVERSATION_COLUMNS,
-    SETTINGS_JOINS,
     STATE_COLUMNS,
     epoch_from,
     log_rows_from,
@@ -96,7 +96,7 @@ READ = Statement(
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
-        {SETTINGS_JOINS}
+        {AGENT_JOIN}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
             WHERE active.conversation_id = :conversation_id

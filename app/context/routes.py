@@ -42,7 +42,7 @@ from app.http.fields import MAX_TOKENS
 from app.http.routing import WireRoute, direct
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.section_schemas import sections_to_store
+from app.prompt.schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])

@@ -33,8 +33,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.calibration import Estimate
 from app.policy.policy import StrategyName
-from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
-from app.prompt.tool_schemas import Tools
+from app.prompt.schemas import MAX_CONTENT_CHARS, Sections, Tools
 
 
 class StepAppend(RequestSchema):

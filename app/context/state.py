@@ -18,7 +18,6 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.concurrency import in_thread_if
 from app.compaction.reduction import tool_output_tokens, with_excluded
-from app.compaction.runs import SUMMARY_SHORT
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
@@ -73,7 +72,6 @@ DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
-    SUMMARY_SHORT,
     UNAVAILABLE,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
