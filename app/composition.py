@@ -70,8 +70,8 @@ from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
 from app.tool_output.uploads import BlobUploads
-from app.work.backlog import Backlog
 from app.work.leases import Leases
+from app.work.repository import waiting_in
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
     from app.operation.tracing import Tracing
@@ -100,7 +100,7 @@ class Services:
             app_version(), settings.metrics_token, _tracing(settings)
         )
         self.store = store = store_of(settings, telemetry.database_failed)
-        telemetry.watch(store.pool_state, Backlog(store).waiting)
+        telemetry.watch(store.pool_state, partial(waiting_in, store))
         self.database = database = Database(
             store, window_defaults_from(settings.rolling_window_seconds)
         )

@@ -26,8 +26,8 @@ from app.database.embedded import running
 from app.database.migrate import migrate
 from app.repositories import Database
 from app.settings import Settings
-from app.work.job import Job
 from app.work.leases import Leases
+from app.work.repository import Job
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
@@ -226,7 +226,7 @@ async def test_a_worker_deletes_expired_rows(
     async def delete_expired() -> Mapping[str, int]:
         raise ValueError("secret words")
 
-    async with place.worker(place.work(), delete_expired=delete_expired).running():
+    async with place.worker(place.work(), chores={"fails": (delete_expired, 60.0)}).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
 

@@ -34,7 +34,7 @@ from app.conversations.views import kept_seqs, view_summary_tokens
 from app.conversations.windows.service import ActiveWindows
 from app.policy.policy import StrategyName
 from app.repositories import Database
-from app.work.job import JobStatus
+from app.work.repository import JobStatus
 
 MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0

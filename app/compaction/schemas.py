@@ -16,7 +16,7 @@ from app.http.errors import ProblemAnswer
 from app.http.fields import ModelName, RequestSchema, ResponseSchema, Tokens, examples
 from app.http.fields import Strategy as StrategyField
 from app.policy.policy import StrategyName
-from app.work.job import JobStatus
+from app.work.repository import JobStatus
 
 
 class CompactionRequest(RequestSchema):

@@ -32,8 +32,8 @@ from app.conversations.view import Span, View
 from app.conversations.views import lacks_summary, with_item_sent
 from app.models.model_calls import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
-from app.work.job import Job, JobStatus
 from app.work.leases import Leases
+from app.work.repository import Job, JobStatus
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""

@@ -45,7 +45,7 @@ from app.conversations.compaction_results import CompactResult
 from app.database.connections import PoolState
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of
-from app.work.backlog import Waiting
+from app.work.repository import Waiting
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
     from app.operation.tracing import Tracing

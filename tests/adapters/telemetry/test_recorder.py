@@ -31,7 +31,7 @@ from app.models.model_calls import ModelCall
 from app.operation.metrics_server import serving_metrics
 from app.operation.recorder import Telemetry
 from app.settings import Settings
-from app.work.backlog import Backlog, Waiting
+from app.work.repository import Waiting, waiting_in
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
 from tests.collector import collecting, values
 from tests.commands import free_port
@@ -354,16 +354,15 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
 
 async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: Store) -> None:
     """Due conversations and open jobs are counted, and the age of the oldest told."""
-    backlog = Backlog(store)
-    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+    assert await waiting_in(store) == Waiting(0, 0, 0.0)
     path = await new_conversation(client)
     await append(client, path, user("hello"))
     await execute(database_url, "UPDATE heads SET due_at = now() - interval '1 hour'")
-    waiting = await backlog.waiting()
+    waiting = await waiting_in(store)
     assert (waiting.due, waiting.jobs) == (1, 0)
     assert 3600 <= waiting.oldest_seconds < 3700
     await execute(database_url, "UPDATE heads SET due_at = now() + interval '1 hour'")
-    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+    assert await waiting_in(store) == Waiting(0, 0, 0.0)
 
 
 async def test_the_pool_is_watched(database_url: str) -> None:
