@@ -262,7 +262,7 @@ async def work(settings: Settings) -> None:
     async with services.opened(), worker_of(settings, services).running(GRACE_SECONDS):
         with ExitStack() as stack:
             if settings.metrics_port is not None:
-                from app.operation.metrics_server import serving_metrics
+                from app.operation.recorder import serving_metrics
 
                 host, port = settings.host, settings.metrics_port
                 stack.enter_context(serving_metrics(services.telemetry, host, port))

@@ -8,21 +8,27 @@
    that each of several processes serves all of them. Gauges of dead processes are removed.
 4. The backlog is read from the database on each scrape, for at most a second. If the database does
    not answer in time, those metrics are missing.
+5. A process that serves no other requests, such as a worker, serves `/metrics` by a thread, so that
+   a blocked event loop is visible: a scrape waits for the loop for at most `SCRAPE_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode
 from prometheus_client import (
@@ -35,6 +41,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
@@ -55,6 +62,9 @@ BACKLOG_TIMEOUT_SECONDS = 1.0
 """How long the database may take to return the backlog (rule 4)."""
 SAMPLE_SECONDS = 5.0
 """How often each of several processes records the state of its pool."""
+PATH = "/metrics"
+SCRAPE_SECONDS = 5.0
+_log = logging.getLogger("app.metrics")
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "http_requests": ("Requests answered, by route template", "method", "route", "status"),
@@ -139,7 +149,6 @@ class Telemetry:
         self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None
         self._read_backlog: Callable[[], Awaitable[Waiting]] | None = None
-        self._reading_backlog: asyncio.Task[Waiting] | None = None
 
     @property
     def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
@@ -293,16 +302,12 @@ class Telemetry:
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
-        await self.refresh()
-        text = await asyncio.to_thread(lambda: generate_latest(self.registry()))
+        self._scraped.waiting = await self._waiting()
+        self._sample()
+        text = await asyncio.to_thread(lambda: generate_latest(self._all()))
         return text, CONTENT_TYPE_PLAIN_0_0_4
 
-    async def refresh(self) -> None:
-        """Update the metrics that are read on demand: the backlog and the pool."""
-        self._scraped.waiting = await self._waiting()
-        self.sample()
-
-    def registry(self) -> CollectorRegistry:
+    def _all(self) -> CollectorRegistry:
         """Return the metrics of this process, or of all processes that share a directory."""
         if self._directory is None:
             return self._registry
@@ -318,60 +323,97 @@ class Telemetry:
         registry.register(self._scraped)
         return registry
 
-    def sample(self) -> None:
+    def _sample(self) -> None:
         """Record the state of the pool."""
         if self._pool is not None:
             pool = self._pool()
             for name in ("size", "in_use", "waiting", "limit"):
                 self._gauges[f"pool_{name}"].set(getattr(pool, name))
 
+    async def _waiting(self) -> Waiting | None:
+        """Return the backlog, None if the database does not answer in time (rule 4)."""
+        if self._read_backlog is not None:
+            with suppress(ServiceUnavailable, TimeoutError):
+                async with asyncio.timeout(BACKLOG_TIMEOUT_SECONDS):
+                    return await self._read_backlog()
+        return None
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """During the block update the gauges that other processes of the directory serve."""
-        sampling = None
-        if self._directory is not None:
-            sampling = asyncio.create_task(self._sample_periodically())
+
+        async def sample_periodically() -> None:
+            while self._directory is not None:
+                self._sample()
+                await asyncio.sleep(SAMPLE_SECONDS)
+
+        sampling = asyncio.create_task(sample_periodically())
         try:
             yield
         finally:
-            tasks = {task for task in (sampling, self._reading_backlog) if task is not None}
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=BACKLOG_TIMEOUT_SECONDS)
+            sampling.cancel()
             if self._tracing:
                 await self._tracing.close()
 
-    async def _waiting(self) -> Waiting | None:
-        """Return the backlog, None if the database does not answer in time (rule 4).
 
-        A new query starts only when the previous one has ended.
-        """
-        if self._read_backlog is None:
-            return None
-        reading = self._reading_backlog
-        if reading is None or reading.done():
-            reading = self._reading_backlog = asyncio.ensure_future(self._read_backlog())
-        await asyncio.wait({reading}, timeout=BACKLOG_TIMEOUT_SECONDS)
-        if not reading.done():
-            reading.cancel()
-            return None
-        with suppress(ServiceUnavailable, asyncio.CancelledError):
-            return reading.result()
-        return None
+class _Silent(WSGIRequestHandler):
+    timeout = SCRAPE_SECONDS  # of slow clients
 
-    async def _sample_periodically(self) -> None:
-        while True:
-            self.sample()
-            await asyncio.sleep(SAMPLE_SECONDS)
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no request."""
 
 
+@contextmanager
+def serving_metrics(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None]:
+    """Serve `/metrics` during the block (rule 5); yields the port.
+
+    If the port is not available, an error is logged and None is yielded.
+    """
+    loop = asyncio.get_running_loop()
+
+    def answered(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        if environ["PATH_INFO"] != PATH:
+            status, body = "404 Not Found", b"This port serves /metrics only\n"
+        elif not telemetry.admits(environ.get("HTTP_AUTHORIZATION", "")):
+            status, body = "401 Unauthorized", b"Send CONTEXT_METRICS_TOKEN as a Bearer token\n"
+            headers.append(("WWW-Authenticate", "Bearer"))
+        else:
+            scraping = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
+            try:
+                body, kind = scraping.result(SCRAPE_SECONDS)
+                status, headers = "200 OK", [("Content-Type", kind)]
+            except Exception as error:  # its text, which wsgiref would print, can have content
+                scraping.cancel()
+                _log.error("metrics_failed", extra={"data": {"error": type(error).__name__}})
+                status, body = "503 Service Unavailable", b"The metrics cannot be read now\n"
+        start(status, headers)
+        return [body]
+
+    try:
+        server = make_server(host, port, answered, ThreadingWSGIServer, _Silent)
+    except OSError as error:
+        data = {"port": port, "reason": error.strerror or type(error).__name__}
+        _log.error("metrics_not_served", extra={"data": data})
+        yield None
+        return
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    _log.info("metrics_served", extra={"data": {"port": server.server_port}})
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(eq=False)
 class MeasuredGateway:
     """A gateway that records each call, its tokens and its cost."""
 
-    def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
-        self._gateway = gateway
-        self._telemetry = telemetry
+    _gateway: Gateway
+    _telemetry: Telemetry
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""

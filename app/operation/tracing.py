@@ -4,25 +4,23 @@ Imported only if a collector is configured.
 
 1. A span of a request has no body, path, query or text of an exception. Span names come from
    closed sets.
-2. A thread sends spans in batches. If the collector is unavailable, spans are lost and the log has
-   one line; requests never wait for it, and the shutdown waits for `CLOSE_SECONDS` at most.
+2. A thread sends spans in batches. If the collector is unavailable, spans are lost and the library
+   logs it; requests never wait for it, and the shutdown waits for `CLOSE_SECONDS` at most.
 3. Nothing is global: several apps in one process do not see each other's spans.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import Sequence
 from threading import Thread
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Tracer, format_trace_id, get_current_span
 from opentelemetry.util.http import sanitize_method
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,7 +37,6 @@ UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 UNROUTED = "none"
 
 _CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
-_log = logging.getLogger("app.traces")
 
 
 class Tracing:
@@ -47,10 +44,8 @@ class Tracing:
 
     def __init__(self, endpoint: str, version: str) -> None:
         os.environ.setdefault("OTEL_SEMCONV_STABILITY_OPT_IN", "http")
-        # The library would log each failed batch.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         base = endpoint.rstrip("/")
-        self._exporter = LoggedExporter(
+        self._exporter = OTLPSpanExporter(
             base if base.endswith(PATH) else base + PATH,
             timeout=EXPORT_TIMEOUT_SECONDS,
             meter_provider=NoOpMeterProvider(),
@@ -119,28 +114,6 @@ class Tracing:
         if closing.is_alive():
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # cancels a retry
             await asyncio.to_thread(closing.join, RETRY_CANCEL_SECONDS)
-
-
-class LoggedExporter(OTLPSpanExporter):
-    """Sends spans; logs the first failure, and the first success after it."""
-
-    _fails = False
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send a batch, or lose it."""
-        kind = "not_taken"
-        try:
-            result = super().export(spans)
-        except Exception as error:  # the next batch may succeed
-            result, kind = SpanExportResult.FAILURE, type(error).__name__
-        fails = result is not SpanExportResult.SUCCESS
-        if fails and not self._fails:
-            data = {"reason": kind, "spans": len(spans)}
-            _log.warning("traces_not_sent", extra={"data": data})
-        elif self._fails and not fails:
-            _log.info("traces_sent_again")
-        self._fails = fails
-        return result
 
 
 def _method(scope: Scope) -> str:

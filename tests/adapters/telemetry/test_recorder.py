@@ -28,8 +28,7 @@ from app.composition import Services
 from app.database.connections import Store
 from app.main import create_app
 from app.models.model_calls import ModelCall
-from app.operation.metrics_server import serving_metrics
-from app.operation.recorder import Telemetry
+from app.operation.recorder import Telemetry, serving_metrics
 from app.settings import Settings
 from app.work.repository import Waiting, waiting_in
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
@@ -300,8 +299,8 @@ async def test_the_span_of_a_job(summarised: Settings) -> None:
     assert call.trace_id == compaction.trace_id == asked.trace_id
 
 
-async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> None:
-    """Nobody waits for a collector that is not there, and the log says so once."""
+async def test_a_collector_that_is_away(settings: Settings) -> None:
+    """Nobody waits for a collector that is not there."""
     away = f"http://127.0.0.1:{free_port()}"
     begun = monotonic()
     async with started(create_app(settings.model_copy(update={"otlp_endpoint": away}))) as client:
@@ -309,7 +308,6 @@ async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> Non
         for _ in range(3):
             await append(client, path, user("hello"))
     assert monotonic() - begun < PATIENCE_SECONDS
-    assert [line["event"] for line in lines.told("traces_not_sent")] == ["traces_not_sent"]
 
 
 def test_nothing_is_imported_for_traces() -> None:
