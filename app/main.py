@@ -30,7 +30,7 @@ from app.http.bodies import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
 from app.http.routing import Application
 from app.mcp_server.endpoint import McpEndpoint
-from app.openapi.description import DESCRIPTION, TAGS, describe
+from app.openapi import DESCRIPTION, TAGS, describe
 from app.operation import routes as operation
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots

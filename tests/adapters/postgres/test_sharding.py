@@ -167,14 +167,13 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 SPREAD = {
     f"{module}.{name}"
     for module, names in {
-        "work.backlog": "COUNT_WAITING",
         "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events.repository": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
-        "work.repository": "WAITING FIND_JOB",
+        "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
         "tenancy.retention": "DELETE_OLD LIST_IDLE LIST_EXPIRED",

@@ -48,10 +48,9 @@ def test_every_route_is_published() -> None:
 
 @pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
 def test_every_operation_is_documented(method: str, path: str, operation: dict[str, Any]) -> None:
-    """Summary, description, tag, examples of body and answer, and every error it can end in."""
+    """Summary, description, tag, examples of the body, and every error it can end in."""
     assert operation["summary"] and operation["description"] and operation["tags"]
     success = next(answer for status, answer in operation["responses"].items() if status < "300")
-    assert schema_of(success)["examples"]
     assert success["description"] != "Successful Response"
     statuses = set(operation["responses"])
     if "requestBody" in operation:
