@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
@@ -73,9 +72,6 @@ from app.tool_output.uploads import BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
-if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
-    from app.operation.tracing import Tracing
-
 EVENT_POLL_SECONDS = 0.5
 """The interval at which event streams look for new events."""
 MAX_BATCH = 1000
@@ -96,9 +92,7 @@ class Services:
 
     def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
         """Make them for these settings; `now` is the clock of active windows."""
-        self.telemetry = telemetry = Telemetry(
-            app_version(), settings.metrics_token, _tracing(settings)
-        )
+        self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, partial(waiting_in, store))
         self.database = database = Database(
@@ -322,14 +316,6 @@ def app_version() -> str:
         return version("context-service")
     except PackageNotFoundError:
         return "0"
-
-
-def _tracing(settings: Settings) -> Tracing | None:
-    if settings.otlp_endpoint is None:
-        return None
-    from app.operation.tracing import Tracing
-
-    return Tracing(settings.otlp_endpoint, app_version())
 
 
 def _days(days: int | None) -> timedelta | None:

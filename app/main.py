@@ -110,7 +110,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # `operation` has its own, without a CDN
         redoc_url=None,
-        # FastAPI's telemetry would send queries and exception texts; see `operation/tracing`.
+        # FastAPI's telemetry would send queries and exception texts.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,
     )
@@ -130,8 +130,6 @@ def create_app(
     app.add_outer_middleware(
         partial(RequestLoggingMiddleware, requests=telemetry, access_log=settings.access_log)
     )
-    if telemetry.middleware is not None:
-        app.add_outer_middleware(telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.page_bytes = settings.page_bytes

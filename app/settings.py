@@ -147,7 +147,7 @@ class WorkerSettings(Group):
 
 
 class ObservabilitySettings(Group):
-    """Logs, metrics and traces."""
+    """Logs and metrics."""
 
     log_level: LogLevel = "info"
     """Minimum level of log records."""
@@ -157,10 +157,6 @@ class ObservabilitySettings(Group):
     """Bearer token that `/metrics` requires; unset: no authentication."""
     metrics_port: Port | None = None
     """Port on which `context-service worker` serves `/metrics`; 0 selects a free port; unset: none.
-    """
-    otlp_endpoint: Annotated[str, Field(pattern="^https?://")] | None = None
-    """OpenTelemetry collector that receives traces by OTLP over HTTP, such as
-    `http://collector:4318`; unset: no traces.
     """
 
 
@@ -328,12 +324,8 @@ class Settings(
 
     def _check_extras(self) -> None:
         """Raise for a setting whose libraries are not installed."""
-        for name, module, extra in (
-            ("blob_store_url", "obstore", "objects"),
-            ("otlp_endpoint", "opentelemetry.sdk", "traces"),
-        ):
-            if getattr(self, name) is not None and (needed := missing(module, extra)):
-                raise ValueError(f"{variable(name)} needs {needed}")
+        if self.blob_store_url is not None and (needed := missing("obstore", "objects")):
+            raise ValueError(f"{variable('blob_store_url')} needs {needed}")
 
     def _check_policy(self) -> None:
         try:

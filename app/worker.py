@@ -52,17 +52,13 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger("app.worker")
 
 
-def _unmeasured(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
-    return nullcontext()
-
-
 @dataclass(eq=False)
 class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
     - `index_hidden` indexes messages that `work` has hidden, for searches.
     - `chores` are done at intervals, in seconds.
-    - `measure` records metrics of the work on a conversation, and on a job or None.
+    - `measure` records metrics of the work on a job, or None.
     """
 
     database: Database
@@ -73,7 +69,7 @@ class Worker:
     poll_seconds: float = 5.0
     index_hidden: Callable[[str, str], Awaitable[None]] | None = None
     chores: Mapping[str, tuple[Chore, float]] = field(default_factory=dict)
-    measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
+    measure: Callable[[str | None], AbstractContextManager[object]] = nullcontext
 
     def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
@@ -155,7 +151,7 @@ class Worker:
             return
         try:
             async with self.leases.renewed(claim):
-                with self.measure(claim.conversation_id, claim.job_id):
+                with self.measure(claim.job_id):
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._retry_or_give_up(claim, error)

@@ -201,4 +201,4 @@ def test_an_optional_package_is_named() -> None:
     assert missing("json", "mcp") is None
     assert "context-service[objects]" in str(missing("obstore_that_nobody_has", "objects"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"all", "mcp", "objects", "traces"} <= project["optional-dependencies"].keys()
+    assert {"all", "mcp", "objects"} <= project["optional-dependencies"].keys()

@@ -104,9 +104,7 @@ class CompactionRunner:
     ) -> CompactResult:
         """Report a run and its result to the observer; its model calls cost, however it ends."""
         try:
-            with self._observer.compacting(
-                run.conversation_id, run.trigger, run.strategy
-            ) as observe:
+            with self._observer.compacting(run.trigger, run.strategy) as observe:
                 result = await compacting
                 observe(result)
             return result

@@ -1,4 +1,4 @@
-"""Observers of services: told what happened, for metrics and traces."""
+"""Observers of services: told what happened, for metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Observer(Protocol):
         return
 
     def compacting(
-        self, conversation_id: str, trigger: str, strategy: str
+        self, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:
         """Watch a compaction, whose result the block tells; what the block raises ended it."""
         return nullcontext(lambda _result: None)

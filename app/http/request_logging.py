@@ -129,7 +129,7 @@ def _sender(scope: Scope, trace_parent: bytes) -> dict[str, Any]:
     """Return the caller of a request, and its trace id if it has one."""
     caller = scope.get("caller")
     found = _TRACE_PARENT.fullmatch(trace_parent)
-    trace_id = scope.get("trace_id") or (found[1].decode() if found else None)
+    trace_id = found[1].decode() if found else None
     trace = {"trace_id": trace_id} if trace_id is not None else {}
     if caller is None:
         return {"tenant_id": None, "key_id": None, **trace}
