@@ -153,11 +153,7 @@ class Services:
         )
         self.retention = RetentionService(
             database,
-            {
-                "conversations": _days(settings.retention_conversation_days),
-                "events": _days(settings.retention_event_days),
-            },
-            self.conversations.remove_idle,
+            timedelta(days=days) if (days := settings.retention_event_days) else None,
             self.conversations.remove_expired,
             utc_now,
             partial(remove_stale_imports, database, utc_now),
@@ -261,7 +257,6 @@ class Services:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
-            closing.push_async_callback(self.keys.close)
             async with self.telemetry.running():
                 yield
 
@@ -316,10 +311,6 @@ def app_version() -> str:
         return version("context-service")
     except PackageNotFoundError:
         return "0"
-
-
-def _days(days: int | None) -> timedelta | None:
-    return timedelta(days=days) if days is not None else None
 
 
 def _summariser_settings(settings: Settings) -> SummariserSettings:

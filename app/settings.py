@@ -192,10 +192,6 @@ class StorageSettings(Group):
     """
     blob_upload_ttl_seconds: Seconds = 86_400.0
     """How long an upload that no message references is kept."""
-    retention_conversation_days: Days | None = None
-    """Conversations without an append or change for this many days are deleted with all their data,
-    unless a snapshot holds them; unset: kept forever.
-    """
     retention_event_days: Days | None = None
     """How long events can be read; unset: forever."""
 

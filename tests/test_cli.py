@@ -168,7 +168,6 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         [key_id, "acme", "ci", "usable", "full"],
         [other.split("_")[1], "other", "-", "usable", "full"],
     ]
-    assert all(row[5].startswith("20") and row[6] == "-" for row in rows)
     assert key.split("_", 2)[2] not in "\n".join(listed)
     revoked = call("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
@@ -219,7 +218,7 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
     commands = block(OPERATION, "sh", "keys create").replace("KEY_ID", key_id)
     said = pasted(commands).splitlines()
     assert said[0].startswith("ctx_") and said[1].startswith("ctx_")
-    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE"]
+    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "EXPIRES", "SCOPE"]
     assert said[2].split() == heads
     assert said[-1] == f"Revoked {key_id} of tenant acme."
     said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()

@@ -212,16 +212,20 @@ async def test_a_worker_deletes_expired_rows(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Expired rows are deleted; a failure ends no worker and logs no content."""
-    given = Settings(database_url=place.url, retention_conversation_days=1)
-    conversation_id = await place.conversation()
-    for table, column in (("conversations", "updated_at"), ("events", "created_at")):
-        await execute(place.url, f"UPDATE {table} SET {column} = now() - interval '2 days'")
+    given = Settings(database_url=place.url, retention_event_days=1)
+    await place.conversation()
+    old = "UPDATE {} SET {} = now() - interval '2 days'"
+    await execute(place.url, old.format("conversations", "expires_at"))
+    await execute(place.url, old.format("events", "created_at"))
     parts = Services(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
             await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
-    left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
-    assert conversation_id not in [row[0] for row in left]
+
+            async def is_gone() -> bool:
+                return not await execute(place.url, "SELECT FROM conversations")
+
+            await until(is_gone, "it is deleted")
 
     async def delete_expired() -> Mapping[str, int]:
         raise ValueError("secret words")

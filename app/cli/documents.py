@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -40,7 +39,6 @@ values. Ratios are shares of the effective window: the context window minus `max
 `CONTEXT_POLICY` is the default policy as one JSON object; the variables of single values
 override it.
 """
-_TYPES = {"array": "list", "object": "JSON object"}
 
 
 def _document(command: Command) -> Command:
@@ -126,69 +124,28 @@ def markdown() -> str:
     from app.policy.policy import DEFAULT_POLICY, POLICY_VARIABLES, Policy
     from app.settings import GROUPS, Settings, description_of, secret_files
 
-    properties = Settings.model_json_schema(by_alias=False)["properties"]
-    header: tuple[str, ...] = ("variable", "type", "default", "bounds", "description")
-    secrets = ",\n".join(map(_code, secret_files().values()))
-    parts = [_HEAD.format(secrets=secrets)]
+    parts = [_HEAD.format(secrets=",\n".join(map(_code, secret_files().values())))]
     for group in GROUPS:
         rows: list[tuple[str, ...]] = []
         for name in group.model_fields:
-            schema, default = properties[name], Settings.model_fields[name].default
+            default = Settings.model_fields[name].default
             shown = _code(default) if default is not None and default != () else "unset"
-            pattern = [
-                _code(kind["pattern"]) for kind in _alternatives(schema) if "pattern" in kind
-            ]
-            bounds = _bounds(schema) or ", ".join(pattern)
-            rows.append((_code(variable(name)), _type(schema), shown, bounds, description_of(name)))
-        parts.append(f"## {(group.__doc__ or '').rstrip('.')}\n\n{_table(header, rows)}")
+            rows.append((_code(variable(name)), shown, description_of(name)))
+        title = (group.__doc__ or "").rstrip(".")
+        parts.append(f"## {title}\n\n{_table(('variable', 'default', 'description'), rows)}")
     root, rows = Policy.model_json_schema(), []
     for name, path in POLICY_VARIABLES.items():
-        schema = root
+        schema: dict[str, Any] = root
         for key in path:
-            (inner,) = _alternatives(schema, root["$defs"])
-            schema = inner["properties"][key]
+            kinds = (schema, *schema.get("anyOf", ()))
+            references = [kind["$ref"] for kind in kinds if "$ref" in kind]
+            schema = root["$defs"][references[0].rpartition("/")[2]] if references else schema
+            schema = schema["properties"][key]
         value: Any = reduce(getitem, path, DEFAULT_POLICY)
         shown = _code(value if isinstance(value, str) else json.dumps(value))
-        kind, bounds = _type(schema, root["$defs"]), _bounds(schema, root["$defs"])
-        leaf = _code(".".join(path))
-        rows.append((leaf, _code(name), kind, shown, bounds, schema["description"]))
-    parts.append(f"{_POLICY}\n{_table(('value', *header), rows)}")
-    return "\n".join(parts)
-
-
-def _alternatives(
-    schema: Mapping[str, Any], definitions: Mapping[str, Any] = MappingProxyType({})
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives of a schema, without null and with references resolved."""
-    if "$ref" in schema:
-        yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    elif "anyOf" in schema:
-        for kind in schema["anyOf"]:
-            yield from _alternatives(kind, definitions)
-    elif schema.get("type") != "null":
-        yield schema
-
-
-def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any] = MappingProxyType({})) -> str:
-    words: list[str] = []
-    for kind in _alternatives(schema, definitions):
-        if "enum" in kind or "const" in kind:
-            words += map(_code, kind.get("enum") or [kind["const"]])
-        else:
-            words.append(_TYPES.get(kind["type"], kind["type"]))
-    return ", ".join(words)
-
-
-def _bounds(
-    schema: Mapping[str, Any], definitions: Mapping[str, Any] = MappingProxyType({})
-) -> str:
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    return ", ".join(
-        f"{sign} {kind[name]}"
-        for kind in _alternatives(schema, definitions)
-        for name, sign in signs.items()
-        if name in kind
-    )
+        rows.append((_code(".".join(path)), _code(name), shown, schema["description"]))
+    header = ("value", "variable", "default", "description")
+    return "\n".join((*parts, f"{_POLICY}\n{_table(header, rows)}"))
 
 
 def _code(value: object) -> str:
@@ -197,9 +154,6 @@ def _code(value: object) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [
-        header,
-        ["---"] * len(header),
-        *([cell.replace("|", "\\|") for cell in r] for r in rows),
-    ]
+    lines = [header, ["---"] * len(header)]
+    lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -15,7 +15,7 @@ import click
 from app.cli.database import has_database, location, on_database, read_settings, run_migrated
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
-KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
+KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "expires", "scope")
 
 
 def _run(work: str, *given: Any) -> Any:

@@ -55,7 +55,6 @@ CREATE TABLE api_keys (
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz,
     revoked_at timestamptz,
-    last_used_at timestamptz,
     read_only boolean NOT NULL DEFAULT false,
     PRIMARY KEY (key_id)
 );

@@ -84,11 +84,6 @@ EXPIRE_KEY = Statement("""
     UPDATE api_keys SET expires_at = CASE WHEN revoked_at IS NULL THEN :at ELSE expires_at END
     WHERE key_id = :key_id RETURNING *
 """)
-SET_LAST_USED = Statement("""
-    UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at)
-    FROM unnest(CAST(:key_ids AS text[]), CAST(:times AS timestamptz[])) AS used (key_id, at)
-    WHERE k.key_id = used.key_id
-""")
 
 
 class TenantRepository(Repository):

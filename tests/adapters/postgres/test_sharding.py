@@ -176,7 +176,7 @@ SPREAD = {
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
-        "tenancy.retention": "DELETE_OLD LIST_IDLE LIST_EXPIRED",
+        "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
         "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.repository": "NEWEST PROGRESS",
