@@ -234,7 +234,6 @@ class Services:
             database, resolver, summaries, restores, reader, active, new_id
         )
         self.is_ready = partial(is_ready, self.store)
-        self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
         self.still_admits = self.keys.still_admits
 
     @asynccontextmanager

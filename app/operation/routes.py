@@ -20,7 +20,6 @@ from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse
 
 import app
 from app.common.errors import NotFound, ServiceUnavailable, Unauthenticated
-from app.http.bodies import Json
 from app.http.dependencies import caller_of, services
 from app.http.errors import problems_of
 from app.http.fields import ResponseSchema
@@ -40,7 +39,20 @@ _PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-
 _HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 
 _KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-_KIND = re.compile("text/html|application/json")
+_FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
+
+INSPECTOR = Path(app.__file__).with_name("inspector_files")
+"""The folder that `inspector/build.ts` writes."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+_PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+_HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
+
+_KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
 
 INSPECTOR = Path(app.__file__).with_name("inspector_files")
@@ -83,14 +95,6 @@ class Health(ResponseSchema):
     """Always `ok`."""
 
 
-class Ready(Health):
-    """The service can serve."""
-
-    degraded: list[str]
-    """What does not work: `summarizer_without_key` if the key of the configured summarizer is
-    missing."""
-
-
 METRICS: dict[str, Any] = {
     "description": "The metrics, in the text format of Prometheus.",
     "content": {
@@ -111,11 +115,11 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", summary="Readiness", responses=problems_of(ServiceUnavailable))
-async def readyz(request: Request) -> Ready:
+async def readyz(request: Request) -> Health:
     """Return `ok` if the database is available with this version's schema, else `503`."""
     if not await services(request).is_ready():
         raise ServiceUnavailable("The database's schema is older than this version")
-    return Ready(status="ok", degraded=list(services(request).degraded))
+    return Health(status="ok")
 
 
 @router.get(
@@ -144,22 +148,10 @@ async def get_caller(request: Request) -> Caller:
     return caller_of(request)
 
 
-@router.get(
-    "/",
-    summary="Where to start",
-    response_model=ServiceLinks,
-    responses={303: {"description": "For browsers: the inspector."}},
-)
-async def get_links(request: Request) -> Response:
-    """Return the version, and the paths of documentation and health.
-
-    If `Accept` names `text/html` before `application/json`, as browsers do, the answer leads to the
-    inspector.
-    """
-    headers = _HEADERS | {"Vary": "Accept"}
-    if _KIND.findall(request.headers.get("accept", "").lower())[:1] == ["text/html"]:
-        return RedirectResponse("inspector", 303, headers)
-    return Json(_LINKS | {"version": request.app.version}, headers=headers)
+@docs_router.get("/")
+async def first_page() -> Response:
+    """Lead to the inspector."""
+    return RedirectResponse("inspector", 303, _HEADERS)
 
 
 @docs_router.get("/inspector")
