@@ -193,21 +193,6 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
     }
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-async def test_concurrency_is_bounded(place: Place, concurrency: int) -> None:
-    """A worker runs at most `concurrency` pieces of work at once."""
-    work = place.work()
-    work.release.clear()
-    for _ in range(concurrency + 2):
-        await place.due()
-    async with place.worker(work, concurrency=concurrency).running():
-        await until(lambda: work.at_once == concurrency, "all places are taken")
-        work.release.set()
-        await until(place.is_idle, "all is done")
-    assert work.max_at_once == concurrency
-    assert work.ended.total() == concurrency + 2
-
-
 async def test_a_worker_deletes_expired_rows(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,20 +218,6 @@ async def test_a_worker_deletes_expired_rows(
     async with place.worker(place.work(), chores={"fails": (delete_expired, 60.0)}).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
-
-
-async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
-    """Running work ends when it can, and nothing new is begun."""
-    work = place.work()
-    work.release.clear()
-    async with place.worker(work, concurrency=1).running(grace_seconds=PATIENCE_SECONDS):
-        one = await place.due()
-        await until(lambda: work.at_once == 1, "the work has started")
-        asyncio.get_running_loop().call_later(0.2, work.release.set)
-    assert work.ended == {(one, None): 1}
-    await place.due()
-    assert work.started == {(one, None): 1}
-    assert not await place.is_idle()
 
 
 async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,23 +274,6 @@ async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) 
     assert ended is not None
     assert ended.status == "failed"
     assert json_text.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
-
-
-async def test_long_work_keeps_its_lease(place: Place) -> None:
-    """Work that takes longer than a lease is not claimed by another worker."""
-    work = place.work()
-    work.release.clear()
-    await place.due()
-
-    async def is_old() -> bool:
-        rows = await execute(place.url, "SELECT now() - due_at > '2.5 s' FROM heads")
-        return bool(rows[0][0])
-
-    async with place.worker(work).running(), place.worker(work).running():
-        await until(is_old, "it runs for more than two leases")
-        work.release.set()
-        await until(place.is_idle, "it is done")
-    assert work.started.total() == 1
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pwd
 import subprocess
@@ -35,11 +34,6 @@ SLACK_SECONDS = 60.0
 
 PID = Statement("SELECT pg_backend_pid() AS pid")
 WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, 'm', '{}')")
-SLEEP = Statement("SELECT pg_sleep(CAST(:seconds AS double precision)), pg_backend_pid() AS pid")
-RUNNING = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
-"""
 
 
 @pytest_asyncio.fixture
@@ -78,12 +72,6 @@ async def fails(work: Awaitable[Any], within: float, reason: str = "") -> Servic
     return failure.value
 
 
-async def idle(url: str) -> None:
-    """Return once the server works on nothing of this database any more."""
-    while (await execute(url, RUNNING))[0][0]:
-        await asyncio.sleep(0)
-
-
 async def in_transaction(store: Store, *statements: Statement, **values: Any) -> None:
     """Run statements in one transaction."""
     async with store.transaction() as session:
@@ -116,29 +104,6 @@ async def test_readiness_does_not_wait(proxy: DatabaseProxy) -> None:
 
 
 # --- a database that is gone ------------------------------------------------------------------
-
-
-async def test_a_cut_and_a_refused_connection_heal(proxy: DatabaseProxy) -> None:
-    """A database that is gone is a 503 at once; when it is back, so is the service."""
-    async with store_of(proxy.url, size=3) as store:
-        async with store.session(), store.session():
-            pass  # two connections
-        sleeping = asyncio.create_task(in_transaction(store, SLEEP, seconds=60))
-        while not (await execute(proxy_target(proxy), RUNNING))[0][0]:
-            await asyncio.sleep(0)
-        await proxy.cut()
-        await fails(sleeping, 0)
-        assert await pid_of(store)
-        await proxy.refuse()
-        await fails(pid_of(store), QUICK.connection)
-        await proxy.heal()
-        assert await pid_of(store)
-
-
-def proxy_target(proxy: DatabaseProxy) -> str:
-    """Return the database's URL past the proxy."""
-    host, _, port = proxy._socket.rpartition("/.s.PGSQL.")
-    return f"postgresql://postgres@{proxy._database}?host={host}&port={port}"
 
 
 async def test_frequent_statements_are_planned_at_the_start(database_url: str) -> None:
@@ -175,16 +140,6 @@ async def test_what_a_failing_database_says(database_url: str, state: str) -> No
 
 
 # --- a database that takes its time -----------------------------------------------------------
-
-
-async def test_postgres_ends_what_takes_too_long(database_url: str) -> None:
-    """An abandoned statement ends in the database as well, and its connection stays good."""
-    async with store_of(database_url) as store:
-        before = await pid_of(store)
-        work = in_transaction(store, SLEEP, seconds=60)
-        await fails(work, QUICK.statement, "QueryCanceledError")
-        assert (await execute(database_url, RUNNING))[0][0] == 0
-        assert await pid_of(store) == before
 
 
 # --- a database that can only be read ---------------------------------------------------------

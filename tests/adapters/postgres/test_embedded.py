@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
@@ -197,14 +196,6 @@ async def test_first_start_creates_the_database(tmp_path: Path) -> None:
     assert not (data_dir / "postgres.new.left").exists()
 
 
-async def test_data_survives_a_restart(data_dir: Path) -> None:
-    """What was committed is there after the next start. [log.durable]"""
-    with running(data_dir) as url:
-        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
-    with running(data_dir) as url:
-        assert await ask(url, "SELECT value FROM kept") == 7
-
-
 async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Path) -> None:
     """A service killed with -9 leaves its server; the next start adopts and later stops it."""
     with holder(data_dir) as killed:
@@ -254,14 +245,6 @@ def test_impossible_data_directory(tmp_path: Path) -> None:
     for impossible in (file, file / "below", Path("/proc/none")):
         with pytest.raises(EmbeddedPostgresError, match="cannot be used"), running(impossible):
             pass
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_data_directory(tmp_path: Path) -> None:
-    """A data directory without write permission is one sentence. [operation.embedded-database]"""
-    tmp_path.chmod(0o500)
-    with pytest.raises(EmbeddedPostgresError, match="Permission denied"), running(tmp_path):
-        pass
 
 
 def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:

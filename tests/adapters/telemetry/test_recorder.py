@@ -123,26 +123,6 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
     assert found.value("pool_limit") == summarised.pool_max_size
 
 
-async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
-    """Clearing tool results and emergency cuts are counted by what made them run.
-
-    [tool-output.clearing-receipt]
-    """
-    policy = {**SMALL, "tool_output": {"context_budget_tokens": 200, "clear_at_least": 1}}
-    path = await new_conversation(client, model="gpt-4o", policy=policy)
-    for number in range(4):
-        call_id = f"c{number}"
-        await append(client, path, user("go"), calling(call_id), result(call_id, "line " * 150))
-    await client.post(f"{path}/context", json={})
-    await client.post(f"{path}/overflow", json={})
-    found = await metrics_of(client)
-    by_trigger = found.by("compactions_total", "trigger", "outcome")
-    assert by_trigger[("tool_output", "compacted")] == 1
-    assert by_trigger[("emergency", "compacted")] == 1
-    saved = found.by("compaction_saved_tokens_total", "trigger")
-    assert saved[("tool_output",)] > 0 and saved[("emergency",)] > 0
-
-
 # --- silence ----------------------------------------------------------------------------------
 
 MARKER = "zq7marker"

@@ -13,7 +13,7 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import Server, execute, started
 from tests.logged import Lines, lines
 
@@ -87,23 +87,6 @@ async def test_an_older_schema_is_not_ready(settings: Settings, database_url: st
 
 
 # It waits until each backend has ended: a connection that ends later would fail a later request.
-KILL = """
-    SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
-async def test_terminated_connections_heal(client: httpx.AsyncClient, database_url: str) -> None:
-    """Connections that the database ends cost at most a 503, and nothing is lost."""
-    path = await new_conversation(client)
-    for round_number in range(5):
-        await append(client, path, user(f"message {round_number}"))
-        await execute(database_url, KILL)
-        answer = await client.get("/readyz")
-        if answer.status_code != 200:
-            assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
-        assert (await client.get("/readyz")).status_code == 200
-    assert (await client.get(path)).json()["head_seq"] == 5
 
 
 @pytest.mark.one_server  # it renames the database
