@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -33,7 +32,6 @@ from app.policy.policy import POLICY_VARIABLE, POLICY_VARIABLES, effective, poli
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
 
-_HAS_PORT = re.compile(r":[^\]]*$")
 
 
 def _decode(value: object) -> object:
@@ -54,14 +52,9 @@ def _postgres_url(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
     try:
-        parts = urlsplit(url)
+        urlsplit(url)
     except ValueError:  # its message can contain the password
         raise ValueError("must be a valid URL") from None
-    hosts = parts.netloc.rpartition("@")[2].split(",")
-    ports = [host.rpartition(":")[2] for host in hosts if _HAS_PORT.search(host)]
-    ports += parse_qs(parts.query).get("port", [])
-    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
-        raise ValueError("must have ports from 1 to 65535")
     return url
 
 
