@@ -18,7 +18,6 @@ from app.blobs.object_store import ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
@@ -29,9 +28,9 @@ from app.context.build import ContextService
 from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
-from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
+from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService
@@ -43,7 +42,6 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
@@ -95,9 +93,9 @@ class Services:
         self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, partial(waiting_in, store))
-        self.database = database = Database(
-            store, window_defaults_from(settings.rolling_window_seconds)
-        )
+        window = settings.rolling_window_seconds
+        windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
+        self.database = database = Database(store, windows)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
@@ -159,16 +157,16 @@ class Services:
             partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             database,
             resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             now_ms,
             telemetry,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self._add_features(settings)
 
     def _add_features(self, settings: Settings) -> None:
@@ -194,7 +192,6 @@ class Services:
                 self.telemetry,
             )
         )
-        self.steps = StepService(log, self.usage, self.context)
         self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
         self.agents = AgentService(
             database,

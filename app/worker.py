@@ -5,8 +5,8 @@
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
-4. At intervals it does chores, such as the deletion of tool outputs that nothing refers to and of
-   rows older than the retention; two workers may do so at once.
+4. At intervals it does chores: it indexes messages, and deletes tool outputs that nothing refers to
+   and rows older than the retention; two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
@@ -24,6 +24,7 @@ from typing import TypeVar
 from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
 from app.composition import Services
+from app.conversations.search.index import index_all
 from app.repositories import Database
 from app.settings import Settings
 from app.work.leases import Leases
@@ -47,7 +48,7 @@ _MAX_PAUSE_SECONDS = 10.0
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
 Chore = Callable[[], Awaitable[Mapping[str, int]]]
-"""Deletes what has expired, and returns the numbers by kind."""
+"""Work at an interval; returns the numbers of what it has deleted, by kind."""
 _Result = TypeVar("_Result")
 _log = logging.getLogger("app.worker")
 
@@ -56,7 +57,6 @@ _log = logging.getLogger("app.worker")
 class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
-    - `index_hidden` indexes messages that `work` has hidden, for searches.
     - `chores` are done at intervals, in seconds.
     - `measure` records metrics of the work on a job, or None.
     """
@@ -67,7 +67,6 @@ class Worker:
     work: Work
     concurrency: int = 4
     poll_seconds: float = 5.0
-    index_hidden: Callable[[str, str], Awaitable[None]] | None = None
     chores: Mapping[str, tuple[Chore, float]] = field(default_factory=dict)
     measure: Callable[[str | None], AbstractContextManager[object]] = nullcontext
 
@@ -155,10 +154,6 @@ class Worker:
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._retry_or_give_up(claim, error)
-            return
-        if self.index_hidden is not None:  # after a failure the next search indexes
-            indexing = self.index_hidden(claim.tenant_id, claim.conversation_id)
-            await _unless_failed("index_hidden", indexing)
 
     async def _retry_or_give_up(self, claim: Claim, error: Exception) -> None:
         data = {
@@ -219,6 +214,10 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 def worker_of(settings: Settings, services: Services) -> Worker:
     """Return the worker for these settings, over the services of its process."""
 
+    async def index() -> Mapping[str, int]:
+        await index_all(services.database)
+        return {}
+
     async def collect() -> Mapping[str, int]:
         return _counted("blobs", await services.blob_collector.collect_all())
 
@@ -233,8 +232,8 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         services.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        index_hidden=services.search.index_hidden,
         chores={
+            "index": (index, 10.0),
             "collect": (collect, 3600.0),
             "delete_expired": (services.retention.delete_expired, 3600.0),
             "delete_expired_conversations": (delete_conversations, 60.0),

@@ -108,7 +108,7 @@ async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
     results: _Results = []
     for asked in dialogue.questions:
         page = await parts.search.recall(TENANT, conversation_id, asked.text)
-        results.append(([item.seq - 1 for item in page.messages], asked))
+        results.append(([seq - 1 for seq in page.seqs], asked))
     return results
 
 

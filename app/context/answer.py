@@ -27,7 +27,7 @@ from app.formats.message import FormatName
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
 from app.payload.payload_items import MisplacedBreakpoint, PayloadItems, StablePoint
-from app.policy.policy import DynamicPosition, StrategyName
+from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.context")
@@ -38,8 +38,6 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
-BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
-"""`degraded`: tools that usually stay are deferred, to leave room for messages."""
 WINDOW_ASSUMED = "context_window_assumed"
 """`degraded`: the window is that of the model after the colon, another one of the family."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
@@ -87,15 +85,6 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
-    compaction, summaries = state.attempt.compaction, view.summaries
-    new_state = None
-    if compaction is not None and compaction.summary_range is not None and summaries:
-        new_state = {
-            "strategy": state.input.compaction_strategy,
-            "summary": "\n\n".join(summary.text for summary in summaries),
-            "summary_range": compaction.summary_range,
-            "compressed_at": state.input.compacted_at,
-        }
     return {
         "format": state.format,
         **payload.as_answer(),
@@ -114,9 +103,8 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(summaries or view.sent_item),
-        "new_state": new_state,
-        "compaction": compaction,
+        "summary_used": bool(view.summaries or view.sent_item),
+        "compaction": state.attempt.compaction,
         "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
         "deferred_tools": len(state.tools.deferred),
         "defers_natively": state.tools.native,
@@ -145,7 +133,6 @@ def _lacking(build: RecordedBuild) -> list[str]:
     lacking = {
         SUMMARY_AS_USER: view.summary_as_system and not takes_system and view.summary_texts(),
         REASONING_DROPPED: build.rendered.assembler.drops_reasoning,
-        BUILTIN_TOOLS_DEFERRED: resolved.has_last_resort(state.tools.deferred),
         UNAVAILABLE: is_provider and not has_compaction(state.format, resolved.model or ""),
         TAIL_LEFT_OUT: state.tail.texts and not build.items.tail_items,
     }
@@ -274,7 +261,7 @@ class BuildReplayService:
         def render() -> tuple[Payload, list[int | None]]:
             """Return the payload, and the newest message of each of its items."""
             before = dynamic_texts(start.dynamic_hash)
-            in_opening = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+            in_opening = resolved.policy.dynamic_position == "before_window"
             opening = resolved.dynamic_texts_of(before if in_opening else ())
             rendered = rendered_rows(rows, format, start.view, resolved, start.tools, opening)
             assembler = rendered.assembler

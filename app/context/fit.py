@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.compaction.planning import unsummarised_spans
+from app.compaction.planning import (
+    LABEL_TOKENS,
+    NOTE_TOKENS,
+    history_budget,
+    summary_reserve,
+    unsummarised_spans,
+)
 from app.compaction.reduction import (
     RESULTS_CLEARED,
     Truncation,
@@ -27,12 +33,6 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import summarise_paged
-from app.compaction.summary_budget import (
-    NOTE_TOKENS,
-    history_budget,
-    summary_reserve,
-    summary_text_limit,
-)
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
@@ -49,7 +49,15 @@ from app.conversations.text_shortening import (
 )
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry, never_cleared, never_hidden
-from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, overlap
+from app.conversations.view import (
+    MediaCut,
+    ShortenedMessage,
+    Span,
+    Summary,
+    View,
+    overlap,
+    spans_through,
+)
 from app.conversations.views import (
     summary_message_tokens,
     view_after,
@@ -61,7 +69,7 @@ from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
 from app.models.media import media_limits
-from app.policy.policy import CompactionMode, StrategyName
+from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
@@ -199,24 +207,16 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
 
 
 async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:
-    """Add the seqs of shown results of tools that the policy excludes from clearing.
-
-    A cached payload keeps the names of the tools, so that they are read once.
-    """
+    """Add the seqs of shown results of tools that the policy excludes from clearing."""
     tools = state.resolved.policy.tool_output.exclude_tools
-    if not tools or state.excluded_seqs is not None or not state.entries:
+    if not tools or state.excluded_seqs is not None:
         return state
-    rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
-    names = rendered.tool_names if rendered is not None else {}
-    known_through = rendered.tool_names_through if rendered is not None else 0
-    last_seq = entries[-1].seq
-    if missing := overlap(state.view.spans, (Span(known_through + 1, last_seq + 1),)):
-        conversation_id = state.attempt.conversation_id
-        async with deps.database.session() as session:
-            for span in missing:
-                names |= await session.log.tool_names(conversation_id, span.start, span.end)
-    if rendered is not None:
-        rendered.tool_names_through = max(rendered.tool_names_through, last_seq)
+    entries, names = list(state.entries), dict[int, str]()  # a copy: the cached ones may grow
+    async with deps.database.session() as session:
+        for span in spans_through(state.view.spans, state.stored.head_seq):
+            names |= await session.log.tool_names(
+                state.attempt.conversation_id, span.start, span.end
+            )
     excluded = excluded_seqs(entries, state.view, names, tools)
     return replace(state, entries=entries, excluded_seqs=excluded)
 
@@ -256,7 +256,7 @@ def _is_compaction_due(state: BuildState) -> bool:
     pressure = pressure_status(used, limits).pressure
     if pressure is Pressure.BLOCKED or used > limits.capacity:
         return True
-    inline = policy.mode is CompactionMode.INLINE and not stored.is_suspended
+    inline = policy.mode == "inline" and not stored.is_suspended
     if inline and limits.due_at is not None and exceeds_messages(policy, stored):
         return True
     is_due = pressure is Pressure.COMPACT or (inline and pressure is Pressure.DUE)
@@ -402,7 +402,7 @@ async def _summary(
     task = SummaryTask(
         SummaryRequest(),
         None,
-        summary_text_limit(state.limits),
+        summary_reserve(state.limits) - LABEL_TOKENS,
         deps.summariser.start_run(state.attempt.tenant_id),
         scope,
         state.attempt.conversation_id,
@@ -421,7 +421,7 @@ async def _summary(
 def _remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
-    reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
+    reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)

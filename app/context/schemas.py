@@ -12,7 +12,7 @@ from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
@@ -188,9 +188,8 @@ class MeasuredPayload(Payload):
     `content_not_carried:` with a type stands for content that the format cannot carry: the
     payload has a label in its place, of a provider's `compaction` without a history a note.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
-    `builtin_tools_deferred`: tools without a category are deferred, because they would leave
-    no room for messages. `context_window_assumed:` with a model: the registry has no model of
-    this name, and the window is that of this other model of its family."""
+    `context_window_assumed:` with a model: the registry has no model of this name, and the window
+    is that of this other model of its family."""
     deferred_tools: int
     """Number of deferred tool definitions."""
     defers_natively: bool
@@ -216,8 +215,6 @@ class BuiltContext(MeasuredPayload):
     """Items a delta is appended after; 0 for a full payload."""
     summary_used: bool
     """Whether a summary stands for older messages."""
-    new_state: ContextState | None
-    """The state after a compaction in this build."""
     compaction: CompactResult | None
     """The compaction in this build."""
     delta: bool

@@ -7,7 +7,8 @@ share and extend.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -21,13 +22,13 @@ from app.compaction.reduction import tool_output_tokens, with_excluded
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.provider_items import UNAVAILABLE
-from app.conversations.service_notes import Notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
@@ -45,7 +46,7 @@ from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler
 from app.payload.payload_items import PayloadItems
-from app.policy.policy import DynamicPosition, StrategyName
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     PayloadTools,
@@ -53,7 +54,7 @@ from app.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.prompt.sections import DynamicTexts
+from app.prompt.sections import DynamicTexts, Notes
 from app.repositories import Database
 
 _Result = TypeVar("_Result")
@@ -85,9 +86,8 @@ class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
     The log never changes, so it is valid as long as its epoch lasts. `output_tokens` counts the
-    shown tool output, `cut_seqs` are the results of which the log has a preview. `tool_names` maps
-    the seqs of results up to `tool_names_through` to their tools. `tail_hash` is that of the newest
-    build's tail.
+    shown tool output, `cut_seqs` are the results of which the log has a preview. `tail_hash` is
+    that of the newest build's tail.
     """
 
     view: View
@@ -97,8 +97,6 @@ class CachedPayload:
     entries: list[Entry] = field(default_factory=list)
     output_tokens: int = 0
     cut_seqs: list[int] = field(default_factory=list)
-    tool_names: dict[int, str] = field(default_factory=dict)
-    tool_names_through: int = 0
     tail_hash: str = ""
 
     @property
@@ -117,7 +115,6 @@ class CachedPayload:
             assembler=self.assembler.copied(),
             entries=[*self.entries],
             cut_seqs=[*self.cut_seqs],
-            tool_names={**self.tool_names},
         )
 
     def add(self, row: LogRow) -> None:
@@ -165,32 +162,12 @@ class PayloadCache:
 # --- builds ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class LongBuild:
-    """A build's place among the few at once that have read long messages.
-
-    Each takes many times the memory of these messages.
-    """
-
-    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
-    is_held: bool = False
-
-    async def hold(self, rows: Sequence[LogRow]) -> None:
-        """Wait for a place, if these messages are long, and keep it until the build ends."""
-        if not self.is_held and sum(len(row.text) for row in rows) > LONG_BUILD_BYTES:
-            await self.places.acquire()
-            self.is_held = True
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.is_held:
-            self.places.release()
-
-
 @dataclass(frozen=True, slots=True)
 class BuildDependencies:
-    """The ports and services that build steps call."""
+    """The ports and services that build steps call.
+
+    Few builds at once render long messages, each of which takes many times its memory.
+    """
 
     database: Database
     resolver: SettingsResolver
@@ -201,23 +178,12 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
-    long_build: LongBuild = field(default_factory=LongBuild)
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
 
-    def for_one_build(self) -> BuildDependencies:
-        """Return the dependencies of one build."""
-        return replace(self, long_build=LongBuild(self.long_build.places))
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPayload:
-    """The payload that a caller holds: its epoch and the seq of its newest message.
-
-    Epochs are numbered per payload stream; `build_id` identifies the epoch.
-    """
-
-    epoch: int
-    through_seq: int
-    build_id: str | None = None
+    def place_for(self, rows: Iterable[LogRow]) -> AbstractAsyncContextManager[Any]:
+        """Return what waits for a place to render these messages, if they are long."""
+        is_long = sum(len(row.text) for row in rows) > LONG_BUILD_BYTES
+        return self.long_builds if is_long else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +197,7 @@ class Attempt:
     tenant_id: str
     conversation_id: str
     settings: RequestSettings
-    known: KnownPayload | None = None
+    known: Known | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
@@ -362,22 +328,22 @@ class BuildState:
     @property
     def opening(self) -> DynamicTexts:
         """The dynamic texts before the history."""
-        is_opening = self.resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+        is_opening = self.resolved.policy.dynamic_position == "before_window"
         return self.resolved.dynamic_texts_of(self.dynamic_texts if is_opening else ())
 
     @property
     def tail(self) -> DynamicTexts:
         """The dynamic texts and notes after the history."""
         position, texts = self.resolved.policy.dynamic_position, self.notes.texts
-        if position is DynamicPosition.TAIL:
+        if position == "tail":
             texts = (*self.dynamic_texts, *texts)
-        is_system = position is DynamicPosition.SYSTEM
+        is_system = position == "system"
         return self.resolved.dynamic_texts_of(() if is_system else texts)
 
     @property
     def system_dynamic_texts(self) -> tuple[str, ...]:
         """The dynamic texts and notes at the end of the system prompt."""
-        is_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
+        is_system = self.resolved.policy.dynamic_position == "system"
         return (*self.dynamic_texts, *self.notes.texts) if is_system else ()
 
     @property

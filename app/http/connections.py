@@ -54,7 +54,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._around > MAX_HEAD_BYTES and not self.transport.is_closing():
             if self._in_head:
-                self._refuse(431, PayloadTooLarge.code, f"A head has {MAX_HEAD_BYTES:,} bytes at most")
+                self._refuse(
+                    431, PayloadTooLarge.code, f"A head has {MAX_HEAD_BYTES:,} bytes at most"
+                )
             else:
                 self._refuse(400, ValidationError.code, "The framing of the body exceeds the body")
 

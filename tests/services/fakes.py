@@ -18,7 +18,6 @@ from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
@@ -300,15 +299,15 @@ class Harness:
             self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             self.database,
             self.resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             self.clock.now_ms,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
         self.payload_cache = PayloadCache(self.window_bytes)

@@ -219,7 +219,7 @@ class LogRepository(Repository):
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
         conversation = known.conversation
-        window_seconds = conversation.rolling_window.seconds
+        window_seconds = conversation.rolling_window_seconds
         # A time in the future counts as now; `newest` is the maximum up to each message.
         times = [draft.sent_at for draft in shape.drafts]
         sent = [at if at is not None and at < now else None for at in times]

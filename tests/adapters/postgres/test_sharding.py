@@ -179,7 +179,8 @@ SPREAD = {
         "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
         "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
-        "conversations.search.repository": "NEWEST PROGRESS",
+        "conversations.search.index": "UNINDEXED",
+        "conversations.search.service": "BLOCKS MESSAGES",
         "conversations.windows.repository": (
             "ACTIVITIES COUNT_TOKENS_OF_SEVERAL CLEAR_ALL LOCK_ALL"
         ),

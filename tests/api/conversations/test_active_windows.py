@@ -106,29 +106,28 @@ async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock
     made = await client.post("/v1/conversations", json=body)
     path = made.headers["Location"]
 
-    async def windows(place: str) -> tuple[int | None, str]:
-        shown = (await client.get(place)).json()
-        return shown["rolling_window_seconds"], shown["rolling_window_source"]
+    async def window(place: str) -> int | None:
+        seconds: int | None = (await client.get(place)).json()["rolling_window_seconds"]
+        return seconds
 
-    assert await windows(path) == (60, "conversation")
-    assert await windows(agent_path) == (600, "agent")
+    assert (await window(path), await window(agent_path)) == (60, 600)
     await append(client, path, user("first"))
     clock.pass_seconds(120)
     await append(client, path, user("second"))
     assert await texts(client, path) == ["second"]
     clock.pass_seconds(600)
     for value, shown, found in (
-        (None, (None, "conversation"), ["first", "second"]),
-        (650, (650, "conversation"), ["second"]),
-        ("inherit", (600, "agent"), []),
+        (None, None, ["first", "second"]),
+        (650, 650, ["second"]),
+        ("inherit", 600, []),
     ):
         answer = await client.patch(path, json={"rolling_window_seconds": value})
         assert answer.status_code == 200, answer.text
-        assert await windows(path) == shown
+        assert await window(path) == shown
         if found:
             assert await texts(client, path) == found
             fork = (await client.post(f"{path}/fork")).headers["Location"]
-            assert await windows(fork) == shown
+            assert await window(fork) == shown
             assert await texts(client, fork) == found
     refused: tuple[Any, ...] = (0, -1, 1.5, "60", "none", 10**10, True, [])
     for wrong in refused:
@@ -157,15 +156,9 @@ async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -
             listed = (await client.get("/v1/conversations")).json()["data"]
             assert listed[-1]["rolling_window_seconds"] == expected
             shown = (await client.get(inherits)).json()
-            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
-                expected,
-                "service",
-            )
+            assert shown["rolling_window_seconds"] == expected
             shown = (await client.get(fixed)).json()
-            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
-                None,
-                "agent",
-            )
+            assert shown["rolling_window_seconds"] is None
             if seconds is None:
                 assert await texts(client, path) == ["first", "second"]
 

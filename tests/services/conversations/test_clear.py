@@ -111,7 +111,6 @@ async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -
         assert build["epoch"] == earlier["epoch"] + 1
         assert build["degraded"] == []
         assert build["compaction"] is None
-        assert build["new_state"] is None
     assert (await harness.bodies(cid))[: len(log)] == log
     assert harness.gateway.calls == []
 
