@@ -181,7 +181,10 @@ async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
 
 
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:
-    """A start in a new directory makes the cluster and leaves foreign files alone."""
+    """A start in a new directory makes the cluster and leaves foreign files alone.
+
+    [operation.embedded-database]
+    """
     data_dir = tmp_path / "not" / "there" / "yet"
     data_dir.mkdir(parents=True)
     (data_dir / "notes.txt").write_text("mine")
