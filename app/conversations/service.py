@@ -26,9 +26,15 @@ from app.conversations.conversation import (
     list_json,
     stored_window,
 )
-from app.conversations.keys import find_key, free_key, own_id_of
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
-from app.conversations.lookup import get_agent, get_conversation, lock_conversation
+from app.conversations.lookup import (
+    find_key,
+    free_key,
+    get_agent,
+    get_conversation,
+    lock_conversation,
+    own_id_of,
+)
 from app.conversations.messages.stored_results import DeleteConversationObjects
 from app.conversations.repository import ConfigurableRepository, Resource
 from app.conversations.schemas import (
@@ -321,7 +327,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             now = self._now()
             event = json_text.dumps({"last_cleared_at": now.isoformat()})
-            await repositories.windows.clear(conversation_id, now, event)
+            await repositories.windows.clear([conversation_id], now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
