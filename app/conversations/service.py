@@ -327,7 +327,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             now = self._now()
             event = json_text.dumps({"last_cleared_at": now.isoformat()})
-            await repositories.windows.clear(conversation_id, now, event)
+            await repositories.windows.clear([conversation_id], now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:

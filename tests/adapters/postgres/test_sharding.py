@@ -179,9 +179,8 @@ SPREAD = {
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS MESSAGES",
-        "conversations.windows.repository": (
-            "ACTIVITIES COUNT_TOKENS_OF_SEVERAL CLEAR_ALL LOCK_ALL"
-        ),
+        "conversations.windows.repository": "COUNT_TOKENS CLEAR LOCK_ALL",
+        "conversations.statuses": "ACTIVITIES",
     }.items()
     for name in names.split()
 }
