@@ -33,7 +33,7 @@ from app.context.state import BuildDependencies
 from app.context.stateless_service import StatelessService
 from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
-from app.context.usage.service import UsageService
+from app.context.usage_service import UsageService
 from app.conversations.agents import AgentService
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
-from app.context.usage.repository import UsageRepository
+from app.context.usage_repository import UsageRepository
 from app.conversations.events.repository import EventRepository
 from app.conversations.listing_repository import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository

@@ -20,6 +20,7 @@ from app.conversations.compaction_results import PlannedCall, PromptMessage
 from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
 from app.models.tokens import Tokenizer, count_payload_messages
+from app.models.usage import TokenUsage
 from app.policy.policy import SummaryInput
 
 CALL_BYTES = 256
@@ -59,9 +60,7 @@ class CallNotes:
         completion = Completion(
             self._answer(call, wants_retain=_RETAIN in prompt),
             "stop",
-            tokens,
-            call.max_tokens,
-            has_tool_calls=False,
+            TokenUsage(tokens, call.max_tokens),
         )
         found = {int(number) for number in _PLACEHOLDER.findall(prompt)}
         earlier = tuple(sorted(number for number in found if 0 < number < self.count))
@@ -84,13 +83,14 @@ class CallNotes:
                 earlier,
             )
             if native is not None:
-                cached = replace(completion, cached_tokens=native.prefix_tokens)
+                prefix = native.prefix_tokens
+                usage = TokenUsage(max(0, tokens - prefix), call.max_tokens, 0, prefix)
                 planned = replace(
                     planned,
                     summary_input=SummaryInput.PREFIX,
                     build_id=native.build_id,
-                    prefix_tokens=native.prefix_tokens,
-                    cached_cost_usd=cached.cost(call.info),
+                    prefix_tokens=prefix,
+                    cached_cost_usd=replace(completion, usage=usage).cost(call.info),
                 )
             self.calls.append(planned)
         return completion

@@ -36,11 +36,11 @@ from app.context.epoch import EpochChoice, choose_epoch
 from app.context.history import noted, render, render_view
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import show_newest_user
+from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_results import CompactionPending
 from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.provider_items import has_compaction
-from app.conversations.reported_usage import is_suspended
 from app.conversations.text_shortening import (
     MESSAGES_SHORTENED,
     limits_of_largest,

@@ -15,8 +15,7 @@ from typing import Any
 from app.common.errors import ContextError, Problem
 from app.context.build import ContextService
 from app.context.state import KnownPayload
-from app.context.usage.schemas import UsageRequest
-from app.context.usage.service import UsageService
+from app.context.usage_service import UsageRequest, UsageService
 from app.conversations.messages.batch import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService

@@ -68,20 +68,6 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class PastEpoch:
-    """An epoch in the list of a conversation's epochs, as `Epoch`."""
-
-    epoch: int
-    epoch_id: str
-    payload_stream: str
-    format: str
-    window: int
-    reason: str | None
-    start_seq: int
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class BuildInput:
     """The stored values that a build starts from, read in one statement.
 

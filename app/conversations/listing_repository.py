@@ -37,7 +37,7 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
-from app.models.usage_totals import MAX_DAYS, CallTotals
+from app.models.usage import MAX_DAYS, known_cost
 
 MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
@@ -312,12 +312,8 @@ def _totals_from(row: Any) -> ListedTotals:
         last = LastCompaction(
             str(row["last_compaction_id"]), row["last_compacted_at"], row["last_trigger"]
         )
-    calls = CallTotals(
-        calls=int(row["calls"]),
-        cost_usd=row["cost_usd"],
-        unpriced_calls=int(row["unpriced_calls"]),
-    )
-    return ListedTotals(calls.known_cost_usd, int(row["saved_tokens"]), last)
+    cost_usd = known_cost(row["calls"], row["unpriced_calls"], row["cost_usd"])
+    return ListedTotals(cost_usd, int(row["saved_tokens"]), last)
 
 
 def _place(row: Any) -> Place:

@@ -58,7 +58,6 @@ from app.http.errors import problems_of
 from app.http.fields import NoFields
 from app.http.pages import Deleted
 from app.http.routing import WireRoute, paged
-from app.models.usage_totals import shown_usd
 from app.prompt.section_schemas import (
     SectionList,
     ShownSections,
@@ -357,7 +356,7 @@ def _usage(totals: ListedTotals | None, status: BudgetStatus | None) -> Conversa
         totals,
         budget=status.budget if status is not None else None,
         pressure=status.pressure.pressure if status is not None else None,
-        cost_usd=shown_usd(totals.cost_usd),
+        cost_usd=totals.cost_usd,
     )
 
 

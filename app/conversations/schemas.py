@@ -30,7 +30,7 @@ from app.http.fields import (
 )
 from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
-from app.models.usage_totals import MAX_DAYS
+from app.models.usage import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
 from app.prompt.section_schemas import StoredSections, sections_to_store
 from app.prompt.sections import PromptSection

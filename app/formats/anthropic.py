@@ -70,7 +70,6 @@ class Anthropic(BlockProvider):
     caches_by_itself = False
     defers_tools = True
     needs_tools = True
-    usage_shapes = ("anthropic", "plain")
     compacting_families = ((ANTHROPIC,),)
     litellm_call = "anthropic.messages.acreate"
     litellm_providers = frozenset(("anthropic",))

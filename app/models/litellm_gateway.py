@@ -25,7 +25,6 @@ import operator
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -38,7 +37,7 @@ from app.formats import PROVIDERS
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.model_calls import Completion, ModelCall
 from app.models.overflow_errors import is_context_overflow
-from app.models.usage_objects import read_usage
+from app.models.usage import TokenUsage, read_usage
 
 MAX_ANSWER_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 16 * 2**10
@@ -276,36 +275,23 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     """
     format = call.native.format if call.native is not None else LOG_FORMAT
     answer = PROVIDERS[format].answer(response)
-    completion = with_usage(
-        Completion(answer.text, answer.finish_reason, 0, 0, answer.has_tool_calls),
-        answer.usage,
-        format,
-    )
-    native_reason = answer.native_reason
-    if completion.finish_reason == "content_filter":
+    if answer.finish_reason == "content_filter":
         raise _unavailable("refused", call.model)
-    if isinstance(native_reason, str) and is_context_overflow(native_reason):
+    if isinstance(answer.native_reason, str) and is_context_overflow(answer.native_reason):
         raise _unavailable("context_window", call.model)
-    return completion
+    usage = _billed(answer.usage, format)
+    return Completion(answer.text, answer.finish_reason, usage, answer.has_tool_calls)
 
 
-def with_usage(
-    completion: Completion, usage: Mapping[str, Any] | None, format: FormatName
-) -> Completion:
-    """Return a completion with the tokens of a provider's usage object, 0 without one.
+def _billed(usage: Mapping[str, Any] | None, format: FormatName) -> TokenUsage:
+    """Return the tokens of a provider's usage object, 0 without one.
 
     Of an object with impossible cached tokens, all of its input counts as not cached.
     """
     if usage is None:
-        return completion
+        return TokenUsage()
     try:
-        billed = read_usage(usage, format).billed
+        return read_usage(usage, format).billed
     except ValidationError:
-        billed = read_usage({name: usage.get(name) for name in _PLAIN_USAGE}, format).billed
-    return replace(
-        completion,
-        input_tokens=billed.sent_tokens,
-        output_tokens=billed.output_tokens,
-        cached_tokens=billed.cache_read_tokens,
-        cache_write_tokens=billed.cache_creation_tokens,
-    )
+        plain = {name: usage.get(name) for name in _PLAIN_USAGE}
+        return read_usage(plain, format).billed

@@ -226,8 +226,11 @@ class Telemetry:
             measured.outcome = "ok"
             cost, span = self._counters["llm_cost_usd"], measured.span
             cost.labels(call.model).inc(answer.cost(call.info) or 0.0)
-            for direction in ("input", "output"):
-                tokens = getattr(answer, f"{direction}_tokens")
+            tokens_of = {
+                "input": answer.usage.sent_tokens,
+                "output": answer.usage.output_tokens,
+            }
+            for direction, tokens in tokens_of.items():
                 self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
                 span.set_attribute(f"gen_ai.usage.{direction}_tokens", tokens)
             span.set_attribute("gen_ai.response.finish_reasons", [answer.finish_reason])

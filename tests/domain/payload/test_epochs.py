@@ -153,7 +153,10 @@ def test_an_epoch_keeps_its_factor_while_the_models_is_near() -> None:
 
 
 def test_the_prefix_breaks_at_its_earliest_change() -> None:
-    """Of several changes the one nearest to the payload's start is named: tools come first."""
+    """Of several changes the one nearest to the payload's start is named: tools come first.
+
+    [compaction.new-epoch]
+    """
     undone = ConversationState(view_version=3, view_cause="undone")
     both = replace(RESOLVED, tools_hash="x", sections_hash="x")
     assert reason(resolved=both, state=undone) == "tools_changed"
