@@ -169,10 +169,6 @@ class LimitSettings(Group):
 
     requests_per_minute: Positive | None = None
     """Requests per tenant, minute and process; unset: no limit."""
-    refused_keys_per_minute: Count = 60
-    """Refused API keys per client address (IPv6: its /64), minute and process; more receive 429 in
-    place of 401. A valid key always passes. 0: no limit.
-    """
     max_body_bytes: Positive = 32 * 2**20
     """Maximum size of a JSON body."""
     page_bytes: Positive = 8 * 2**20

@@ -21,9 +21,9 @@ from time import perf_counter
 import uvloop
 
 from app.composition import Services, new_id
+from app.conversations.conversation import StoredSettings
 from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
-from app.conversations.settings import StoredSettings
 from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from app.common import json_text
-from app.common.errors import Gone, NotFound, ServiceUnavailable, ValidationError
+from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import tree_chunks, unsummarised_spans
 from app.compaction.runs import CompactionRun, ExecutedPlan
 from app.compaction.strategies.kinds import LEVELS
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
 from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
 from app.compaction.summaries.model_summary import SummaryTask
-from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
-from app.compaction.summaries.run import PrefixProblem, SentPayload, shows_part
+from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summariser import (
-    Summariser,
-    read_user_messages,
-    summarise_paged,
-    summarise_payload,
-)
+from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.compaction.summary_budget import LABEL_TOKENS, tree_node_text_limit
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.epochs import BuildId, epoch_start_from, model_in
 from app.conversations.plans import CompactionPlan
 from app.conversations.view import (
     ENDLESS,
@@ -38,17 +29,14 @@ from app.conversations.view import (
     union,
 )
 from app.conversations.views import summary_message_tokens, view_summary_tokens
-from app.formats import PROVIDERS
-from app.formats.message import FormatName, Message
-from app.models.tokens import CountText, count_json, count_payload_messages
+from app.formats.message import Message
+from app.models.tokens import CountText
 from app.repositories import Database
 
 MAX_REPLANNED = 2_000
 """Of more messages a summary is made once only: reading them takes most of the time."""
 MIN_SPARE = 0.1
 """The share of an asked target that is worth another plan."""
-ReadBuild = Callable[[str, str, str], Awaitable[Mapping[str, Any]]]
-"""Returns the payload of a tenant's conversation by a build's id; raises NotFound or Gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +45,6 @@ class Execution:
 
     database: Database
     summariser: Summariser
-    read_build: ReadBuild
     run: CompactionRun
 
     @property
@@ -128,9 +115,7 @@ class Execution:
         )
         max_tokens = self.run.summary_limit(plan) - LABEL_TOKENS
         task = self._task(plan, spans, max_tokens, scope, extends=True)
-        result = await self._payload_summary(task)
-        if result is None:
-            result = await summarise_paged(self.database, self.summariser, task)
+        result = await summarise_paged(self.database, self.summariser, task)
         summary = Summary(
             hidden,
             result.text,
@@ -148,8 +133,6 @@ class Execution:
         If a model fails, the summaries made before are used and the hidden range ends there.
         """
         run, view, resolved = self.run, self.run.source.view, self.run.source.resolved
-        if run.wants_prefix:
-            run.calls.prefix_problem = PrefixProblem.STRATEGY
         nodes, made = list(view.summaries), list[Summary]()
         hidden, failed, room = plan.hidden, False, run.summary_limit(plan)
         chunks = tree_chunks(plan, view, resolved.policy.tree_summary.chunk_size)
@@ -272,55 +255,6 @@ class Execution:
             frozenset(plan.unhidden_seqs),
         )
 
-    async def _payload_summary(self, task: SummaryTask) -> SummaryResult | None:
-        """Return a summary by the agent's own model that reads its payload, None without one.
-
-        Then `run.calls` has the reason, and a transcript is summarised instead. [summary.prefix]
-        """
-        if not self.run.wants_prefix:
-            return None
-        found = await self._sent_payload(task.spans)
-        if isinstance(found, PrefixProblem):
-            self.run.calls.prefix_problem = found
-            return None
-        try:
-            return await summarise_payload(self.database, self.summariser, task, found)
-        except ServiceUnavailable as error:
-            self.run.calls.prefix_problem = error.facts["reason"]
-            return None
-
-    async def _sent_payload(self, spans: Sequence[Span]) -> SentPayload | PrefixProblem:
-        """Return the newest payload, or why it cannot be used to summarise messages in it.
-
-        The newest build is that of the newest epoch. Its payload is rendered again with the
-        messages that came since and without a tail, so everything before these is what the model
-        was sent.
-        """
-        source, conversation_id = self.run.source, self.run.conversation_id
-        state = source.state
-        async with self.database.session() as session:
-            epoch = await session.usage.last_epoch(conversation_id, tuple(FormatName))
-        if epoch is None or epoch.view_version != state.view_version:
-            return PrefixProblem.NO_BUILD
-        format, model = FormatName(epoch.format), model_in(epoch.payload_stream)
-        if self.run.request.model not in (None, model):
-            return PrefixProblem.OTHER_MODEL
-        if problem := await self.summariser.prefix_problem(model, format):
-            return problem
-        start = epoch_start_from(epoch.start_json)
-        if not shows_part(start.view, source.view, spans_through(spans, state.head_seq)):
-            return PrefixProblem.NOT_SHOWN
-        build_id = str(BuildId(epoch.epoch_id, state.head_seq))
-        try:
-            build = await self.read_build(source.tenant_id, conversation_id, build_id)
-        except (NotFound, Gone):
-            return PrefixProblem.NO_BUILD
-        body = await asyncio.to_thread(_parsed, build["payload"])
-        if build["betas"] or "context_management" in body:
-            return PrefixProblem.FORMAT  # the provider would compact the call itself
-        tokens = await asyncio.to_thread(_tokens_of, format, body, source.resolved.count)
-        return SentPayload(format, model, body, build_id, int(tokens * start.factor))
-
     async def _unlisted(self) -> str:
         """Return the statements that had no room in the current summaries."""
         active = self.run.source.active
@@ -343,19 +277,6 @@ class Execution:
             shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
             view=source.view,
         )
-
-
-def _parsed(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rendered payload as plain values, its integers exact."""
-    body: dict[str, Any] = json_text.loads_exact(json_text.dump_payload(payload))
-    return body
-
-
-def _tokens_of(format: FormatName, body: Mapping[str, Any], count: CountText) -> int:
-    messages = count_payload_messages(format, body[PROVIDERS[format].items_key], count)
-    return messages + sum(
-        count_json(body[key], count) for key in ("system", "tools") if key in body
-    )
 
 
 def _without_replaced(

@@ -6,44 +6,32 @@ A compaction is stored only if the view has not changed since it was planned.
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
-from app.compaction.execution import Execution, ReadBuild
+from app.compaction.execution import Execution
 from app.compaction.inputs import CompactionInputs
 from app.compaction.planning import NOT_SHORTER, CompactionInput
 from app.compaction.reduction import RESULTS_CLEARED
-from app.compaction.runs import (
-    SUMMARY_SHORT,
-    CompactionRun,
-    ExecutedPlan,
-    nothing_done,
-    over_target,
-)
+from app.compaction.runs import CompactionRun, ExecutedPlan, nothing_done
 from app.compaction.schemas import CompactionRequest
-from app.compaction.summaries.run import NOT_USED
 from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
-from app.conversations.compaction_results import CompactResult, DryRunResult, dry_run_of, result_of
+from app.conversations.compaction_results import CompactResult, result_of
 from app.conversations.compactions import store_compaction
-from app.conversations.epochs import model_in
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.plans import NoCompaction, tokens_of
-from app.conversations.provider_items import UNAVAILABLE, provider_call
+from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import exceeds_messages, resume_at_tokens
 from app.conversations.view import Span, Summary
-from app.conversations.views import kept_seqs, view_for_model, view_summary_tokens
+from app.conversations.views import kept_seqs, view_summary_tokens
 from app.conversations.windows.service import ActiveWindows
-from app.formats import PROVIDERS
-from app.formats.message import FormatName
-from app.models.model_calls import EXTRACTIVE
 from app.policy.policy import StrategyName
 from app.repositories import Database
 from app.work.job import JobStatus
@@ -52,12 +40,8 @@ MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
-PROVIDER_COMPACTS = (
-    "the provider compacts: make `provider_call`, and append the compaction of its answer"
-)
 DRY_RUN = "dry run"
 _COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens")
-_OPEN_CALLS_FIRST = ", once the open tool calls are answered"
 _CHANGED = "The context changed while it was being compacted; try again"
 
 _log = logging.getLogger("app.compaction")
@@ -73,41 +57,10 @@ class CompactionRunner:
     _active: ActiveWindows
     new_id: Callable[[], str]
     _now_ms: Callable[[], float]
-    _read_build: ReadBuild
     _observer: Observer = UNOBSERVED
 
     def __post_init__(self) -> None:
         self.inputs = CompactionInputs(self.database, self._resolver, self._active)
-
-    async def ask_provider(
-        self, source: CompactionInput, request: CompactionRequest
-    ) -> CompactResult | None:
-        """Return the call that the caller has to make where the provider compacts.
-
-        None for the other strategies, and where the provider has no compaction.
-        """
-        resolved, conversation_id = source.resolved, source.conversation.conversation_id
-        strategy = request.strategy or resolved.policy.strategy
-        if strategy is not StrategyName.PROVIDER or not resolved.policy.compaction.enabled:
-            return None
-        async with self.database.session() as session:
-            epoch = await session.usage.last_epoch(conversation_id, tuple(FormatName))
-        if epoch is not None:
-            streams = [(FormatName(epoch.format), model_in(epoch.payload_stream))]
-        else:
-            compacting = (it.name for it in PROVIDERS.values() if it.compacting_families)
-            streams = [(format, resolved.model or "") for format in compacting]
-        items = [view_for_model(source.view, model, format).sent_item for format, model in streams]
-        calls = (
-            provider_call(*stream, item, request.instructions)
-            for stream, item in zip(streams, items, strict=True)
-        )
-        call = next(filter(None, calls), None)
-        if call is None:
-            return None
-        run = self.start(source, Trigger.FORCED, request)
-        open_calls = _OPEN_CALLS_FIRST if source.state.open_calls else ""
-        return replace(nothing_done(run, PROVIDER_COMPACTS + open_calls), provider_call=call)
 
     async def postpone(self, source: CompactionInput) -> None:
         """Pause automatic compactions after a failure, longer after each one in a row.
@@ -126,7 +79,7 @@ class CompactionRunner:
         return CompactionRun(source, trigger, request or CompactionRequest(), calls, self._now_ms())
 
     def _execution(self, run: CompactionRun) -> Execution:
-        return Execution(self.database, self.summariser, self._read_build, run)
+        return Execution(self.database, self.summariser, run)
 
     async def compact(
         self,
@@ -181,46 +134,41 @@ class CompactionRunner:
             await self._add_failed(run, "context_changed")
             raise
 
-    async def dry_run(
-        self, source: CompactionInput, request: CompactionRequest, max_bytes: int
-    ) -> DryRunResult:
+    async def dry_run(self, source: CompactionInput, request: CompactionRequest) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
-        The plan is carried out up to the receipt. Without calls of a model the result is exact;
-        with calls they are noted, and the size of the summary is estimated. The texts in the answer
-        take at most `max_bytes`. [compaction.dry-run]
+        Without a model the result is exact. Of what a model will write half of the most that it
+        may take is expected. [compaction.dry-run]
         """
         run = self.start(source, Trigger.FORCED, request)
         plan = run.plan()
         if isinstance(plan, NoCompaction):
-            return dry_run_of(nothing_done(run, plan.reason))
-        summariser, notes = self.summariser.noting(max_bytes)
-        run.calls.min_chars = sys.maxsize
-        execution = replace(self._execution(run), summariser=summariser)
-        receipt = self.receipt(run, await execution.carry_out(plan))
-        if notes.count:
-            receipt = _with_expected_summaries(run, receipt)
-            shown: dict[str, Any] = {
-                "estimated": True,
-                "calls": tuple(notes.calls),
-                "planned_calls": notes.count,
-                "input_tokens": run.calls.input_tokens,
-                "output_tokens": run.calls.output_tokens,
-                "truncated": len(notes.calls) < notes.count,
-            }
-        elif receipt.after_tokens >= receipt.before_tokens:
-            return dry_run_of(nothing_done(run, NOT_SHORTER, plan.steps))
+            return nothing_done(run, plan.reason)
+        model, hidden = run.choose_model(self.summariser), plan.hidden
+        if model is None or hidden is None or not plan.summarises:
+            receipt = self.receipt(run, await self._execution(run).carry_out(plan))
         else:
-            view = receipt.view
-            summaries = tuple(_first_within(view.summaries, max_bytes))
-            shown = {
-                "summaries": summaries,
-                "retain": view.retain,
-                "note": view.note,
-                "truncated": len(summaries) < len(view.summaries),
-            }
-        result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None)
-        return dry_run_of(result, **shown)
+            old = source.view.summaries if plan.chunks else ()
+            start = old[-1].span.end if old else hidden.start
+            view = run.view_after(plan, (*old, Summary(Span(start, hidden.end), "")), None)
+            receipt = self.receipt(run, ExecutedPlan(plan, view))
+            tokens = receipt.summary_tokens + run.summary_limit(plan) // 2
+            receipt = replace(
+                receipt,
+                model=model,
+                cost_usd=None,
+                summary_tokens=tokens,
+                after_tokens=source.tokens_in(view, tokens),
+            )
+        if receipt.after_tokens >= receipt.before_tokens:
+            return nothing_done(run, NOT_SHORTER, plan.steps)
+        return replace(
+            result_of(receipt),
+            compacted=False,
+            reason=DRY_RUN,
+            compaction_id=None,
+            estimated=receipt.model == model is not None,
+        )
 
     async def summarise_behind_item(
         self, source: CompactionInput, request: CompactionRequest | None = None
@@ -265,11 +213,9 @@ class CompactionRunner:
         state, resolved = source.state, source.resolved
         shown = source.shown_in(view)
         lacks_summary = executed.lacks_summary or executed.plan.drops_without_summary
-        problem = calls.prefix_problem  # why the policy's `prefix` was not used
         # A summary is made because the provider has no compaction. [strategy.provider]
-        replaces_provider = run.strategy is StrategyName.PROVIDER and run.trigger in (
-            Trigger.FORCED,
-            Trigger.PROACTIVE,
+        replaces_provider = (
+            run.strategy is StrategyName.PROVIDER and run.trigger is Trigger.PROACTIVE
         )
         return Compaction(
             compaction_id=self.new_id(),
@@ -294,17 +240,13 @@ class CompactionRunner:
             after_msg_count=source.messages_in(view),
             model=calls.model if executed.made else None,
             prompt_hash=calls.prompt_hash if executed.made else None,
-            summary_input=calls.summary_input if executed.made else None,
             cost_usd=calls.cost_usd,
             **{name: getattr(calls, name) for name in _COUNTED},
             target_tokens=run.request.target_tokens,
             duration_ms=round(self._now_ms() - run.started_ms),
             degraded=(
                 *((SUMMARISER_UNAVAILABLE,) if lacks_summary else ()),
-                *over_target(run, view),
-                *((SUMMARY_SHORT,) if executed.made and run.lacks_room(executed.plan) else ()),
                 *((UNAVAILABLE,) if replaces_provider else ()),
-                *((f"{NOT_USED}:{problem}",) if problem is not None else ()),
             ),
         )
 
@@ -384,32 +326,6 @@ class CompactionRunner:
             if run.trigger is not Trigger.FORCED:
                 await session.jobs.record_failure(run.conversation_id, failure)
         _log.warning("compaction_failed", extra={"data": logged})
-
-
-def _with_expected_summaries(run: CompactionRun, receipt: Compaction) -> Compaction:
-    """Return the receipt of placeholders with the size that a model's summaries had before.
-
-    That is the mean of those that it wrote for the active compaction. Without any, the placeholders
-    have the expected size.
-    """
-    active = run.source.active
-    made = active.made if active is not None and active.strategy == run.strategy else ()
-    if active is None or not made or active.model == EXTRACTIVE:
-        return receipt
-    mean = sum(summary.tokens for summary in made) // len(made)
-    new = [each for each in receipt.view.summaries if each not in run.source.view.summaries]
-    summary_tokens = receipt.summary_tokens + sum(mean - each.tokens for each in new)
-    after_tokens = run.source.tokens_in(receipt.view, summary_tokens)
-    return replace(receipt, summary_tokens=summary_tokens, after_tokens=after_tokens)
-
-
-def _first_within(summaries: Sequence[Summary], max_bytes: int) -> Iterator[Summary]:
-    """Yield the first summaries, as long as their texts take at most `max_bytes` together."""
-    for summary in summaries:
-        max_bytes -= len(f"{summary.text}{summary.unlisted}".encode("utf-8", "replace"))
-        if max_bytes < 0:
-            return
-        yield summary
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from app.compaction.planning import (
@@ -21,18 +21,13 @@ from app.conversations.compaction_receipt import Trigger
 from app.conversations.compaction_results import CompactResult, unchanged
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_hidden_by
 from app.conversations.thresholds import exceeds_messages
-from app.conversations.turns import never_cleared, pinned_seqs
+from app.conversations.turns import never_cleared
 from app.conversations.view import Summary, View
-from app.conversations.views import agent_tools_tokens, view_after
-from app.models.model_calls import EXTRACTIVE
-from app.policy.policy import StrategyName, SummaryInput
+from app.conversations.views import view_after
+from app.policy.policy import StrategyName
 
 SMALL_ROOM_TOKENS = 256
 """Of a short conversation: a summary of the whole room could be longer than what it replaces."""
-SUMMARY_SHORT = "summary_short_of_room"
-"""In `degraded`: the window has less room for summaries than they should have."""
-OVER_TARGET = "target_exceeded_by"
-"""Begins what `degraded` has where an asked target is not met: what could not give way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +50,6 @@ class CompactionRun:
     def strategy(self) -> StrategyName:
         """The strategy of this run."""
         return self.request.strategy or self.source.resolved.policy.strategy
-
-    @property
-    def wants_prefix(self) -> bool:
-        """Whether the newest payload is to be summarised, unless no model may be called."""
-        policy = self.source.resolved.policy.compaction
-        is_builtin = (self.request.model or policy.model) == EXTRACTIVE
-        return policy.summary_input is SummaryInput.PREFIX and not is_builtin
 
     def choose_model(self, summariser: Summariser) -> str | None:
         """Return the model that summarises; raises ValidationError for one not allowed."""
@@ -105,12 +93,6 @@ class CompactionRun:
         """Return the view that a plan makes with the current summaries."""
         view = self.source.view
         return self.view_after(plan, view.summaries, view.retain)
-
-    def lacks_room(self, plan: CompactionPlan) -> bool:
-        """Whether the window has less room for summaries than they should have. [summary.room]"""
-        if not plan.summarises or self.request.target_tokens is not None:
-            return False
-        return self.summary_limit(plan) < self.summary_floor(plan)
 
     def summary_floor(self, plan: CompactionPlan) -> int:
         """Return the tokens that the summaries of a plan should have room for, labels included."""
@@ -183,21 +165,4 @@ def nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -
     """Return the result of a compaction that changed nothing."""
     tokens = run.source.tokens_in(run.source.view)
     messages = run.source.messages_in(run.source.view)
-    degraded = tuple(over_target(run, run.source.view))
-    return replace(unchanged(reason, tokens, messages), strategies_run=steps, degraded=degraded)
-
-
-def over_target(run: CompactionRun, view: View) -> Iterator[str]:
-    """Yield what keeps a payload over the target that a caller asked for. [summary.room]"""
-    target, resolved = run.request.target_tokens, run.source.resolved
-    if target is None or run.source.tokens_in(view) <= target:
-        return
-    shown = run.source.shown_in(view)
-    usage = resolved.usage(0, 0, agent_tools_tokens(resolved, run.source.state))
-    if usage.total > target // 2:
-        yield f"{OVER_TARGET}_system_and_tools"
-    pinned = pinned_seqs(shown)
-    if pinned:
-        yield f"{OVER_TARGET}_pinned_messages"
-    if any(entry.seq not in pinned for entry in shown):
-        yield f"{OVER_TARGET}_kept_messages"
+    return replace(unchanged(reason, tokens, messages), strategies_run=steps)

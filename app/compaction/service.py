@@ -17,7 +17,6 @@ from cachetools import LRUCache
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
-from app.common.pages import PAGE_BYTES
 from app.compaction.planning import CompactionInput
 from app.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
 from app.compaction.runs import ExecutedPlan
@@ -57,24 +56,21 @@ class CompactionService:
         tenant_id: str,
         conversation_id: str,
         request: CompactionRequest,
-        max_bytes: int = PAGE_BYTES,
         job_id: str | None = None,
     ) -> CompactResult:
         """Compact now, however full the window is. [compaction.forced]
 
-        A dry run returns a DryRunResult, whose texts take at most `max_bytes`. A job has its lease.
+        A job has its lease.
         Raises NotFound, ValidationError for a model that may not summarise (also where there is
         nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         self.runner.summariser.choose_model(request.model, None, None)
         source = await self.runner.inputs.read(tenant_id, conversation_id)
         self.runner.start(source, Trigger.FORCED, request).choose_model(self.runner.summariser)
-        if (result := await self.runner.ask_provider(source, request)) is not None:
-            return result
         if job_id is not None:
             return await self.runner.compact(source, Trigger.FORCED, request, job_id)
         if request.dry_run:
-            return await self.runner.dry_run(source, request, max_bytes)
+            return await self.runner.dry_run(source, request)
         async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self.runner.inputs.read(tenant_id, conversation_id)
             return await self.runner.compact(source, Trigger.FORCED, request)

@@ -9,8 +9,8 @@ from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction import view_after_overflow
 from app.context.fit import shorten_messages
-from app.context.history import render_view
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
+from app.context.view import render_view
 from app.conversations.compaction_results import CompactResult, unchanged
 from app.conversations.sent_media import cut_after_refusal
 from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text

@@ -42,7 +42,7 @@ from app.http.fields import MAX_TOKENS
 from app.http.routing import WireRoute, direct
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.section_schemas import sections_to_store
+from app.prompt.schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
@@ -154,8 +154,8 @@ async def preview_context(
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
     reduced as for a smaller window of one request, so that a build that compacts may return
     another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
-    `summaries`, `cleared_through` and `breakpoint_seqs` say which messages of the log the payload
-    shows, and where a cached prefix may end.
+    `summaries` and `breakpoint_seqs` say which messages of the log the payload shows, and where a
+    cached prefix may end.
     """
     settings = RequestSettings(
         format=format,

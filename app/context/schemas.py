@@ -33,8 +33,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.calibration import Estimate
 from app.policy.policy import StrategyName
-from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
-from app.prompt.tool_schemas import Tools
+from app.prompt.schemas import MAX_CONTENT_CHARS, Sections, Tools
 
 
 class StepAppend(RequestSchema):
@@ -276,10 +275,6 @@ class PreviewedContext(MeasuredPayload):
     """Ranges of seqs, the end excluded, whose messages the payload shows."""
     shown_messages: list[PreviewedMessage]
     """The newest 1,000 messages that the payload shows, in order."""
-    cleared_through: int
-    """Large tool results up to this seq are placeholders; 0 for none."""
-    uncleared_seqs: list[int]
-    """Results up to it that are not."""
     summaries: list[SummaryPlace]
     """The summaries that the payload shows."""
     stable_through: int | None

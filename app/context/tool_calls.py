@@ -152,8 +152,6 @@ class ToolCallService:
 
 
 def _compaction_text(result: CompactResult) -> str:
-    if result.provider_call is not None:
-        return "[Nothing was compacted: the provider compacts this conversation by itself.]"
     if not result.compacted:
         return f"[Nothing was compacted: {result.reason}.]"
     return (

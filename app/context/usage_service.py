@@ -16,8 +16,8 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
 from app.common.schema_errors import NAME_PATTERN
-from app.context.build_replay import find_build
-from app.context.payload_cache import PayloadCache
+from app.context.answer import find_build
+from app.context.state import PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, EpochItem
 from app.conversations.budget_schemas import Reading
 from app.conversations.budget_status import (

@@ -1,13 +1,22 @@
-"""Agents and conversations: their settings, and the state of a log and its view."""
+"""Agents and conversations: their settings, and the state of a log and its view.
+
+Settings are stored as the caller gave them, without defaults. They stay JSON text because most
+reads only compare them with settings that are already parsed. A caller replaces sections and tools
+as whole lists: each list is a new version, and earlier versions stay readable.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
+from app.common import json_text
+from app.common.errors import ValidationError
 from app.common.ids import AgentId, ConversationId
 from app.conversations.messages.batch import NO_CALLS, Calls
-from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
 from app.conversations.windows.active_window import (
     DEFAULT_AGENT_WINDOW_SECONDS,
@@ -18,9 +27,53 @@ from app.conversations.windows.active_window import (
     WindowSource,
     has_to_move,
 )
+from app.formats import parse_tool
 from app.models.calibration import Calibration
 
 DEFAULT_AGENT_WINDOW = RollingWindow(DEFAULT_AGENT_WINDOW_SECONDS, WindowSource.SERVICE)
+
+
+class SettingsList(StrEnum):
+    """The lists of which earlier versions are stored."""
+
+    SECTIONS = "sections"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """The own settings of an agent or a conversation, without those it inherits.
+
+    The version of a list is 1 for the first list that was set, and 0 for none.
+    """
+
+    model: str | None = None
+    policy: str = "{}"
+    sections: str = "[]"
+    tools: str = "[]"
+    sections_version: int = 0
+    tools_version: int = 0
+
+    def newest(self, kind: SettingsList) -> tuple[str, int]:
+        """Return a list and its version."""
+        return getattr(self, kind), getattr(self, f"{kind}_version")
+
+    def with_list(self, kind: SettingsList, body: str, version: int) -> StoredSettings:
+        """Return the settings with another list."""
+        changes: dict[str, Any] = {kind.value: body, f"{kind}_version": version}
+        return replace(self, **changes)
+
+
+def list_json(kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> str:
+    """Return sections or tools as stored; raises ValidationError for a tool or a repeated name."""
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        is_tool = kind is SettingsList.TOOLS
+        name = parse_tool(item, f"/tools/{index}").name if is_tool else item["name"]
+        if name in seen:
+            raise ValidationError.at(f"/{kind}/{index}/name", f"The name {name!r} is used twice")
+        seen.add(name)
+    return json_text.dumps(list(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +86,6 @@ class Agent:
     metadata: str
     created_at: datetime
     updated_at: datetime
-    versions: ListVersions = NO_VERSIONS
     rolling_window: RollingWindow = DEFAULT_AGENT_WINDOW
     cleared_at: datetime | None = None
 
@@ -153,7 +205,6 @@ class Conversation:
     updated_at: datetime
     state: ConversationState
     model_entry: str | None = None
-    versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
     last_message_at: datetime | None = None
     rolling_window: RollingWindow = NO_LIMIT

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.common.errors import Conflict
-from app.common.public_ids import keys_of
+from app.common.ids import keys_of
 from app.repositories import Database, Repositories
 
 

@@ -8,19 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from app.common.errors import Conflict
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Agent, Conversation
+from app.conversations.conversation import Agent, Conversation, SettingsList, StoredSettings
 from app.conversations.rows import (
+    AGENT_JOIN,
     CONVERSATION_COLUMNS,
-    SETTINGS_JOINS,
     STATE_COLUMNS,
     agent_from,
     newest_message_at,
     versions_of,
 )
-from app.conversations.settings import ListVersion, SettingsList, StoredSettings
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
 from app.conversations.windows.active_window import (
     INHERIT,
@@ -37,13 +35,10 @@ from app.database.tables import TABLES
 
 _KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""
-FIRST_VERSIONS = {
-    f"{kind}_version": f"CASE WHEN :{kind} = '[]' THEN 0 ELSE 1 END" for kind in SettingsList
-}
-"""The versions of the lists of a new resource: an empty list has none."""
-_SETTINGS = ("model", "policy", "sections", "tools", "metadata")
-_VERSIONS = ("sections_version", "tools_version")
-SET_SETTINGS = f"{assigned(*_SETTINGS, *_VERSIONS)}, updated_at = statement_timestamp()"
+_SETTINGS = ("model", "policy", "sections", "tools", "sections_version", "tools_version")
+SET_SETTINGS = f"{assigned(*_SETTINGS, 'metadata')}, updated_at = statement_timestamp()"
+Resource = TypeVar("Resource", Agent, Conversation)
+"""A kind of resource with settings of its own."""
 
 
 class VersionStatements:
@@ -55,9 +50,6 @@ class VersionStatements:
         self.find = Statement(f"SELECT body FROM {table} WHERE {equal(*key)}")
         of_kind = f"{equal(*key[:-1])} AND version <= CAST(:through AS bigint)"
         self.drop = Statement(f"DELETE FROM {table} WHERE {of_kind}")
-
-
-Resource = TypeVar("Resource", Agent, Conversation)
 
 
 class ConfigurableRepository(Repository, ABC, Generic[Resource]):
@@ -73,41 +65,19 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
         """Store the settings of a resource that exists."""
 
     async def replace_list(
-        self,
-        tenant_id: str,
-        resource: Resource,
-        kind: SettingsList,
-        body: str,
-        expected: int | None = None,
-    ) -> ListVersion:
-        """Store a list of a locked resource as its newest version, unless it is the same.
-
-        Raises Conflict with the newest version when the caller expected another one.
-        """
-        newest: int = getattr(resource.versions, kind)
-        if expected not in (None, newest):
-            raise Conflict(
-                f"The {kind} are at version {newest}, not {expected}",
-                {"version": newest, "expected_version": expected},
-            )
-        if body == getattr(resource.settings, kind):
-            return ListVersion(body, newest)
+        self, tenant_id: str, resource: Resource, kind: SettingsList, body: str
+    ) -> int:
+        """Store a list of a locked resource, and return its version: a new one if it differs."""
+        stored, newest = resource.settings.newest(kind)
+        if body == stored:
+            return newest
         version, key = newest + 1, self._key(tenant_id, resource.key)
         await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
         if (through := version - _KEPT_VERSIONS) > 0:
             await self._session.run(self.versions.drop, kind=kind, through=through, **key)
-        settings = replace(resource.settings, **{kind.value: body})
-        versions = replace(resource.versions, **{kind.value: version})
-        await self.change(tenant_id, replace(resource, settings=settings, versions=versions))
-        return ListVersion(body, version)
-
-    async def _add_first_versions(
-        self, tenant_id: str, resource_id: str, settings: StoredSettings
-    ) -> None:
-        key = self._key(tenant_id, resource_id)
-        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
-            if body != "[]":
-                await self._session.run(self.versions.add, kind=kind, version=1, body=body, **key)
+        settings = resource.settings.with_list(kind, body, version)
+        await self.change(tenant_id, replace(resource, settings=settings))
+        return version
 
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
@@ -119,25 +89,25 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
         )
         return found
 
+    async def _add_first_versions(
+        self, tenant_id: str, resource_id: str, settings: StoredSettings
+    ) -> None:
+        key = self._key(tenant_id, resource_id)
+        for kind in SettingsList:
+            body, version = settings.newest(kind)
+            if version:
+                values = {"kind": kind, "version": version, "body": body}
+                await self._session.run(self.versions.add, **values, **key)
 
-def _change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the fields of a resource and the parameters of `SET_SETTINGS`."""
-    versions = {f"{kind}_version": getattr(resource.versions, kind) for kind in SettingsList}
-    return fields_of(resource) | fields_of(resource.settings) | versions
 
-
-_OF_AGENT = (
-    *("tenant_id", "agent_id", "name", "model", "policy", "metadata", "rolling_window_seconds"),
-    "inherits_window",
-)
+_IS_AGENT = equal("tenant_id", "agent_id")
+_OF_AGENT = ("name", "metadata", "rolling_window_seconds", "inherits_window")
 ADD_AGENT = Statement(f"""
-    {insert("agents", *_OF_AGENT, "sections", "tools", **FIRST_VERSIONS)}
+    {insert("agents", "tenant_id", "agent_id", *_OF_AGENT, *_SETTINGS)}
     ON CONFLICT (tenant_id, agent_id) DO NOTHING
 """)
-_IS_AGENT = equal("tenant_id", "agent_id")
-_FIND_AGENT = f"SELECT * FROM agents WHERE {_IS_AGENT}"
-FIND_AGENT = Statement(_FIND_AGENT)
-LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
+FIND_AGENT = Statement(f"SELECT * FROM agents WHERE {_IS_AGENT}")
+LOCK_AGENT = Statement(f"SELECT * FROM agents WHERE {_IS_AGENT} FOR UPDATE")
 # The list omits policies, sections and tools, which may be large.
 LIST_AGENTS = Statement(
     bounded(
@@ -178,68 +148,59 @@ class AgentRepository(ConfigurableRepository[Agent]):
 
     async def add(self, tenant_id: str, agent: Agent) -> bool:
         """Create one; False when the id is taken."""
-        values = fields_of(agent) | fields_of(agent.settings) | _window_parameters(agent)
-        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **values):
+        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **_agent_values(agent)):
             return False
         await self._add_first_versions(tenant_id, agent.agent_id, agent.settings)
         return True
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
         """Return one, or None; `lock` locks its row until the transaction ends."""
-        row = await self._session.first(
-            LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
-        )
+        statement, key = LOCK_AGENT if lock else FIND_AGENT, self._key(tenant_id, agent_id)
+        row = await self._session.first(statement, **key)
         return agent_from(row, self._settings_cache.defaults) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
+        at, agent_id = before or (None, None)
         rows = await self._session.all(
-            LIST_AGENTS,
-            tenant_id=tenant_id,
-            before=before[0] if before else None,
-            before_id=before[1] if before else None,
-            **limits(limit, bound),
+            LIST_AGENTS, tenant_id=tenant_id, before=at, before_id=agent_id, **limits(limit, bound)
         )
         return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
     async def change(self, tenant_id: str, resource: Agent) -> None:
         """Store the settings of an agent that exists."""
-        values = _change_parameters(resource) | _window_parameters(resource)
-        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **values)
+        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **_agent_values(resource))
 
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""
-        await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
+        await self._session.run(SET_CLEARED, at=at, **self._key(tenant_id, agent_id))
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete the agent without its conversations; returns deleted rows by table."""
         snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
         deleted = {
-            name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)
+            name: await self._session.run(statement, **self._key(tenant_id, agent_id))
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
         return deleted | snapshot_rows
 
 
-def _window_parameters(agent: Agent) -> dict[str, Any]:
+def _agent_values(agent: Agent) -> dict[str, Any]:
     window = agent.rolling_window
     inherits = window.source is WindowSource.SERVICE
-    return {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
+    own = {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
+    return fields_of(agent) | fields_of(agent.settings) | own
 
 
-_OF_CONVERSATION = (
-    *("conversation_id", "tenant_id", "agent_id", "model", "policy", "metadata"),
-    *("rolling_window_seconds", "expires_at", "own_id"),
-)
+_OF_CONVERSATION = ("agent_id", "rolling_window_seconds", "expires_at")
+_GIVEN = ("conversation_id", "tenant_id", "own_id", "metadata", *_SETTINGS, *_OF_CONVERSATION)
 ADD_CONVERSATION = Statement(f"""
-    {insert("conversations", *_OF_CONVERSATION, "sections", "tools", **FIRST_VERSIONS)}
+    {insert("conversations", *_GIVEN)}
     ON CONFLICT (conversation_id) DO NOTHING
 """)
-
-ADD_HEAD = Statement(insert("heads", "conversation_id", "counter", "window_seconds"))
-ADD_HEAD_OF_AGENT = Statement("""
+ADD_HEAD = Statement("""
     INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
     SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
@@ -249,7 +210,7 @@ ADD_HEAD_OF_AGENT = Statement("""
 _FIND = f"""
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    {SETTINGS_JOINS}
+    {AGENT_JOIN}
     WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """
 STORED_KEYS = Statement("""
@@ -279,13 +240,10 @@ CHANGE_CONVERSATION = Statement(f"""
         UPDATE heads SET counter = :counter
         WHERE conversation_id = :conversation_id AND counter <> :counter
     )
-    UPDATE conversations
-    SET {SET_SETTINGS}, {assigned("agent_id", "rolling_window_seconds", "expires_at")}
+    UPDATE conversations SET {SET_SETTINGS}, {assigned(*_OF_CONVERSATION)}
     WHERE {equal("conversation_id", "tenant_id")}
 """)
-IDS_OF_AGENT = Statement(
-    f"SELECT conversation_id FROM conversations WHERE {equal('tenant_id', 'agent_id')}"
-)
+IDS_OF_AGENT = Statement(f"SELECT conversation_id FROM conversations WHERE {_IS_AGENT}")
 FIND_OWNER = Statement(
     f"SELECT tenant_id, own_id FROM conversations WHERE {equal('conversation_id')}"
 )
@@ -316,32 +274,22 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         expires_at: datetime | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
-        window = conversation_window(
-            own_window,
-            agent.rolling_window if agent is not None else None,
-            self._settings_cache.defaults,
-        )
-        key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
-        agent_id = agent.agent_id if agent is not None else None
-        added = await self._session.run(
-            ADD_CONVERSATION,
-            **key,
-            agent_id=agent_id,
-            metadata=metadata,
-            own_id=own_id,
-            rolling_window_seconds=window.stored,
-            expires_at=expires_at,
-            **fields_of(settings),
-        )
-        if not added:
+        agents_window = agent.rolling_window if agent is not None else None
+        window = conversation_window(own_window, agents_window, self._settings_cache.defaults)
+        values = fields_of(settings) | {
+            "conversation_id": conversation_id,
+            "tenant_id": tenant_id,
+            "agent_id": agent.agent_id if agent is not None else None,
+            "metadata": metadata,
+            "own_id": own_id,
+            "rolling_window_seconds": window.stored,
+            "window_seconds": window.seconds,
+            "expires_at": expires_at,
+            "counter": counter,
+        }
+        if not await self._session.run(ADD_CONVERSATION, **values):
             return False
-        await self._session.run(
-            ADD_HEAD if agent_id is None else ADD_HEAD_OF_AGENT,
-            **key,
-            agent_id=agent_id,
-            counter=counter,
-            window_seconds=window.seconds,
-        )
+        await self._session.run(ADD_HEAD, **values)
         await self._add_first_versions(tenant_id, conversation_id, settings)
         return True
 
@@ -385,7 +333,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
 
     async def change(self, tenant_id: str, resource: Conversation) -> None:
         """Store the settings of a conversation that exists."""
-        values = _change_parameters(resource)
+        values = fields_of(resource) | fields_of(resource.settings)
         values["rolling_window_seconds"] = resource.rolling_window.stored
         await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
 

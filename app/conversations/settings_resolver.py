@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from cachetools import LRUCache
@@ -34,7 +34,14 @@ from app.models.limits import (
     start_factor,
 )
 from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
-from app.policy.policy import CounterName, Policy, ToolOutputPolicy, effective
+from app.policy.policy import (
+    DEFAULT_POLICY,
+    CounterName,
+    Policy,
+    ToolOutputPolicy,
+    effective,
+    merge,
+)
 from app.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
@@ -93,6 +100,11 @@ class SettingsResolver:
     def policy(self, *levels: str) -> Policy:
         """Return the effective policy of stored settings levels, weakest first."""
         return effective(self._service_policy, *(json_text.loads(level) for level in levels))
+
+    def unchecked_policy(self, *levels: str) -> dict[str, Any]:
+        """Return a value for every setting, from stored settings levels, weakest first."""
+        stored = (json_text.loads(level) for level in levels)
+        return reduce(merge, (self._service_policy, *stored), dict(DEFAULT_POLICY))
 
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the effective policy of a conversation."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from app.common import json_text
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.base64_media import PDF
@@ -33,7 +33,7 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning_families import ANTHROPIC
-from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
+from app.formats.requests import AgentCall, Compaction, RequestFields, System, SystemPrompt
 from app.formats.shared import BlockProvider
 from app.formats.tools import ToolDefinition, wire_fields
 
@@ -46,7 +46,6 @@ _TITLES = {
 }
 """The title of each type of citation, which is required and may be null."""
 _THINKING = ("thinking", "redacted_thinking")
-_FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter"}
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
 MIN_THRESHOLD = 50_000
@@ -71,8 +70,6 @@ class Anthropic(BlockProvider):
     defers_tools = True
     needs_tools = True
     compacting_families = ((ANTHROPIC,),)
-    litellm_call = "anthropic.messages.acreate"
-    litellm_providers = frozenset(("anthropic",))
     image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
     def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
@@ -304,17 +301,6 @@ class Anthropic(BlockProvider):
         limit = {self.max_output_key: fields.max_output}
         return {**limit, **system, self.items_key: fields.items, **fields.tools}
 
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction as the last block of the user."""
-        *messages, last = body["messages"]
-        if last["role"] != "user":
-            messages, last = [*messages, last], {"role": "user", "content": []}
-        block = {"type": "text", "text": instruction}
-        messages.append({**last, "content": [*last["content"], block]})
-        return {**body, "messages": messages, self.max_output_key: max_tokens}
-
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
     ) -> list[dict[str, Any]]:
@@ -338,31 +324,6 @@ class Anthropic(BlockProvider):
             return Compaction(betas=(_REQUESTED_BETA,))
         is_edited = asks or requested is False
         return _edited(max(MIN_THRESHOLD, threshold)) if is_edited else Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return a request for a summary, at a threshold behind a block that one made."""
-        asked = {"instructions": instructions} if instructions else {}
-        if requested is False:
-            made = _edited(MIN_THRESHOLD, pause_after_compaction=True, **asked)
-        else:
-            made = Compaction({"compaction": {"type": "summarize", **asked}}, (_REQUESTED_BETA,))
-        fields = ("model", "max_tokens", "system", "messages", "tools")
-        return made._replace(method="beta.messages.create", fields=fields)
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the request itself."""
-        return body
-
-    def answer(self, response: Any) -> Answer:
-        """Read a message."""
-        blocks, reason = response["content"], response["stop_reason"]
-        return Answer(
-            "".join(block["text"] for block in blocks if block["type"] == "text"),
-            _FINISH_REASONS.get(str(reason), "stop"),
-            any(block["type"].endswith("tool_use") for block in blocks),
-            response["usage"],
-            reason,
-        )
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List calls and results."""

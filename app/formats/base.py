@@ -34,7 +34,7 @@ from app.formats.message import (
     placeholder_for,
 )
 from app.formats.reasoning_families import accepted_families
-from app.formats.requests import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
+from app.formats.requests import AgentCall, Compaction, RequestFields, System, SystemPrompt
 from app.formats.tool_calls import NO_IDS
 from app.formats.tools import ToolDefinition, hosted_definition
 
@@ -72,10 +72,6 @@ class Provider(ABC):
     """The families whose provider compacts; a name of no known family is taken for one."""
     keeps_user_messages: ClassVar[bool] = False
     """Whether a compaction of its endpoint is answered with the user's messages beside it."""
-    litellm_call: ClassVar[str] = ""
-    """LiteLLM's function that sends a request in this format."""
-    litellm_providers: ClassVar[frozenset[str]] = frozenset()
-    """LiteLLM's names of the providers that are sent this format unchanged."""
     takes_system: ClassVar[bool] = True
     """Whether messages may have the system role, whatever the model."""
     sends_objects: ClassVar[bool] = False
@@ -309,12 +305,6 @@ class Provider(ABC):
         mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}
         return {**block, **mark}
 
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction of the user, for an answer of up to `max_tokens`."""
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
-
     def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
         """Return what a payload needs for the provider's own compaction.
 
@@ -322,21 +312,6 @@ class Provider(ABC):
         `asks` for that.
         """
         return Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return the call with which the provider compacts a payload that begins with an item."""
-        raise NotImplementedError(f"{self.name} has no compaction")
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with which LiteLLM sends a request unchanged."""
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
-
-    def answer(self, response: Any) -> Answer:
-        """Return what an answer to such a request says.
-
-        Raises AttributeError, LookupError or TypeError for one without the fields of its format.
-        """
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
 
     # --- tokens ----------------------------------------------------------------------------------
 

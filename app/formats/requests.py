@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from app.formats.json_fields import Fields
 
-REPLACED = "-"
-"""Stands in LiteLLM's arguments where `extra_body` has the messages."""
-
 
 class AgentCall(NamedTuple):
     """A call of a tool as a provider's client has it; `at` is the JSON pointer of its fields.
@@ -74,15 +71,3 @@ class Compaction(NamedTuple):
 
     added: Mapping[str, Any] = MappingProxyType({})
     betas: tuple[str, ...] = ()
-    method: str = ""
-    fields: tuple[str, ...] = ()
-
-
-class Answer(NamedTuple):
-    """What a model answered: the finish reason is OpenAI's, the native one the provider's."""
-
-    text: str
-    finish_reason: str
-    has_tool_calls: bool
-    usage: Mapping[str, Any] | None
-    native_reason: object = None

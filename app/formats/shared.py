@@ -161,17 +161,6 @@ class OpenAIProvider(Provider):
         """Whether a file has an id of OpenAI's, which is valid in both formats."""
         return file.file_id is not None and file.format in OPENAI_FORMATS
 
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction as the last item."""
-        items = [*body[self.items_key], {"role": "user", "content": self._said(instruction)}]
-        return {**body, self.items_key: items, self.max_output_key: max_tokens}
-
-    def _said(self, text: str) -> Any:
-        """Return a text as the content of a message."""
-        return text
-
 
 def system_messages(messages: Iterable[dict[str, Any]]) -> System:
     """Return a system prompt that consists of items."""

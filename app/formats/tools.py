@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from app.common.sendable import sendable, sendable_json
+from app.common.texts import sendable, sendable_json
 from app.formats import json_fields, tool_calls
 from app.formats.message import OPENAI_FORMATS, FormatName
 

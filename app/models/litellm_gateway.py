@@ -7,11 +7,7 @@
    loop. So no more than a limit is read: the rest of a longer answer is cut off, which makes a
    successful one unreadable. No content coding is asked for, and none is accepted: its size does
    not bound the content.
-5. LiteLLM converts what it is passed as messages and tools, differently for each provider. So that
-   a prompt cache recognises it, a request of OpenAI's formats goes in `extra_body`, which replaces
-   these fields, and one of Anthropic's through LiteLLM's passthrough. A test compares what arrives
-   with what was sent, for each provider that takes it. Others are not called so.
-6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
 """
@@ -21,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import operator
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -33,8 +28,7 @@ from typing import Any
 import httpx
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.formats import PROVIDERS
-from app.formats.message import LOG_FORMAT, FormatName
+from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
 from app.models.overflow_errors import is_context_overflow
 from app.models.usage import TokenUsage, read_usage
@@ -121,7 +115,7 @@ class LiteLLMGateway:
             raise _unavailable("bad_answer", call.model) from exc
 
     async def _send(self, litellm: Any, call: ModelCall) -> Any:
-        """Send a call; a native request keeps its body but for the model (rule 5)."""
+        """Send a call."""
         options = {
             "model": call.model,
             "timeout": call.timeout_seconds,
@@ -130,22 +124,8 @@ class LiteLLMGateway:
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
-        if call.native is not None:
-            body = {name: value for name, value in call.native.body.items() if name != "model"}
-            provider = PROVIDERS[call.native.format]
-            send = operator.attrgetter(provider.litellm_call)(litellm)
-            return await send(**provider.litellm_arguments(body), **options)
         messages = [dict(message) for message in call.messages]
         return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
-
-    async def takes_payload(self, model: str, format: FormatName) -> bool:
-        """Return whether payloads of a format can be sent to a model unchanged."""
-        litellm = await asyncio.to_thread(_litellm)
-        try:
-            provider = litellm.get_llm_provider(model)[1]
-        except litellm.exceptions.BadRequestError:  # the provider of the model is unknown
-            return False
-        return provider in PROVIDERS[format].litellm_providers
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -273,25 +253,25 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     Raises AttributeError, LookupError, TypeError or ValidationError for one without the fields of
     its format, and ServiceUnavailable for a refusal.
     """
-    format = call.native.format if call.native is not None else LOG_FORMAT
-    answer = PROVIDERS[format].answer(response)
-    if answer.finish_reason == "content_filter":
+    choice = response.choices[0]
+    message, usage = choice.message, getattr(response, "usage", None)
+    # LiteLLM has some fields of providers apart, and maps unknown reasons to `stop`.
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    reason = str(choice.finish_reason or "stop")
+    if reason == "content_filter" or getattr(message, "refusal", None) or extra.get("refusal"):
         raise _unavailable("refused", call.model)
-    if isinstance(answer.native_reason, str) and is_context_overflow(answer.native_reason):
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    native_reason = extra.get("native_finish_reason")
+    if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
-    usage = _billed(answer.usage, format)
-    return Completion(answer.text, answer.finish_reason, usage, answer.has_tool_calls)
+    billed = _billed(usage.model_dump()) if usage is not None else TokenUsage()
+    return Completion(str(message.content or ""), reason, billed, bool(message.tool_calls))
 
 
-def _billed(usage: Mapping[str, Any] | None, format: FormatName) -> TokenUsage:
-    """Return the tokens of a provider's usage object, 0 without one.
-
-    Of an object with impossible cached tokens, all of its input counts as not cached.
-    """
-    if usage is None:
-        return TokenUsage()
+def _billed(usage: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens of a usage object; with impossible cached tokens, none is cached."""
     try:
-        return read_usage(usage, format).billed
+        return read_usage(usage, LOG_FORMAT).billed
     except ValidationError:
         plain = {name: usage.get(name) for name in _PLAIN_USAGE}
-        return read_usage(plain, format).billed
+        return read_usage(plain, LOG_FORMAT).billed

@@ -46,13 +46,6 @@ class CompactionMode(StrEnum):
     INLINE = "inline"
 
 
-class SummaryInput(StrEnum):
-    """What a model reads to summarise: a transcript, or the newest payload with an instruction."""
-
-    TRANSCRIPT = "transcript"
-    PREFIX = "prefix"
-
-
 class CounterName(StrEnum):
     """How tokens are counted."""
 
@@ -196,10 +189,6 @@ class CompactionPolicy(Group):
     """
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
     """Model that writes summaries; `extractive` is built in and calls no model."""
-    summary_input: SummaryInput = SummaryInput.TRANSCRIPT
-    """What a model reads: `transcript` is a text made for the summary; `prefix` is the newest
-    payload with one instruction, sent to the payload's model, which has it in its cache.
-    """
     summary_prompt: Text | None = None
     """Prompt for summaries, instead of the built-in one."""
     summary_directives: Texts = ()

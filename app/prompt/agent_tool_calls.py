@@ -21,7 +21,7 @@ from app.blobs.preview import TOOL_SEARCH
 from app.blobs.result_content import result_in
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.sendable import is_sendable, sendable
+from app.common.texts import is_sendable, sendable
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.formats.tool_calls import arguments_object

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.common.answers import answer
-from app.common.sendable import sendable
+from app.common.texts import sendable
 
 
 class SectionKind(StrEnum):

@@ -12,8 +12,8 @@ from typing import Any
 
 from app.common import json_text
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.configurable_resources import claim_idempotency_key
 from app.conversations.keys import creation_deleted, find_key, id_taken
+from app.conversations.service import claim_idempotency_key
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import ActiveWindow
 from app.conversations.windows.service import view_state_of, with_window

@@ -21,14 +21,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
-from app.common.json_structure import StructureLimits
-from app.common.sendable import is_sendable
-from app.common.times import time_from
+from app.common.json_text import StructureLimits
+from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
+from app.conversations.conversation import SettingsList
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.provider_items import provider_item
-from app.conversations.settings import SettingsList
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
 from app.conversations.views import summary_message_tokens
@@ -37,7 +36,7 @@ from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
-from app.policy.policy import CounterName, StrategyName, SummaryInput
+from app.policy.policy import CounterName, StrategyName
 from app.snapshots.export_format import (
     COMPUTED,
     FIELDS,
@@ -180,8 +179,12 @@ _OF_COLUMN: Mapping[str, Check] = {
 _FACTS = {
     **_hints(Compaction),
     "strategy": StrategyName,
-    "summary_input": SummaryInput | None,
 }
+_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    RecordKind.MESSAGE: COMPUTED,
+    RecordKind.COMPACTION: ("summary_input",),
+}
+"""Fields that the import computes, or that an earlier version wrote."""
 _DEFAULTS = {
     field.name: field.default
     for field in dataclass_fields(Compaction)
@@ -229,7 +232,7 @@ def _checked(line: Line) -> dict[str, Any]:
     known = _CHECKS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-    left_out = COMPUTED if line.type == RecordKind.MESSAGE else ()
+    left_out = _LEFT_OUT.get(line.type, ())
     fields = {name: value for name, value in line.fields.items() if name not in left_out}
     if line.type == RecordKind.COMPACTION:
         fields = _DEFAULTS | fields

@@ -25,7 +25,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
-from app.common.json_structure import StructureLimits
+from app.common.json_text import StructureLimits
 from app.conversations.compaction_receipt import FACTS
 from app.database.tables import TABLES
 

@@ -171,7 +171,7 @@ class RestoreService:
             created = await self._conversations.create(tenant_id, new)
         except Conflict:  # a concurrent restore has created it
             return await self._known_key(tenant_id, source_id)
-        return created.resource.conversation_id
+        return created.conversation_id
 
     async def _known_key(self, tenant_id: str, public_id: str) -> str:
         async with self._database.session() as session:

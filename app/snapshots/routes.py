@@ -302,7 +302,7 @@ async def fork_conversation(
     shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
     source = ForkedFrom(conversation_id=public_id_of(request), at_seq=created.at_seq)
     location = path_of(created.public_id)
-    answer = Fork(**conversation_fields(shown), forked_from=source)
+    answer = Fork(**conversation_fields(request, shown), forked_from=source)
     return Json(answer, 201, headers={"Location": location})
 
 
@@ -364,7 +364,7 @@ async def import_conversation(
     shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
     counts = ImportedContent.of(imported)
     location = path_of(imported.public_id)
-    answer = ImportedConversation(**conversation_fields(shown), imported=counts)
+    answer = ImportedConversation(**conversation_fields(request, shown), imported=counts)
     return Json(answer, 201, headers={"Location": location})
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
-from app.common.public_ids import RULE, public_id_from
+from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
 from app.conversations.messages.draft import is_message_id
 from app.conversations.schemas import ShownConversation

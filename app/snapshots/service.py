@@ -16,9 +16,9 @@ from app.blobs.offloading import OffloadRules
 from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
+from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.common.public_ids import keys_of
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent

@@ -18,8 +18,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from app.common.concurrency import Slots
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.common.limiter import Slots
 from app.conversations.events.events import Cursor, Event, EventPage, EventType, events_after
 from app.repositories import Database
 

@@ -16,7 +16,7 @@ from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.rows import (
-    CALIBRATION_COLUMNS,
+    CALIBRATION,
     STATE_COLUMNS,
     CachedSettings,
     entry_from,
@@ -189,7 +189,7 @@ CLAIM_KEY = Statement("""
     WHERE excluded.created_at - old.created_at >= interval '24 hours'
 """)
 APPEND = Statement(f"""
-    SELECT {STATE_COLUMNS}, {CALIBRATION_COLUMNS},
+    SELECT {STATE_COLUMNS}, {CALIBRATION} AS calibration,
         true AS is_cached, h.due_at = now() AS became_due
     FROM append(:conversation_id, :tenant_id,
         CAST(:batch AS jsonb), CAST(:rows AS json)) AS stored,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from app.common.english import FUNCTION_WORDS, stems
 from app.common.errors import ValidationError
+from app.common.texts import FUNCTION_WORDS, stems
 from app.conversations.search.times import Time, time_in
 from app.conversations.search.words import (
     SPACELESS,

@@ -20,7 +20,7 @@ from typing import Final
 
 from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.conversation import Conversation
-from app.conversations.listing_repository import ConversationFilter
+from app.conversations.listing import ConversationFilter
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search.query import Query, query_from
 from app.conversations.search.recall import RecallPage, recall

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from app.common import json_text
-from app.common.times import EARLIEST_TIME
+from app.common.texts import EARLIEST_TIME
 from app.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
 TICK = timedelta(microseconds=1)

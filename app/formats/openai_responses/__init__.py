@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
-from app.common.sendable import sendable, sendable_json
+from app.common.texts import sendable, sendable_json
 from app.formats import base64_media, labels, media_parts, tool_calls
 from app.formats.base import Original, without
 from app.formats.compactions import is_compaction
@@ -53,15 +53,7 @@ from app.formats.openai_responses.parsing import (
     built_in_arguments,
 )
 from app.formats.reasoning_families import OPENAI, XAI
-from app.formats.requests import (
-    REPLACED,
-    AgentCall,
-    Answer,
-    Compaction,
-    RequestFields,
-    System,
-    SystemPrompt,
-)
+from app.formats.requests import AgentCall, Compaction, RequestFields, System, SystemPrompt
 from app.formats.shared import system_messages
 from app.formats.tools import ToolDefinition, wire_fields
 
@@ -72,7 +64,6 @@ _NO_SCREENSHOT = (
     "EAHLCMmQAAAABJRU5ErkJggg=="
 )
 """One white pixel."""
-_FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _NOT_COUNTED = ("type", "id", "role", "status", "phase", "execution", "encrypted_content")
 _TEXT_FIELDS = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
 
@@ -91,8 +82,6 @@ class OpenAIResponses(ResponsesParsing):
     defers_tools = True
     compacting_families = ((), (OPENAI,), (XAI,))
     keeps_user_messages = True
-    litellm_call = "aresponses"
-    litellm_providers = frozenset(("openai", "xai"))
     makes_ids = True
     details = ("low", "high", "original")
     has_file_urls = True
@@ -394,30 +383,6 @@ class OpenAIResponses(ResponsesParsing):
         """Return the threshold at which OpenAI compacts."""
         entry = {"type": "compaction", "compact_threshold": threshold}
         return Compaction({"context_management": [entry]}) if asks else Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return the call of OpenAI's endpoint for compactions."""
-        fields = ("model", "input", "prompt_cache_key")
-        return Compaction(method="responses.compact", fields=fields)
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments whose input the body replaces."""
-        return {"input": REPLACED, "extra_body": body}
-
-    def answer(self, response: Any) -> Answer:
-        """Read a response."""
-        given = response.model_dump()
-        output = given["output"]
-        said = (item["content"] or () for item in output if item["type"] == "message")
-        parts = [part for content in said for part in content]
-        reason = str((given.get("incomplete_details") or {}).get("reason"))
-        refused = any(part["type"] == "refusal" for part in parts)
-        return Answer(
-            "".join(part["text"] for part in parts if part["type"] == "output_text"),
-            "content_filter" if refused else _FINISH_REASONS.get(reason, "stop"),
-            any(item["type"].endswith("_call") for item in output),
-            given["usage"],
-        )
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List the items of a message; a result of a local shell may have its call's id as id."""

@@ -19,7 +19,7 @@ from app.blobs import repository as statements
 from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
 from app.blobs.chunks import BlobStore
 from app.common.errors import NotFound
-from app.conversations.settings import StoredSettings
+from app.conversations.conversation import StoredSettings
 from app.database.connections import Statement, Store
 from app.repositories import Database, Repositories
 from tests.conftest import lock_waiters

@@ -10,8 +10,8 @@ import asyncio
 import pytest
 import pytest_asyncio
 
+from app.conversations.conversation import StoredSettings
 from app.conversations.events.events import Cursor
-from app.conversations.settings import StoredSettings
 from app.repositories import Database
 
 TENANT = "default"

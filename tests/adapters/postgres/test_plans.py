@@ -7,11 +7,11 @@ import re
 import pytest
 
 from app.context.repository import READ, ROWS
-from app.conversations.listing_repository import (
+from app.conversations.listing import (
     BY_IDS,
     BY_IDS_WITH_USAGE,
-    FIRST_ID,
     LABELLED,
+    LATEST,
     PLACES,
     PLACES_OF_AGENT,
 )
@@ -99,11 +99,9 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
         " json_build_object('k', 'v', 'ticket', n / 20)::text,"
         " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 800) AS n",
     )
-    first, last = "0001-01-02T00:00:00Z", "9999-12-30T00:00:00Z"
     values = {
         **{"tenant_id": "t1", "agent_id": "a", "own_model": None, "labels": '{"k":"v"}'},
-        **{"since": first, "until": "2026-01-01T00:10:00Z", "until_id": FIRST_ID},
-        **{"any_active": True, "active_after": first, "active_before": last},
+        **{"until": "2026-01-01T00:10:00Z", "until_id": LATEST[1], "active_after": None},
         **{"limit": 11, "scanned": 5_000},
     }
     for statement in (PLACES, PLACES_OF_AGENT):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from app.conversations.conversation import StoredSettings
 from app.conversations.search.query import Word, query_from
 from app.conversations.search.ranking import Postings
 from app.conversations.search.repository import (
@@ -23,7 +24,6 @@ from app.conversations.search.repository import (
     UNINDEXED,
 )
 from app.conversations.search.words import MAX_LEXEMES, Term, lexemes
-from app.conversations.settings import StoredSettings
 from app.database.connections import Statement
 from app.repositories import Database
 from tests.plans import plan_of

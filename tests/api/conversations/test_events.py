@@ -249,15 +249,15 @@ async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: 
 
 async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
     """They end without events as well; the streams of other keys continue."""
-    keys = keys_of(settings, Database(store))
-    lasting = await keys.create("l" * 12, "l" * 43, "acme", "", None)
+    keys = keys_of(Database(store))
+    lasting = await keys.create("acme", "", None)
     app = create_app(settings)
     app.state.keep_alive_seconds = 0.1
     with serving(app) as base:
         async with keyed(base, lasting) as other:
             path = await new_conversation(other)
             expires_at = datetime.now(UTC) + timedelta(seconds=3)
-            short = await keys.create("s" * 12, "s" * 43, "acme", "", expires_at)
+            short = await keys.create("acme", "", expires_at)
             async with listening(other, path) as lives, keyed(base, short) as client:
                 async with listening(client, path) as ending:
                     assert await ending.rest() == []

@@ -36,7 +36,6 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("compaction", "auto"): st.booleans(),
     ("compaction", "threshold_ratio"): st.floats(0.01, 1),
     ("compaction", "model"): st.sampled_from(["m1", "m2"]),
-    ("compaction", "summary_input"): st.sampled_from(["transcript", "prefix"]),
     ("compaction", "summary_prompt"): st.text(max_size=5),
     ("compaction", "summary_directives"): st.lists(st.text(max_size=3), max_size=3),
     ("compaction", "retain_prompt"): st.text(max_size=5),

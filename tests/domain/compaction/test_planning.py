@@ -34,9 +34,8 @@ from app.compaction.summary_budget import (
     summary_room,
     tree_node_text_limit,
 )
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.plans import CompactionPlan, NoCompaction
-from app.conversations.settings import StoredSettings
 from app.conversations.thresholds import CompactionThreshold, compaction_threshold
 from app.conversations.turns import (
     Entry,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common import json_text
-from app.common.times import EARLIEST_TIME, time_from
+from app.common.texts import EARLIEST_TIME, time_from
 from app.conversations.view import (
     ENDLESS,
     Span,

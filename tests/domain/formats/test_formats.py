@@ -20,7 +20,7 @@ from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 
 from app.common.errors import ValidationError
-from app.common.sendable import is_sendable, sendable, sendable_json
+from app.common.texts import is_sendable, sendable, sendable_json
 from app.formats import PROVIDERS, ToolDefinition, labels, parse_tool
 from app.formats.message import (
     EMPTY_MESSAGE,

@@ -14,7 +14,7 @@ from google.genai.types import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.sendable import sendable_json
+from app.common.texts import sendable_json
 from app.formats import json_fields, labels
 from app.formats.base64_media import is_base64
 from app.formats.gemini.parsing import STAND_IN_SIGNATURE

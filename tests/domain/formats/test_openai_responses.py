@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
 
-from app.common.sendable import sendable_json
+from app.common.texts import sendable_json
 from app.formats import PROVIDERS
 from app.formats.message import (
     EMPTY_RESULT,

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import ValidationError
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName, Role
 from app.policy.policy import AGENT_TOOL_NAMES

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from app.common.errors import ServiceUnavailable
-from app.context.build_replay import BuildReplayService
+from app.context.answer import BuildReplayService
 from app.context.state import KnownPayload
-from app.conversations.settings import SettingsList
+from app.conversations.conversation import SettingsList
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind

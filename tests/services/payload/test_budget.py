@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextError, ContextOverflow, ServiceUnavailable
-from app.context.epoch import MIN_UNSTORED_CHANGE
+from app.context.build import MIN_UNSTORED_CHANGE
 from app.context.state import KnownPayload
 from app.conversations.schemas import ConversationPatch
 from app.formats.message import FormatName

@@ -21,7 +21,7 @@ from app.common.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from app.conversations.settings import SettingsList
+from app.conversations.conversation import SettingsList
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName, Role
 from app.prompt.resolved_settings import RequestSettings
@@ -174,7 +174,10 @@ async def test_an_epoch_lasts_while_only_the_log_grows(
 
 
 async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
-    """Sections, tools, policy, window and model each start an epoch with a reason."""
+    """Sections, tools, policy, window and model each start an epoch with a reason.
+
+    [epochs.reasons]
+    """
     cid = await harness.conversation(policy(50_000), SECTIONS)
     await harness.talk(cid, 3)
 
@@ -300,7 +303,7 @@ async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Ha
     assert f"{SUMMARY_PREFIX}what was said" in build.contents
     assert build["new_state"]["summary_range"] == made.summary_range
     assert own_text(build["new_state"]["summary"]) == "what was said"
-    assert build["degraded"] == ["summary_short_of_room"]
+    assert build["degraded"] == []
     again = await harness.build(cid)
     assert again.text == build.text
     assert again["compaction"] is None

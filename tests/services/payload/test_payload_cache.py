@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.state import CachedPayload, PayloadCache
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import entry
 from app.conversations.view import ENDLESS, Span, View
@@ -23,7 +23,7 @@ def window(name: str, size: int = 0) -> CachedPayload:
     assembler = assembler_of(FormatName.OPENAI_CHAT)(VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
     assembler.add(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
-    return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
+    return CachedPayload(VIEW, assembler, name, "{}", [entry(1, Role.USER, 1)])
 
 
 def test_a_cached_payload_is_returned_until_dropped() -> None:

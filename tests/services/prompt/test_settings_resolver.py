@@ -14,8 +14,7 @@ import pytest
 
 from app.common.errors import ContextLimitUnknown
 from app.common.ids import AgentId, ConversationId
-from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.settings import StoredSettings
+from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.settings_resolver import SettingsResolver
 from app.models.calibration import Calibration
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.blobs.chunks import BlobStore
 from app.common.errors import Conflict
-from app.common.public_ids import keys_of
+from app.common.ids import keys_of
 from app.repositories import Database
 from app.snapshots.exports import ExportService
 from app.snapshots.exports_repository import BEGIN, PAGES, RENEW, STALE

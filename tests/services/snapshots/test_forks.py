@@ -25,10 +25,9 @@ from app.common.errors import (
     ServiceUnavailable,
     UnpairedToolResult,
 )
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import ConversationState, SettingsList, StoredSettings
 from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
 from app.database.connections import Statement
@@ -190,8 +189,8 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     cold = await harness.build(copy, service=harness.cold())
     assert cold.text == (await built(harness, copy)).text
     before, after = await harness.stored(cid), await harness.stored(copy)
-    assert (after.counter, after.settings, after.versions, after.agent_id, after.metadata) == (
-        *(before.counter, before.settings, before.versions, before.agent_id, before.metadata),
+    assert (after.counter, after.settings, after.agent_id, after.metadata) == (
+        *(before.counter, before.settings, before.agent_id, before.metadata),
     )
     assert after.state == replace(
         before.state,
@@ -378,8 +377,8 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     )
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
-    assert (await harness.stored(cid)).versions.sections == 1
-    assert (await harness.stored(copy)).versions.sections == 2
+    assert (await harness.stored(cid)).settings.sections_version == 1
+    assert (await harness.stored(copy)).settings.sections_version == 2
     await harness.conversations.clear(TENANT, cid)
     assert "look" in (await built(harness, copy)).contents
     assert [kind for kind, _ in await harness.events_of(copy)] == ["pinned"]
