@@ -55,7 +55,6 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-@dataclass(frozen=True, slots=True)
 class EpochStart:
     """What is stored when an epoch begins; with the log it gives every payload of the epoch.
 
