@@ -30,7 +30,6 @@ from app.context.build import ContextService
 from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
-from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.events.service import EventService
@@ -204,7 +203,6 @@ class Services:
                 self.telemetry,
             )
         )
-        self.steps = StepService(log, self.usage, self.context)
         self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
         self.agents = AgentService(
             database,

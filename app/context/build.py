@@ -35,13 +35,13 @@ from app.context.overflow import (
     refusal,
 )
 from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.context.state import (
     Attempt,
     BuildDependencies,
     BuildState,
     CachedPayload,
     Changed,
-    KnownPayload,
     Overflow,
     PayloadCache,
 )
@@ -95,7 +95,7 @@ class ContextService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings,
-        known: KnownPayload | None = None,
+        known: Known | None = None,
     ) -> dict[str, Any]:
         """Return the payload of the next model call, or a delta to the known payload."""
         return await self._answer(Attempt(tenant_id, conversation_id, settings, known))

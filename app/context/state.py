@@ -21,6 +21,7 @@ from app.compaction.reduction import tool_output_tokens, with_excluded
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
@@ -209,18 +210,6 @@ class BuildDependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPayload:
-    """The payload that a caller holds: its epoch and the seq of its newest message.
-
-    Epochs are numbered per payload stream; `build_id` identifies the epoch.
-    """
-
-    epoch: int
-    through_seq: int
-    build_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
     """One pass through the steps: the request, and what earlier passes of the build did.
 
@@ -231,7 +220,7 @@ class Attempt:
     tenant_id: str
     conversation_id: str
     settings: RequestSettings
-    known: KnownPayload | None = None
+    known: Known | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True

@@ -1,18 +1,22 @@
 """Agent tools: the tools that the service offers to an LLM [agent-tools.definitions].
 
-A tool's JSON schema, the validation of its arguments and its request are made from one list of
-parameters.
+A tool's JSON schema and the validation of its arguments are made from one list of parameters.
+Arguments are parsed leniently: numbers and booleans may be strings, null means absent, and a number
+above its maximum is lowered to the maximum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common import json_text
+from app.common.errors import ValidationError
+from app.common.texts import is_sendable, sendable
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
@@ -27,7 +31,8 @@ MAX_CONTEXT_LINES: Final = 20
 _MAX_OFFSET = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 _MAX_REF = 256
 _MAX_PATTERN = 1000
-
+_MAX_QUOTED = 40
+_MAX_UNKNOWN = 5
 
 ArgumentValue = str | int | bool
 
@@ -56,6 +61,29 @@ class Parameter:
                 schema["maximum"] = self.maximum
         return schema
 
+    def parse(self, value: object) -> ArgumentValue:
+        """Return the value of an argument; raises ValueError with a text for the model."""
+        if value is None:
+            raise ValueError(f"{self.name} is required")
+        if self.kind != "string" and isinstance(value, str):
+            with suppress(ValueError):
+                value = json_text.loads(value.strip().lower())
+        match self.kind, value:
+            case "string", str():
+                if self.minimum <= len(value) <= self.maximum and is_sendable(value):
+                    return value
+            case "boolean", bool():
+                return value
+            case "integer", int() | float() if not isinstance(value, bool):
+                if value >= self.minimum and value % 1 == 0:
+                    return min(int(value), self.maximum)
+        expected = {
+            "string": f"a string of {self.minimum} to {self.maximum:,} characters of plain text",
+            "integer": f"a whole number of at least {self.minimum}",
+            "boolean": "true or false",
+        }
+        raise ValueError(f"{self.name} must be {expected[self.kind]}")
+
     @property
     def usage(self) -> str:
         """The parameter's name, type and default, for an error message to the model."""
@@ -82,6 +110,30 @@ class AgentTool:
             "additionalProperties": False,
         }
         return ToolDefinition(self.name, self.description, schema)
+
+    def parse(self, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return arguments with defaults for those left out; None are no JSON object.
+
+        Raises ValidationError; its detail is for the model and lists every invalid argument and the
+        parameters of the tool.
+        """
+        problems = [] if arguments is not None else ["the arguments must be one JSON object"]
+        given = {name: value for name, value in (arguments or {}).items() if value is not None}
+        unknown = given.keys() - {item.name for item in self.parameters}
+        for name in sorted(unknown)[:_MAX_UNKNOWN]:
+            quoted = json_text.dumps(sendable(name[:_MAX_QUOTED]))
+            problems.append(f"there is no argument {quoted}")
+        values: dict[str, ArgumentValue] = {}
+        for item in self.parameters if arguments is not None else ():
+            try:
+                values[item.name] = item.parse(given.get(item.name, item.default))
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            takes = ", ".join(item.usage for item in self.parameters) or "no arguments"
+            reason = "; ".join(problems)
+            raise ValidationError(f"{self.name} was not run: {reason}. It takes {takes}.")
+        return values
 
 
 def _count(name: str, description: str, default: int, maximum: int) -> Parameter:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextError, ContextOverflow, ServiceUnavailable
 from app.context.build import MIN_UNSTORED_CHANGE
-from app.context.state import KnownPayload
+from app.context.schemas import Known
 from app.conversations.schemas import ConversationPatch
 from app.formats.message import FormatName
 from app.policy.policy import StrategyName
@@ -231,7 +231,7 @@ async def judged(
     assert cold["tokens_used"] == answer["tokens_used"]
     judge(cold, cold["payload"])
     if before is not None:
-        known = KnownPayload(before["epoch"], before["through_seq"])
+        known = Known(epoch=before["epoch"], through_seq=before["through_seq"])
         delta = await built(harness, cid, ask, known)
         key = ITEMS[format]
         shown = before["payload"][key][: delta["base_items"]] + delta["payload"][key]
