@@ -27,7 +27,7 @@ from app.formats.message import FormatName
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
 from app.payload.payload_items import MisplacedBreakpoint, PayloadItems, StablePoint
-from app.policy.policy import DynamicPosition, StrategyName
+from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.context")
@@ -38,8 +38,6 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
-BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
-"""`degraded`: tools that usually stay are deferred, to leave room for messages."""
 WINDOW_ASSUMED = "context_window_assumed"
 """`degraded`: the window is that of the model after the colon, another one of the family."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
@@ -145,7 +143,6 @@ def _lacking(build: RecordedBuild) -> list[str]:
     lacking = {
         SUMMARY_AS_USER: view.summary_as_system and not takes_system and view.summary_texts(),
         REASONING_DROPPED: build.rendered.assembler.drops_reasoning,
-        BUILTIN_TOOLS_DEFERRED: resolved.has_last_resort(state.tools.deferred),
         UNAVAILABLE: is_provider and not has_compaction(state.format, resolved.model or ""),
         TAIL_LEFT_OUT: state.tail.texts and not build.items.tail_items,
     }
@@ -274,7 +271,7 @@ class BuildReplayService:
         def render() -> tuple[Payload, list[int | None]]:
             """Return the payload, and the newest message of each of its items."""
             before = dynamic_texts(start.dynamic_hash)
-            in_opening = resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+            in_opening = resolved.policy.dynamic_position == "before_window"
             opening = resolved.dynamic_texts_of(before if in_opening else ())
             rendered = rendered_rows(rows, format, start.view, resolved, start.tools, opening)
             assembler = rendered.assembler

@@ -61,7 +61,7 @@ from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
 from app.models.media import media_limits
-from app.policy.policy import CompactionMode, StrategyName
+from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
@@ -256,7 +256,7 @@ def _is_compaction_due(state: BuildState) -> bool:
     pressure = pressure_status(used, limits).pressure
     if pressure is Pressure.BLOCKED or used > limits.capacity:
         return True
-    inline = policy.mode is CompactionMode.INLINE and not stored.is_suspended
+    inline = policy.mode == "inline" and not stored.is_suspended
     if inline and limits.due_at is not None and exceeds_messages(policy, stored):
         return True
     is_due = pressure is Pressure.COMPACT or (inline and pressure is Pressure.DUE)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
-from app.context.usage_service import UsageAnswer, UsageRequest
+from app.context.usage_schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
 from app.conversations.compaction_results import CompactResult, ContextState
 from app.conversations.messages.schemas import AppendAnswer
@@ -188,9 +188,8 @@ class MeasuredPayload(Payload):
     `content_not_carried:` with a type stands for content that the format cannot carry: the
     payload has a label in its place, of a provider's `compaction` without a history a note.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
-    `builtin_tools_deferred`: tools without a category are deferred, because they would leave
-    no room for messages. `context_window_assumed:` with a model: the registry has no model of
-    this name, and the window is that of this other model of its family."""
+    `context_window_assumed:` with a model: the registry has no model of this name, and the window
+    is that of this other model of its family."""
     deferred_tools: int
     """Number of deferred tool definitions."""
     defers_natively: bool

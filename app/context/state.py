@@ -28,7 +28,6 @@ from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.provider_items import UNAVAILABLE
-from app.conversations.service_notes import Notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
@@ -46,7 +45,7 @@ from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler
 from app.payload.payload_items import PayloadItems
-from app.policy.policy import DynamicPosition, StrategyName
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     PayloadTools,
@@ -54,7 +53,7 @@ from app.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.prompt.sections import DynamicTexts
+from app.prompt.sections import DynamicTexts, Notes
 from app.repositories import Database
 
 _Result = TypeVar("_Result")
@@ -351,22 +350,22 @@ class BuildState:
     @property
     def opening(self) -> DynamicTexts:
         """The dynamic texts before the history."""
-        is_opening = self.resolved.policy.dynamic_position is DynamicPosition.BEFORE_WINDOW
+        is_opening = self.resolved.policy.dynamic_position == "before_window"
         return self.resolved.dynamic_texts_of(self.dynamic_texts if is_opening else ())
 
     @property
     def tail(self) -> DynamicTexts:
         """The dynamic texts and notes after the history."""
         position, texts = self.resolved.policy.dynamic_position, self.notes.texts
-        if position is DynamicPosition.TAIL:
+        if position == "tail":
             texts = (*self.dynamic_texts, *texts)
-        is_system = position is DynamicPosition.SYSTEM
+        is_system = position == "system"
         return self.resolved.dynamic_texts_of(() if is_system else texts)
 
     @property
     def system_dynamic_texts(self) -> tuple[str, ...]:
         """The dynamic texts and notes at the end of the system prompt."""
-        is_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
+        is_system = self.resolved.policy.dynamic_position == "system"
         return (*self.dynamic_texts, *self.notes.texts) if is_system else ()
 
     @property

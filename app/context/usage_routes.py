@@ -6,13 +6,18 @@ from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from app.common import pages
 from app.common.errors import Conflict
 from app.common.schema_errors import DAY_PATTERN
-from app.context.usage_repository import EpochItem
-from app.context.usage_service import UsageAnswer, UsageRequest
+from app.context.usage_schemas import (
+    EpochPage,
+    ReportPage,
+    UsageAnswer,
+    UsageRequest,
+    UsageTotalsAnswer,
+)
 from app.http import cursors
 from app.http.dependencies import (
     ConversationPath,
@@ -23,47 +28,13 @@ from app.http.dependencies import (
     tenant_of,
 )
 from app.http.errors import problems_of
-from app.http.fields import AgentId, ResponseSchema
-from app.http.pages import Page
+from app.http.fields import AgentId
 from app.http.routing import WireRoute
-from app.models.usage import (
-    MAX_DAYS,
-    USUAL_DAYS,
-    ReportItem,
-    UsageFigures,
-    UsageQuery,
-    UsageRow,
-    day_range,
-)
+from app.models.usage import MAX_DAYS, USUAL_DAYS, UsageFigures, UsageQuery, UsageRow, day_range
 
 router = APIRouter(route_class=WireRoute)
 
 _PATH = "/v1/conversations/{conversation_id}"
-
-
-class UsageTotalsAnswer(ResponseSchema):
-    """Usage and cost of a range of days."""
-
-    model_config = ConfigDict(serialize_by_alias=True)
-
-    from_: date = Field(alias="from")
-    """First day."""
-    to: date
-    """Last day."""
-    data: list[UsageRow]
-    """Rows of this page, by day and model."""
-    totals: UsageFigures
-    """Sums of the whole range, of all pages."""
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
-
-
-class EpochPage(Page[EpochItem]):
-    """A page of epochs."""
-
-
-class ReportPage(Page[ReportItem]):
-    """A page of reports."""
 
 
 def _day(text: str) -> date:

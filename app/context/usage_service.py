@@ -7,19 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import chain
-from typing import Annotated, Any
-
-from pydantic import Field
-from typing_extensions import TypeAliasType
+from typing import Any
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
-from app.common.schema_errors import NAME_PATTERN
 from app.context.answer import find_build
 from app.context.state import PayloadCache
-from app.context.usage_repository import WHOLE_TENANT, EpochItem
-from app.conversations.budget_schemas import Reading
+from app.context.usage_repository import WHOLE_TENANT
+from app.context.usage_schemas import EpochItem, UsageAnswer, UsageRequest
 from app.conversations.budget_status import (
     LastReport,
     judge,
@@ -35,9 +31,8 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
-from app.http.fields import MAX_SEQ, Format, ModelName, RequestSchema, examples
 from app.models.budget import Usage, measure, pressure_status
-from app.models.calibration import Estimate, Lesson, estimate_of, lesson_of
+from app.models.calibration import Lesson, estimate_of, lesson_of
 from app.models.limits import INEXACT_MARGIN
 from app.models.usage import (
     CallUsage,
@@ -50,7 +45,6 @@ from app.models.usage import (
     read_usage,
     usage_entry,
 )
-from app.policy.policy import CompactionMode
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.repositories import Database, Repositories
 
@@ -58,64 +52,6 @@ _log = logging.getLogger("app.usage")
 
 MAX_USAGE_BYTES = 65_536
 """Bytes of JSON that a usage object may have; those of providers have a few hundred."""
-_USAGE: dict[str, Any] = {
-    "prompt_tokens": 2810,
-    "completion_tokens": 144,
-    "total_tokens": 2954,
-    "prompt_tokens_details": {"cached_tokens": 2048},
-}
-UsageObject = TypeAliasType(
-    "UsageObject",
-    Annotated[
-        dict[str, Any],
-        Field(description="A provider's usage object, as it came.", examples=[_USAGE]),
-    ],
-)
-
-
-class UsageRequest(RequestSchema):
-    """The usage that a provider reported for a call, and the build of that call."""
-
-    model_config = examples(
-        {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
-        {"usage": _USAGE, "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12"},
-        {},
-    )
-
-    usage: UsageObject | None = None
-    """The provider's usage object as it came: OpenAI's (Chat or Responses), Anthropic's,
-    Gemini's or LiteLLM's, whatever the format of the build. Left out, the last one is judged
-    again."""
-    format: Format | None = None
-    """Format of the build; by default the one built last."""
-    model: ModelName | None = None
-    """Model of the call; the conversation's by default."""
-    epoch: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """`epoch` of the build; the newest by default."""
-    through_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """`through_seq` of the build; the log's head by default."""
-    build_id: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
-    """`build_id` of the build, which stands for format, model, epoch, `through_seq` and
-    `status`: best for estimates."""
-
-
-class UsageAnswer(Reading):
-    """Whether to compact, and the figures behind it; the pressure is that of `judged_tokens`."""
-
-    report_id: str | None
-    """Id of the report that was judged; null for none."""
-    token_usage: TokenUsage | None
-    """Its usage; null for none."""
-    is_current: bool
-    """Whether it counts: a report of an older epoch does not."""
-    should_compact: bool
-    """Whether a compaction is due; one that may run in the background was enqueued."""
-    judged_tokens: int | None
-    """The larger of the estimate and the reported plus appended tokens."""
-    estimate: Estimate | None
-    """The service's own count."""
-    is_calibrated: bool
-    """Whether the report changed the model's factor."""
 
 
 @dataclass(eq=False, repr=False)
@@ -334,7 +270,7 @@ class UsageService:
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
-        if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
+        if resolved.policy.compaction.mode != "background":
             return
         try:
             async with self._database.session() as session:

@@ -22,7 +22,6 @@ from app.conversations.epochs import EpochStart, epoch_start_from
 from app.conversations.messages.row import LogRow
 from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
-from app.conversations.service_notes import MAX_ROUNDS, Notes, percent_of
 from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
@@ -43,7 +42,7 @@ from app.prompt.resolved_settings import (
     ResolvedSettings,
     accepts_all_tools,
 )
-from app.prompt.sections import DynamicTexts
+from app.prompt.sections import NOTE_ROUNDS, DynamicTexts, Notes, percent_of
 from app.repositories import Repositories
 
 _MAX_UNKNOWN_TOKENS = 260_000
@@ -157,7 +156,7 @@ async def _choose_tools(
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
-            if accepts_all_tools(resolved, format) and not resolved.has_last_resort(deferred):
+            if accepts_all_tools(resolved, format):
                 deferred = ()
     agent_tools = resolved.agent_tools(_last_agent_tools(state) if epoch_tools is not None else ())
     is_native = bool(deferred) and resolved.defers_natively(format)
@@ -350,7 +349,7 @@ def _noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
     noted = state
     for names_tool in (True, False) if COMPACT_CONTEXT in named else (False,):
         noted, tools = state, kept_tools
-        for _ in range(MAX_ROUNDS):  # the percentage includes the tools that the note mentions
+        for _ in range(NOTE_ROUNDS):  # the percentage includes the tools that the note mentions
             noted = _with_usage_note(noted, names_tool)
             tools = needed_agent_tools(noted, tools)
             if tools == noted.tools.agent_tools:
@@ -365,7 +364,7 @@ def _noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
 def _with_usage_note(state: BuildState, names_tool: bool) -> BuildState:
     state = state.with_notes(Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
-    for _ in range(MAX_ROUNDS):
+    for _ in range(NOTE_ROUNDS):
         used = state.usage.total
         if state.notes.percent is None and not limits.reached(used, limits.notice_at):
             break

@@ -242,22 +242,6 @@ class Conversation:
             now,
         )
 
-    def given_to(self, agent: Agent | None) -> Conversation:
-        """Return the conversation with this agent, or without one.
-
-        No message from before the last clear of the agent is shown, as in its other conversations.
-        The rolling window is inherited anew when the conversation is read.
-        """
-        if agent is None:
-            return replace(self, agent_id=None, agent=StoredSettings())
-        clears = filter(None, (self.state.cleared_at, agent.cleared_at))
-        return replace(
-            self,
-            agent_id=agent.agent_id,
-            agent=agent.settings,
-            state=replace(self.state, cleared_at=max(clears, default=None)),
-        )
-
     @property
     def model(self) -> str | None:
         """Its own model, or else its agent's."""

@@ -194,10 +194,10 @@ def _agent_values(agent: Agent) -> dict[str, Any]:
     return fields_of(agent) | fields_of(agent.settings) | own
 
 
-_OF_CONVERSATION = ("agent_id", "rolling_window_seconds", "expires_at")
-_GIVEN = ("conversation_id", "tenant_id", "own_id", "metadata", *_SETTINGS, *_OF_CONVERSATION)
+_OF_CONVERSATION = ("rolling_window_seconds", "expires_at")
+_KEYS = ("conversation_id", "tenant_id", "own_id", "agent_id")
 ADD_CONVERSATION = Statement(f"""
-    {insert("conversations", *_GIVEN)}
+    {insert("conversations", *_KEYS, "metadata", *_SETTINGS, *_OF_CONVERSATION)}
     ON CONFLICT (conversation_id) DO NOTHING
 """)
 ADD_HEAD = Statement("""

@@ -137,13 +137,9 @@ async def get_conversation(
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> ShownConversation:
-    """Change agent, model, policy, rolling window, metadata or expiry.
+    """Change model, policy, rolling window, metadata or expiry; the policy is merged leaf by leaf.
 
-    The policy is merged leaf by leaf.
-
-    With another agent the conversation inherits the settings of that one from its next append or
-    build, and shows no message from before the last clear of that agent. `409` for another token
-    counter once there are messages, since their counts are stored.
+    `409` for another token counter once there are messages, since their counts are stored.
     """
     changed = await services(request).conversations.change(
         tenant_of(request), conversation_id, body
@@ -336,12 +332,15 @@ _add_list_routes(agents_router, "agent", _agent_id)
 
 def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:
     """Return the fields of `ShownConversation`."""
-    service = services(request).conversations
-    return _item(conversation) | _effective_settings(service, conversation)
+    levels = conversation.agent.policy, conversation.settings.policy
+    shown = _item(conversation) | _effective_settings(request, conversation, *levels)
+    # The counter is fixed with the first message, even if the agent's policy changes later.
+    budget = shown["policy"]["budget"] | {"counter": conversation.counter}
+    return shown | {"policy": shown["policy"] | {"budget": budget}}
 
 
 def _shown_agent(request: Request, agent: Agent) -> ShownAgent:
-    effective = _effective_settings(services(request).agents, agent)
+    effective = _effective_settings(request, agent, agent.settings.policy)
     return ShownAgent(**_agent_item(agent), **effective)
 
 
@@ -377,12 +376,14 @@ def _listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     }
 
 
-def _effective_settings(service: Any, resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the fields of `EffectiveSettings`."""
-    own = resource.settings
+def _effective_settings(
+    request: Request, resource: Agent | Conversation, *policies: str
+) -> dict[str, Any]:
+    """Return the fields of `EffectiveSettings`; the policy is not checked again."""
+    own, resolver = resource.settings, services(request).resolver
     return {
-        "effective_model": service.effective_model(resource),
-        "policy": service.effective_policy(resource),
+        "effective_model": resource.model or resolver.default_model,
+        "policy": resolver.unchecked_policy(*policies),
         "policy_overrides": json_text.loads(own.policy),
         "sections": complete_sections(own.sections),
         "sections_version": own.sections_version,

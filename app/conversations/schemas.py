@@ -192,11 +192,8 @@ class ConversationPatch(SettingsPatch, _Expiring):
 
     model_config = examples(
         {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
-        {"agent_id": "support-bot"},
     )
 
-    agent_id: AgentId | None = None
-    """The agent it belongs to from now on; null for none."""
     rolling_window_seconds: OwnRollingWindow = None
 
 

@@ -56,11 +56,10 @@ _MAX_KEYS = 2
 _ROWS_AT_ONCE = 1_000
 _SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
 _New = TypeVar("_New", bound=SettingsCreate)
-_Patch = TypeVar("_Patch", bound=SettingsPatch)
 
 
 @dataclass(eq=False, repr=False)
-class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
+class _ResourceService(ABC, Generic[Resource, _New]):
     """Creates, reads and changes one kind of resource.
 
     `_check_model` raises ValidationError at a JSON pointer for a model that may not summarise.
@@ -111,13 +110,6 @@ class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
         async with self._database.session() as repositories:
             return await self._get(repositories, tenant_id, resource_id)
 
-    async def change(self, tenant_id: str, resource_id: str, patch: _Patch) -> Resource:
-        """Change the fields that a patch names; raises NotFound, ValidationError or Conflict."""
-        self._check_summariser(patch)
-        async with self._database.transaction() as repositories:
-            await self._change(repositories, tenant_id, resource_id, patch)
-            return await self._get(repositories, tenant_id, resource_id)
-
     async def get_list(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int | None = None
     ) -> tuple[str, int]:
@@ -130,8 +122,7 @@ class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
             body, newest = resource.settings.newest(kind)
             if version is None or version == newest:
                 return body, newest
-            repository = self._repository(repositories)
-            found = await repository.find_version(tenant_id, resource_id, kind, version)
+            found = await self._of(repositories).find_version(tenant_id, resource_id, kind, version)
         if found is None:
             raise NotFound(f"There is no version {version} of the {kind}", {"version": version})
         return found, version
@@ -147,19 +138,11 @@ class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
         body = list_json(kind, items)
         async with self._database.transaction() as repositories:
             resource = await self._get(repositories, tenant_id, resource_id, lock=True)
-            repository = self._repository(repositories)
-            return body, await repository.replace_list(tenant_id, resource, kind, body)
+            return body, await self._of(repositories).replace_list(tenant_id, resource, kind, body)
 
-    def effective_model(self, resource: Resource) -> str | None:
-        """Return its model after inheritance."""
-        return resource.model or self._resolver.default_model
-
-    @abstractmethod
-    def effective_policy(self, resource: Resource) -> dict[str, Any]:
-        """Return a value for every setting, unchecked: reading never fails because of a policy."""
-
-    @abstractmethod
-    def _repository(self, repositories: Repositories) -> ConfigurableRepository[Resource]: ...
+    def _of(self, repositories: Repositories) -> ConfigurableRepository[Resource]:
+        repository: ConfigurableRepository[Resource] = getattr(repositories, f"{self.kind}s")
+        return repository
 
     @abstractmethod
     async def _get(
@@ -172,11 +155,6 @@ class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: _New
     ) -> str | None:
         """Store a resource with an id and return its key, None when the id is taken."""
-
-    @abstractmethod
-    async def _change(
-        self, repositories: Repositories, tenant_id: str, resource_id: str, patch: _Patch
-    ) -> None: ...
 
     async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
         """Return the key of the resource that callers know by this id; raises NotFound."""
@@ -200,7 +178,7 @@ class _ResourceService(ABC, Generic[Resource, _New, _Patch]):
             raise replace(error, problems=tuple(problems)) from error
 
 
-class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
+class AgentService(_ResourceService[Agent, AgentCreate]):
     """Agents: the settings that several conversations share."""
 
     kind = "agent"
@@ -215,6 +193,19 @@ class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
         """Return a page, newest first; `before` is the creation time and id to start after."""
         async with self._database.session() as repositories:
             return await repositories.agents.page(tenant_id, limit, before, bound)
+
+    async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
+        """Change the fields that a patch names; raises NotFound or ValidationError."""
+        self._check_summariser(patch)
+        async with self._database.transaction() as repositories:
+            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
+            after = replace(patch.applied(agent), name=patch.name or agent.name)
+            self._policy(after.settings.policy)
+            if "rolling_window_seconds" in patch.model_fields_set:
+                window = agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
+                after = replace(after, rolling_window=window)
+            await repositories.agents.change(tenant_id, after)
+            return await get_agent(repositories, tenant_id, agent_id)
 
     async def clear(self, tenant_id: str, agent_id: str) -> tuple[datetime, int]:
         """Empty the active windows of all its conversations, and delete nothing.
@@ -240,24 +231,14 @@ class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
             await get_agent(repositories, tenant_id, agent_id, lock=True)
             ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
             for conversation_id in ids:  # locked in the order in which a clear locks them
-                found = await repositories.log.lock(tenant_id, conversation_id, None)
-                if found is None:
-                    if not await lock_expired(repositories.session, conversation_id):
-                        continue  # deleted since the ids were read
-                elif found.agent_id != agent_id:
-                    continue  # given to another agent since the ids were read
+                is_there = await repositories.log.lock(tenant_id, conversation_id, None) is not None
+                if not (is_there or await lock_expired(repositories.session, conversation_id)):
+                    continue  # deleted since the ids were read
                 deleted.update(await repositories.conversations.remove(conversation_id))
                 removed.append(conversation_id)
             deleted.update(await repositories.agents.remove(tenant_id, agent_id))
         await self._delete_objects(tenant_id, removed)
         return dict(deleted)
-
-    def effective_policy(self, resource: Agent) -> dict[str, Any]:
-        """Return a value for every setting, unchecked."""
-        return self._resolver.unchecked_policy(resource.settings.policy)
-
-    def _repository(self, repositories: Repositories) -> ConfigurableRepository[Agent]:
-        return repositories.agents
 
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
@@ -280,17 +261,6 @@ class AgentService(_ResourceService[Agent, AgentCreate, AgentPatch]):
         )
         return resource_id if await repositories.agents.add(tenant_id, agent) else None
 
-    async def _change(
-        self, repositories: Repositories, tenant_id: str, resource_id: str, patch: AgentPatch
-    ) -> None:
-        agent = await get_agent(repositories, tenant_id, resource_id, lock=True)
-        after = replace(patch.applied(agent), name=patch.name or agent.name)
-        self._policy(after.settings.policy)
-        if "rolling_window_seconds" in patch.model_fields_set:
-            window = agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
-            after = replace(after, rolling_window=window)
-        await repositories.agents.change(tenant_id, after)
-
 
 ListedConversations = tuple[
     Sequence[tuple[Conversation, ListedTotals | None, BudgetStatus | None]], Place | None
@@ -298,7 +268,7 @@ ListedConversations = tuple[
 """Conversations of a page with what was asked for, and the place to continue after."""
 
 
-class ConversationService(_ResourceService[Conversation, ConversationCreate, ConversationPatch]):
+class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     """Conversations, without their logs."""
 
     kind = "conversation"
@@ -335,6 +305,39 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
             shown = {item.conversation_id for item in items}
             end = next(place for place in reversed(places) if place[1] in shown)
         return [(*each, statuses.get(each[0].conversation_id)) for each in listed], end
+
+    async def change(
+        self, tenant_id: str, conversation_id: str, patch: ConversationPatch
+    ) -> Conversation:
+        """Change the fields that a patch names; raises NotFound, ValidationError or Conflict."""
+        self._check_summariser(patch)
+        fields = patch.model_fields_set
+        async with self._database.transaction() as repositories:
+            before = await self._get(repositories, tenant_id, conversation_id, lock=True)
+            after = patch.applied(before)
+            if "rolling_window_seconds" in fields:
+                window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
+                after = replace(after, rolling_window=window)  # an inherited one is read again
+            if "expires_at" in fields:
+                patch.check_expiry(self._now())
+                after = replace(after, expires_at=patch.expires_at)
+            levels = before.agent.policy, before.settings.policy
+            unchanged = self._resolver.unchecked_policy(*levels)["budget"]["counter"]
+            policy = self._policy(after.agent.policy, after.settings.policy)
+            counter, contexts = policy.budget.counter, repositories.contexts
+            if not before.state.head_seq:
+                after = replace(after, counter=counter)
+            elif counter not in (unchanged, before.counter):  # counts of messages are stored
+                raise Conflict("The counter cannot change once there are messages")
+            await repositories.conversations.change(tenant_id, after)
+            receipt = await contexts.find_compaction(conversation_id, before.state.compaction_id)
+            if (
+                receipt is not None
+                and receipt.view.provider_item is None
+                and not receipt.is_shown_with(policy.strategy)
+            ):  # the whole log is shown when the strategy changes
+                await contexts.hide_compaction(conversation_id, before.state.view_version)
+            return await self._get(repositories, tenant_id, conversation_id)
 
     async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:
         """Empty its active window, delete nothing, and return its state. Raises NotFound."""
@@ -400,14 +403,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
                 counts[table] += deleted
         return +counts
 
-    def effective_policy(self, resource: Conversation) -> dict[str, Any]:
-        """Return a value for every setting, unchecked."""
-        own = resource.settings.policy
-        policy = self._resolver.unchecked_policy(resource.agent.policy, own)
-        # The counter is fixed with the first message, even if the agent's policy changes later.
-        policy["budget"] = policy["budget"] | {"counter": resource.counter}
-        return policy
-
     async def _remove_if(
         self,
         may_remove: Callable[[Repositories], Awaitable[bool]],
@@ -421,9 +416,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
             deleted = await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted
-
-    def _repository(self, repositories: Repositories) -> ConfigurableRepository[Conversation]:
-        return repositories.conversations
 
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
@@ -464,48 +456,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate, Con
             # Another tenant has created a conversation with this UUID meanwhile.
             key = await free_key(repositories, tenant_id, resource_id)
         return None
-
-    async def _change(
-        self, repositories: Repositories, tenant_id: str, resource_id: str, patch: ConversationPatch
-    ) -> None:
-        # The agent is locked before the conversation, as in a creation.
-        agent = await self._lock_agent(repositories, tenant_id, patch.agent_id)
-        before = await self._get(repositories, tenant_id, resource_id, lock=True)
-        after, fields = patch.applied(before), patch.model_fields_set
-        if "agent_id" in fields:
-            after = after.given_to(agent)
-        if "rolling_window_seconds" in fields:
-            window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
-            after = replace(after, rolling_window=window)  # an inherited one is read again
-        if "expires_at" in fields:
-            patch.check_expiry(self._now())
-            after = replace(after, expires_at=patch.expires_at)
-        own = before.settings.policy
-        unchanged = self._resolver.unchecked_policy(before.agent.policy, own)["budget"]["counter"]
-        counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
-        if not before.state.head_seq:
-            after = replace(after, counter=counter)
-        elif counter not in (unchanged, before.counter):  # counts of messages are stored
-            raise Conflict("The counter cannot change once there are messages")
-        await repositories.conversations.change(tenant_id, after)
-        await self._after_change(repositories, before, after)
-
-    async def _after_change(
-        self, repositories: Repositories, before: Conversation, after: Conversation
-    ) -> None:
-        """Apply the clear of a new agent, and show the whole log when the strategy changes."""
-        conversation_id, state = before.conversation_id, before.state
-        cleared_at, contexts = after.state.cleared_at, repositories.contexts
-        if cleared_at is not None and cleared_at != state.cleared_at:
-            # A summary can be of messages from before the clear as well.
-            await contexts.hide_compaction(conversation_id, state.view_version)
-            await repositories.windows.take_clear(conversation_id, cleared_at)
-            return
-        receipt = await contexts.find_compaction(conversation_id, state.compaction_id)
-        if receipt is None or receipt.view.provider_item is not None:
-            return
-        if not receipt.is_shown_with(self._resolver.policy_of(after).strategy):
-            await contexts.hide_compaction(conversation_id, state.view_version)
 
     async def _lock_agent(
         self, repositories: Repositories, tenant_id: str, agent_id: str | None

@@ -68,8 +68,14 @@ AnyTool = TypeAliasType(
         ),
     ],
 )
+_UNIQUE: dict[str, Any] = {"uniqueItems": True}
 Tools = Annotated[
-    list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions with unique names.")
+    list[ToolObject],
+    Field(
+        max_length=MAX_TOOLS,
+        description="Tool definitions with unique names.",
+        json_schema_extra=_UNIQUE,
+    ),
 ]
 _CALL: dict[str, Any] = {
     "id": "call_7",
@@ -126,7 +132,11 @@ class Section(RequestSchema):
 
 Sections = Annotated[
     list[Section],
-    Field(max_length=MAX_SECTIONS, description="Parts of the system prompt with unique names."),
+    Field(
+        max_length=MAX_SECTIONS,
+        description="Parts of the system prompt with unique names.",
+        json_schema_extra=_UNIQUE,
+    ),
 ]
 Version = Annotated[
     int | None,

@@ -11,7 +11,7 @@
    [forks.independent]. The source is not locked: its rows up to a seq never change.
 5. Blobs in an object store are copied before the transaction, with no session open. The collection
    of orphans deletes copies that no row refers to [tool-output.orphans].
-6. If a blob was collected meanwhile, the agent was cleared or replaced, a message was redacted, or
+6. If a blob was collected meanwhile, the agent was cleared, a message was redacted, or
    the key was taken by another tenant, the fork is planned again.
 """
 
@@ -231,9 +231,6 @@ class ForkService:
         """Set the state of the fork: the sums of its log, its window and its view."""
         key, at_seq, state = plan.fork.conversation_id, plan.fork.at_seq, plan.source.state
         await set_head(session, key, head_at(plan.source, at_seq))
-        forked = await self._resolver.find_conversation(session, tenant_id, key)
-        if forked.agent_id != plan.source.agent_id:
-            raise _SourceChanged
         window = window_at(state, at_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
         if (at_seq, window) != (state.head_seq, state.window):

@@ -27,8 +27,6 @@ from app.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
 TICK = timedelta(microseconds=1)
 """The resolution of times."""
-OUT_OF_DATE = -1
-"""The stored length of a rolling window that forces the next read to move the window."""
 STEPS_PER_WINDOW = 24
 """The window moves by its length divided by this number (rule 5)."""
 

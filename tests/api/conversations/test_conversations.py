@@ -48,16 +48,10 @@ async def test_an_id_by_the_client(client: httpx.AsyncClient) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conversation_id": "a/b"}, "/conversation_id"),
     ({"agent_id": "nobody"}, "/agent_id"),
-    ({"agent_id": "a/b"}, "/agent_id"),
     ({"model": ""}, "/model"),
-    ({"metadata": []}, "/metadata"),
     ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
-    ({"policy": {"sandwich": {"preserve_bottom": 0}}}, "/policy/sandwich/preserve_bottom"),
     ({"policy": {"sandwich": {"preserve_top": True}}}, "/policy/sandwich/preserve_top"),
-    ({"policy": {"strategy": "a_tree"}}, "/policy/strategy"),
-    ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
     ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),
-    ({"policy": {"compaction": {"summary_directives": "x"}}}, "/policy/compaction/"),
     ({"sections": [{"name": "a", "content": "", "kind": "x"}]}, "/sections/0/kind"),
     ({"sections": [{"name": "a", "content": ""}] * 2}, "/sections/1/name"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
@@ -219,28 +213,6 @@ async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> Non
         answer = await client.get(f"{path}?version={wrong}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/version")
     assert (await client.get(path)).json() == first.json()
-
-
-async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    paths = [
-        await new_conversation(client, **({"agent_id": "a"} if index % 2 else {}))
-        for index in range(7)
-    ]
-    newest_first = [path.rpartition("/")[2] for path in reversed(paths)]
-    for query, expected in (("", newest_first), ("&agent_id=a", newest_first[1::2])):
-        found: list[str] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = (await client.get(f"/v1/conversations?limit=2{query}{cursor}")).json()
-            found += [item["conversation_id"] for item in page["data"]]
-            cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
-        assert found == expected
-    assert (await client.get("/v1/conversations?agent_id=b")).json()["data"] == []
-    agents_cursor = "&cursor=WyJhZ2VudHMiLCIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiYSJd"
-    answer = await client.get(f"/v1/conversations?limit=2{agents_cursor}")
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
 
 async def test_delete_while_writing(client: httpx.AsyncClient) -> None:

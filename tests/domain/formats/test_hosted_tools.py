@@ -16,7 +16,7 @@ from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_
 from app.formats.message import FormatName
 from app.formats.tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.prompt.tool_deferral import is_fixed
+from app.prompt.tool_deferral import can_defer
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [
@@ -90,7 +90,7 @@ def test_passed_through_unchanged(format: FormatName, raw: dict[str, Any]) -> No
     assert sdk_findings(format, raw) == []
     given_tool = copy.deepcopy(raw)
     tool = parse_tool({**raw, "category": "mcp", "cache_control": {"type": "ephemeral"}}, "")
-    assert is_fixed(tool)
+    assert not can_defer(tool)
     assert estimate_tool_defs_tokens([tool], len) > HOSTED_TOOL_TOKENS
     for definition in (tool, tool_from(tool.record())):
         assert PROVIDERS[format].tools_to_wire([definition]) == [given_tool]

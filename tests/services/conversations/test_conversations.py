@@ -32,7 +32,8 @@ async def test_policies_override_the_services(database: Database) -> None:
         (await harness.conversation(), (3, 5)),
     ):
         conversation = await harness.stored(cid)
-        shown = harness.conversations.effective_policy(conversation)["sandwich"]
+        levels = conversation.agent.policy, conversation.settings.policy
+        shown = harness.resolver.unchecked_policy(*levels)["sandwich"]
         assert (shown["preserve_top"], shown["preserve_bottom"]) == expected
         checked = harness.resolver.policy_of(conversation).sandwich
         assert (checked.preserve_top, checked.preserve_bottom) == expected

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
-from click.testing import CliRunner
 
 from app.blobs.object_store import ObjectStore
-from app.cli import cli
 from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user
@@ -50,9 +48,3 @@ async def test_the_objects_of_a_tenant_are_deleted(database: Database, database_
     await harness.conversations.remove_tenant(TENANT)
     assert await execute(database_url, "SELECT FROM conversations") == []
     assert [key async for key, _, _ in objects.orphans(later)] == []
-
-
-def test_a_deletion_needs_yes(database_url: str) -> None:
-    """Without it nothing is done."""
-    said = CliRunner().invoke(cli, ["tenants", "delete", "x", "--database-url", database_url])
-    assert said.exit_code == 1 and "--yes" in said.output

@@ -15,7 +15,8 @@ from typing import Any, cast
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.context.usage_service import UsageAnswer, UsageRequest, UsageService
+from app.context.usage_schemas import UsageAnswer, UsageRequest
+from app.context.usage_service import UsageService
 from app.conversations.budget_status import is_due_as_reported
 from app.formats.message import FormatName
 from app.models.usage import ReportItem, TokenUsage
