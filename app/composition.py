@@ -19,7 +19,6 @@ from app.blobs.object_store import ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
@@ -32,9 +31,9 @@ from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
+from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
-from app.conversations.messages.pins import PinService
+from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
@@ -43,7 +42,6 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
 from app.database.readiness import Readiness
@@ -100,9 +98,9 @@ class Services:
         )
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, Backlog(store).waiting)
-        self.database = database = Database(
-            store, window_defaults_from(settings.rolling_window_seconds)
-        )
+        window = settings.rolling_window_seconds
+        windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
+        self.database = database = Database(store, windows)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
@@ -168,16 +166,16 @@ class Services:
             partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             database,
             resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             now_ms,
             telemetry,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self._add_features(settings)
 
     def _add_features(self, settings: Settings) -> None:
@@ -214,7 +212,6 @@ class Services:
         )
         self.conversation_keys = ConversationKeys(database)
         self.receipts = ReceiptService(database, resolver, active)
-        self.pins = PinService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams

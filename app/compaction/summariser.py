@@ -27,7 +27,6 @@ from app.compaction.summaries.transcript import (
     transcript_groups,
     without_trailing_calls,
 )
-from app.compaction.summary_budget import MAX_MODEL_SUMMARY_TOKENS
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
@@ -38,6 +37,8 @@ from app.repositories import Database
 
 PAGE_MESSAGES = 500
 """How many messages `summarise_paged` reads at once."""
+MAX_MODEL_SUMMARY_TOKENS = 4096
+"""The limit of one summary by a model, which tends to fill what it is given."""
 MAX_NAMED_MODELS = 10
 """How many of the allowed models an error names."""
 

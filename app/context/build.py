@@ -48,7 +48,7 @@ from app.context.state import (
 from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import is_shown_with
-from app.conversations.compaction_results import CompactResult, unchanged
+from app.conversations.compaction_results import UNOBSERVED, CompactResult, unchanged
 from app.conversations.epochs import (
     BuildId,
     Epoch,
@@ -56,12 +56,12 @@ from app.conversations.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.conversations.observers import UNOBSERVED
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest
 
 _MAX_ROUNDS = 12
+_INPUT_TOO_LONG = Verdict(VerdictKind.INPUT_TOO_LONG)
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
 MIN_UNSTORED_CHANGE = 64
@@ -118,46 +118,34 @@ class ContextService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings,
-        verdict: Verdict | None = None,
+        verdict: Verdict = _INPUT_TOO_LONG,
     ) -> tuple[CompactResult, dict[str, Any]]:
-        """Reduce the payload that a provider refused as too long, and build again, without a model.
+        """Reduce the payload that a provider refused, and build again, without a model.
 
         Each call makes the newest payload of this stream smaller. Where the provider refused media
-        or reasoning, only these are left out. Raises ContextOverflow when nothing can be left out.
+        or reasoning, only these are left out. Where only the requested output is too large, the
+        output limit is lowered instead [compaction.large-output]. Raises ContextOverflow when
+        nothing can be left out.
         """
-        kind = verdict.kind if verdict is not None else VerdictKind.INPUT_TOO_LONG
+        kind = verdict.kind
         is_reasoning = kind is VerdictKind.REASONING_REFUSED
         attempt = Attempt(tenant_id, conversation_id, settings, drops_reasoning=is_reasoning)
+        if kind is VerdictKind.OUTPUT_TOO_LARGE:
+            loaded = await self._until_unchanged(partial(load, self._deps), attempt)
+            lowered = verdict.lowered_output(loaded.limits.max_output_tokens)
+            settings = replace(settings, max_output_tokens=lowered)
+            body = await self._answer(replace(attempt, settings=settings, may_compact=False))
+            return unchanged(kind, body["tokens_used"], loaded.stored.shown_messages), body
         reduce: _Reduction = reduce_after_overflow
         if is_reasoning:
             reduce = leave_out_reasoning
-        elif verdict is not None and kind is VerdictKind.MEDIA_REFUSED:
+        elif kind is VerdictKind.MEDIA_REFUSED:
             reduce = partial(leave_out_media, verdict=verdict)
         reduction = await self._until_unchanged(partial(self._reduce, reduce), attempt)
         body = await self._answer(replace(attempt, may_compact=False))
         if is_reasoning:
             reduction = replace(reduction, after_tokens=body["tokens_used"])
         return reduction, body
-
-    async def lower_output(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        settings: RequestSettings,
-        lowered: Callable[[int], int],
-        reason: str,
-    ) -> tuple[CompactResult, dict[str, Any]]:
-        """Build again with a lower output limit, without a compaction. [compaction.large-output]
-
-        `lowered` returns the limit to use instead of the present one, in tokens.
-        """
-        attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False)
-        loaded = await self._until_unchanged(partial(load, self._deps), attempt)
-        max_output_tokens = lowered(loaded.limits.max_output_tokens)
-        settings = replace(settings, max_output_tokens=max_output_tokens)
-        body = await self._answer(replace(attempt, settings=settings))
-        messages = loaded.stored.shown_messages
-        return unchanged(reason, body["tokens_used"], messages), body
 
     async def _answer(self, attempt: Attempt) -> dict[str, Any]:
         return await self._until_unchanged(self._build, attempt)
@@ -176,27 +164,23 @@ class ContextService:
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
-        deps = self._deps.for_one_build()
-        async with deps.long_build:
-            state = await _viewed(deps, attempt)
-            if isinstance(state, Changed):
-                return state
-            fitted = await fit(deps, state)
-            if not isinstance(fitted, Fitted):
-                return fitted
-            recorded = await _record(deps, fitted.state, fitted.epoch)
-            if isinstance(recorded, Changed):
-                return recorded
-            body = await recorded.rendered.call(respond, deps.observer, recorded)
-            return body | shown(recorded, body) if attempt.is_preview else body
+        deps, state = self._deps, await _viewed(self._deps, attempt)
+        if isinstance(state, Changed):
+            return state
+        fitted = await fit(deps, state)
+        if not isinstance(fitted, Fitted):
+            return fitted
+        recorded = await _record(deps, fitted.state, fitted.epoch)
+        if isinstance(recorded, Changed):
+            return recorded
+        body = await recorded.rendered.call(respond, deps.observer, recorded)
+        return body | shown(recorded, body) if attempt.is_preview else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
     ) -> CompactResult | Changed | Overflow:
-        deps = self._deps.for_one_build()
-        async with deps.long_build:
-            state = await _viewed(deps, attempt)
-            return state if isinstance(state, Changed) else await reduce(deps, state)
+        state = await _viewed(self._deps, attempt)
+        return state if isinstance(state, Changed) else await reduce(self._deps, state)
 
 
 async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.compaction.planning import unsummarised_spans
+from app.compaction.planning import (
+    LABEL_TOKENS,
+    NOTE_TOKENS,
+    history_budget,
+    summary_reserve,
+    unsummarised_spans,
+)
 from app.compaction.reduction import (
     RESULTS_CLEARED,
     Truncation,
@@ -27,12 +33,6 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import summarise_paged
-from app.compaction.summary_budget import (
-    NOTE_TOKENS,
-    history_budget,
-    summary_reserve,
-    summary_text_limit,
-)
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
@@ -40,7 +40,6 @@ from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_results import CompactionPending
 from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
-from app.conversations.provider_items import has_compaction
 from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.text_shortening import (
     MESSAGES_SHORTENED,
@@ -49,7 +48,15 @@ from app.conversations.text_shortening import (
 )
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry, never_cleared, never_hidden
-from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, overlap
+from app.conversations.view import (
+    MediaCut,
+    ShortenedMessage,
+    Span,
+    Summary,
+    View,
+    overlap,
+    spans_through,
+)
 from app.conversations.views import (
     summary_message_tokens,
     view_after,
@@ -199,24 +206,16 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
 
 
 async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:
-    """Add the seqs of shown results of tools that the policy excludes from clearing.
-
-    A cached payload keeps the names of the tools, so that they are read once.
-    """
+    """Add the seqs of shown results of tools that the policy excludes from clearing."""
     tools = state.resolved.policy.tool_output.exclude_tools
-    if not tools or state.excluded_seqs is not None or not state.entries:
+    if not tools or state.excluded_seqs is not None:
         return state
-    rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
-    names = rendered.tool_names if rendered is not None else {}
-    known_through = rendered.tool_names_through if rendered is not None else 0
-    last_seq = entries[-1].seq
-    if missing := overlap(state.view.spans, (Span(known_through + 1, last_seq + 1),)):
-        conversation_id = state.attempt.conversation_id
-        async with deps.database.session() as session:
-            for span in missing:
-                names |= await session.log.tool_names(conversation_id, span.start, span.end)
-    if rendered is not None:
-        rendered.tool_names_through = max(rendered.tool_names_through, last_seq)
+    entries, names = list(state.entries), dict[int, str]()  # a copy: the cached ones may grow
+    async with deps.database.session() as session:
+        for span in spans_through(state.view.spans, state.stored.head_seq):
+            names |= await session.log.tool_names(
+                state.attempt.conversation_id, span.start, span.end
+            )
     excluded = excluded_seqs(entries, state.view, names, tools)
     return replace(state, entries=entries, excluded_seqs=excluded)
 
@@ -250,7 +249,7 @@ def _is_compaction_due(state: BuildState) -> bool:
     is_able = state.attempt.may_compact and policy.enabled and STRATEGIES[strategy].compacts
     if not is_able or limits is None:
         return False
-    if strategy is StrategyName.PROVIDER and has_compaction(state.format, resolved.model or ""):
+    if strategy is StrategyName.PROVIDER and PROVIDERS[state.format].compacts(resolved.model or ""):
         return False
     used = state.policy_usage.total
     pressure = pressure_status(used, limits).pressure
@@ -402,7 +401,7 @@ async def _summary(
     task = SummaryTask(
         SummaryRequest(),
         None,
-        summary_text_limit(state.limits),
+        summary_reserve(state.limits) - LABEL_TOKENS,
         deps.summariser.start_run(state.attempt.tenant_id),
         scope,
         state.attempt.conversation_id,
@@ -421,7 +420,7 @@ async def _summary(
 def _remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
-    reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
+    reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)

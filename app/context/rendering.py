@@ -17,7 +17,6 @@ from typing import Any, Literal
 import orjson
 
 from app.common.answers import answer
-from app.conversations.provider_items import asks_provider, provider_fields
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider
@@ -32,6 +31,7 @@ from app.payload.payload_items import (
     breakpoint_json,
     with_breakpoints,
 )
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.prompt.sections import PromptSection, prefix_end_indices, static_sections
 
@@ -131,12 +131,15 @@ def render_payload(
         first_new = min([point.stable_items, *(position.item_index for position in changed)])
         sent_items = wire_items[first_new : len(wire_items) - items.tail_items]
         base_items = first_new + system_items
-    compaction = provider_fields(
-        provider.name,
-        request.view,
-        resolved.required_limits(),
-        resolved.policy.compaction.threshold_ratio,
-        compacts=asks_provider(resolved.policy, provider.name, resolved.model or ""),
+    policy, item = resolved.policy.compaction, request.view.sent_item
+    is_provider = resolved.policy.strategy is StrategyName.PROVIDER
+    compaction = provider.compaction(
+        int(policy.threshold_ratio * resolved.required_limits().effective_window),
+        item.requested if item is not None else None,
+        asks=is_provider
+        and policy.enabled
+        and policy.auto
+        and provider.compacts(resolved.model or ""),
     )
     ends = marked_sections or tuple(prefix_end_indices(static))
     body = _body(request, resolved, system, tools, _joined(sent_items))

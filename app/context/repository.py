@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from app.common import json_text
@@ -12,7 +11,6 @@ from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, requested_window
-from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
     AGENT_JOIN,
@@ -83,7 +81,6 @@ READ = Statement(
         SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN cached.is_current THEN NULL ELSE k.view END AS view,
-            k.created_at AS compacted_at,
             k.policy_strategy AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin
@@ -219,8 +216,8 @@ class BuildInput:
 
     `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
     context window, if that is another one. `view` is that of the active compaction, None without
-    one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
-    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
+    one or if the cached epoch has it. That compaction ran when the policy had the strategy
+    `compaction_strategy`. `other_streams` are the payload streams of the same format,
     if this one has no epoch yet. `pins` are the pinned seqs. `rows` are the messages that came
     since the cached payload of the newest epoch.
     """
@@ -230,14 +227,13 @@ class BuildInput:
     window_epoch: Epoch | None
     view: View | None
     compaction_strategy: str | None
-    compacted_at: datetime | None
     other_streams: tuple[str, ...]
     pins: tuple[int, ...]
     rows: list[LogRow]
 
 
-class ContextRepository(CompactionQueries, PinQueries):
-    """Queries about builds, epochs, compactions and pins of one conversation."""
+class ContextRepository(CompactionQueries):
+    """Queries about builds, epochs and compactions of one conversation."""
 
     async def read_build_input(
         self,
@@ -281,7 +277,6 @@ class ContextRepository(CompactionQueries, PinQueries):
             window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
-            compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),

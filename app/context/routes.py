@@ -35,7 +35,7 @@ from app.context.schemas import (
 )
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
@@ -251,14 +251,9 @@ async def overflow(
     tenant_id = tenant_of(request)
     settings = _settings(body) if body is not None else RequestSettings()
     verdict = await _verdict(request, body)
-    context = services(request).context
     is_output = verdict.kind is VerdictKind.OUTPUT_TOO_LARGE
-    if is_output:
-        result, built = await context.lower_output(
-            tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
-        )
-    else:
-        result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
+    context = services(request).context
+    result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
     return OverflowAnswer(
         **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
         verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER
@@ -269,7 +264,7 @@ async def overflow(
 
 async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
     """Return what the reported error means; without any, that the input is too long."""
-    status = body.http_status if body is not None else None
+    status = body.error_status if body is not None else None
     if body is None or body.error is None:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
@@ -297,5 +292,5 @@ def _settings(body: CallSettings) -> RequestSettings:
         sections=json_text.dumps(static + replaced) if sections else "[]",
         tools=json_text.dumps(body.tools) if body.tools else "[]",
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
-        status=body.status if isinstance(body.status, str) else None,
+        status=body.status,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage_schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
@@ -215,8 +215,6 @@ class BuiltContext(MeasuredPayload):
     """Items a delta is appended after; 0 for a full payload."""
     summary_used: bool
     """Whether a summary stands for older messages."""
-    new_state: ContextState | None
-    """The state after a compaction in this build."""
     compaction: CompactResult | None
     """The compaction in this build."""
     delta: bool
@@ -284,9 +282,6 @@ class PreviewedContext(MeasuredPayload):
     """The thresholds of this payload in tokens."""
 
 
-_StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
-
-
 class OverflowRequest(CallSettings):
     """Settings of the payload after the cut, and the provider's error."""
 
@@ -296,15 +291,6 @@ class OverflowRequest(CallSettings):
     """The body of the provider's error: the JSON it sent, an object or an array, or text."""
     error_status: HttpStatus | None = None
     """The HTTP status of the provider's error."""
-    status: _StatusText | HttpStatus | None = None  # type: ignore[assignment]  # not of builds
-    """As in a build. A number is taken for `error_status`."""
-
-    @property
-    def http_status(self) -> int | None:
-        """The HTTP status of the error, in either field."""
-        if self.error_status is None and isinstance(self.status, int):
-            return self.status
-        return self.error_status
 
 
 @answer()

@@ -7,7 +7,8 @@ share and extend.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -22,17 +23,16 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_results import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
-from app.conversations.observers import UNOBSERVED, Observer
-from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
 from app.conversations.views import (
+    NO_PROVIDER_COMPACTION,
     agent_tools_tokens,
     shortened_entries,
     shown_entries,
@@ -72,7 +72,7 @@ DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
-    UNAVAILABLE,
+    NO_PROVIDER_COMPACTION,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
 
@@ -85,9 +85,8 @@ class CachedPayload:
     """The rendered history of one payload stream: what its epoch shows of the log so far.
 
     The log never changes, so it is valid as long as its epoch lasts. `output_tokens` counts the
-    shown tool output, `cut_seqs` are the results of which the log has a preview. `tool_names` maps
-    the seqs of results up to `tool_names_through` to their tools. `tail_hash` is that of the newest
-    build's tail.
+    shown tool output, `cut_seqs` are the results of which the log has a preview. `tail_hash` is
+    that of the newest build's tail.
     """
 
     view: View
@@ -97,8 +96,6 @@ class CachedPayload:
     entries: list[Entry] = field(default_factory=list)
     output_tokens: int = 0
     cut_seqs: list[int] = field(default_factory=list)
-    tool_names: dict[int, str] = field(default_factory=dict)
-    tool_names_through: int = 0
     tail_hash: str = ""
 
     @property
@@ -117,7 +114,6 @@ class CachedPayload:
             assembler=self.assembler.copied(),
             entries=[*self.entries],
             cut_seqs=[*self.cut_seqs],
-            tool_names={**self.tool_names},
         )
 
     def add(self, row: LogRow) -> None:
@@ -165,32 +161,12 @@ class PayloadCache:
 # --- builds ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class LongBuild:
-    """A build's place among the few at once that have read long messages.
-
-    Each takes many times the memory of these messages.
-    """
-
-    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
-    is_held: bool = False
-
-    async def hold(self, rows: Sequence[LogRow]) -> None:
-        """Wait for a place, if these messages are long, and keep it until the build ends."""
-        if not self.is_held and sum(len(row.text) for row in rows) > LONG_BUILD_BYTES:
-            await self.places.acquire()
-            self.is_held = True
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.is_held:
-            self.places.release()
-
-
 @dataclass(frozen=True, slots=True)
 class BuildDependencies:
-    """The ports and services that build steps call."""
+    """The ports and services that build steps call.
+
+    Few builds at once render long messages, each of which takes many times its memory.
+    """
 
     database: Database
     resolver: SettingsResolver
@@ -201,11 +177,12 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
-    long_build: LongBuild = field(default_factory=LongBuild)
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
 
-    def for_one_build(self) -> BuildDependencies:
-        """Return the dependencies of one build."""
-        return replace(self, long_build=LongBuild(self.long_build.places))
+    def place_for(self, rows: Iterable[LogRow]) -> AbstractAsyncContextManager[Any]:
+        """Return what waits for a place to render these messages, if they are long."""
+        is_long = sum(len(row.text) for row in rows) > LONG_BUILD_BYTES
+        return self.long_builds if is_long else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -24,7 +24,6 @@ from app.common.texts import sendable
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.conversations.compaction_results import CompactResult
-from app.conversations.search.recall import Recalled, RecallPage
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
@@ -34,7 +33,6 @@ from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_search import ToolSearchService
 
-_MAX_NAME = 64
 _MAX_ARGUMENTS = 65_536
 
 
@@ -120,7 +118,7 @@ class ToolCallService:
                 text = "The context cannot be compacted at the moment. Go on without it."
                 raise _ModelError(text) from error
         if name == RECALL:
-            return _recalled_text(await self._messages.recall(*where, *arguments.values()))
+            return (await self._messages.recall(*where, *arguments.values())).text
         ref = arguments.pop("ref_id")
         try:
             return await self._read(name, (*where, ref), arguments)
@@ -239,34 +237,6 @@ def _compaction_text(result: CompactResult) -> str:
         f"[Compacted: {result.before_tokens:,} tokens became {result.after_tokens:,},"
         f" {result.before_msg_count:,} messages became {result.after_msg_count:,}.]"
     )
-
-
-def _recalled_text(page: RecallPage) -> str:
-    """Return a page's messages, best first, and a note whether there are more."""
-    if not page.messages:
-        past = f"[{page.total} messages are ranked; offset={page.offset} is past the last.]"
-        return past if page.total else "[No message matches.]"
-    lines = [line for item in page.messages for line in _recalled_lines(item)]
-    next_offset = page.offset + len(page.messages)
-    if next_offset < page.total:
-        shown = f"{page.offset + 1}-{next_offset} of {page.total}"
-        lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
-    return "\n".join(lines)
-
-
-def _recalled_lines(item: Recalled) -> Iterator[str]:
-    """Yield a message's line, and below it one for each message around it."""
-    ref = item.output_ref
-    more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]' if ref is not None else ""
-    who = _who(item.role, item.tool_name)
-    yield f"#{item.seq} {who} {item.time:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
-    for place, beside in (("before", item.before), ("after", item.after)):
-        if beside is not None:
-            yield f"  {place}, {_who(beside.role, beside.tool_name)}: {beside.excerpt}"
-
-
-def _who(role: str, tool_name: str | None) -> str:
-    return f"{role} {tool_name[:_MAX_NAME]}" if tool_name else role
 
 
 def _matches_text(result: GrepResult, arguments: Mapping[str, Any]) -> str:

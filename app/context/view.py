@@ -14,9 +14,9 @@ from operator import attrgetter
 from app.blobs.preview import COMPACT_CONTEXT
 from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
+from app.compaction.planning import history_budget
 from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
-from app.compaction.summary_budget import history_budget
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
 from app.conversations.epochs import EpochStart, epoch_start_from
 from app.conversations.messages.row import LogRow
@@ -172,11 +172,11 @@ async def _with_history(
     """
     cached, rows = state.cached, state.input.rows
     if cached is not None and cached.view == state.view and _can_extend(cached, state):
-        await deps.long_build.hold(rows)
         if _are_long(rows) or cached.assembler.size_bytes > LONG_BYTES:
             # Concurrent builds read the cached one while a thread adds to a copy.
             cached = cached.copied()
-            await asyncio.to_thread(_extend, cached, rows)
+            async with deps.place_for(rows):
+                await asyncio.to_thread(_extend, cached, rows)
             deps.cache.put(state.attempt.cache_key, cached)
         else:
             _extend(cached, rows)
@@ -275,17 +275,9 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
         rows = await read_rows(
             session, state.attempt.conversation_id, state.format, state.view, state.stored.head_seq
         )
-    await deps.long_build.hold(rows)
-    rendered = await in_thread_if(
-        _are_long(rows),
-        rendered_rows,
-        rows,
-        state.format,
-        state.view,
-        state.resolved,
-        state.tools,
-        state.opening,
-    )
+    inputs = (state.format, state.view, state.resolved, state.tools, state.opening)
+    async with deps.place_for(rows):
+        rendered = await in_thread_if(_are_long(rows), rendered_rows, rows, *inputs)
     return await rendered.call(state.with_rendered, rendered)
 
 

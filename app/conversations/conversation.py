@@ -11,26 +11,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Literal
 
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.ids import AgentId, ConversationId
-from app.conversations.messages.batch import NO_CALLS, Calls
+from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import Span
-from app.conversations.windows.active_window import (
-    DEFAULT_AGENT_WINDOW_SECONDS,
-    NO_LIMIT,
-    WHOLE_LOG_WINDOW,
-    ActiveWindow,
-    RollingWindow,
-    WindowSource,
-    has_to_move,
-)
+from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.formats import parse_tool
 from app.models.calibration import Calibration
 
-DEFAULT_AGENT_WINDOW = RollingWindow(DEFAULT_AGENT_WINDOW_SECONDS, WindowSource.SERVICE)
+INHERIT: Final = "inherit"
+OwnWindow = int | None | Literal["inherit"]
+"""The length of the rolling window that one level sets, in seconds; None is no limit."""
+DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDefaults:
+    """The lengths of the service: for agents, and for conversations without an agent."""
+
+    agents: int = DEFAULT_AGENT_WINDOW_SECONDS
+    conversations: int = 0
+
+
+SERVICE_DEFAULTS: Final = WindowDefaults()
+
+
+def stored_window(own: OwnWindow) -> int | None:
+    """Return the length that a level sets as it is stored: None inherits, 0 is no limit."""
+    return None if own == INHERIT else own or 0
+
+
+def window_of(*stored: int | None) -> int | None:
+    """Return the first length that is set, the strongest level first; None is no limit."""
+    return next((seconds for seconds in stored if seconds is not None), 0) or None
 
 
 class SettingsList(StrEnum):
@@ -78,7 +94,7 @@ def list_json(kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent."""
+    """A stored agent; its `own_window` is as `stored_window` returns it."""
 
     agent_id: AgentId
     name: str
@@ -86,7 +102,8 @@ class Agent:
     metadata: str
     created_at: datetime
     updated_at: datetime
-    rolling_window: RollingWindow = DEFAULT_AGENT_WINDOW
+    own_window: int | None = None
+    rolling_window_seconds: int | None = DEFAULT_AGENT_WINDOW_SECONDS
     cleared_at: datetime | None = None
 
     @property
@@ -207,7 +224,8 @@ class Conversation:
     model_entry: str | None = None
     calibration: Calibration | None = None
     last_message_at: datetime | None = None
-    rolling_window: RollingWindow = NO_LIMIT
+    own_window: int | None = None
+    rolling_window_seconds: int | None = None
     own_id: str | None = None
     expires_at: datetime | None = None
 
@@ -236,7 +254,7 @@ class Conversation:
         state = self.state
         return has_to_move(
             state.window_seconds,
-            self.rolling_window.seconds,
+            self.rolling_window_seconds,
             state.cleared_at,
             state.oldest_at,
             now,

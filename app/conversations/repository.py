@@ -10,7 +10,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Agent, Conversation, SettingsList, StoredSettings
+from app.conversations.conversation import (
+    INHERIT,
+    Agent,
+    Conversation,
+    OwnWindow,
+    SettingsList,
+    StoredSettings,
+    stored_window,
+    window_of,
+)
 from app.conversations.rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
@@ -20,12 +29,6 @@ from app.conversations.rows import (
     versions_of,
 )
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
-from app.conversations.windows.active_window import (
-    INHERIT,
-    OwnWindow,
-    WindowSource,
-    conversation_window,
-)
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
@@ -56,13 +59,16 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     """Stores the settings of one kind of resource, and the versions of its lists."""
 
     versions: ClassVar[VersionStatements]
+    changed: ClassVar[Statement]
 
     @abstractmethod
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
 
-    @abstractmethod
     async def change(self, tenant_id: str, resource: Resource) -> None:
         """Store the settings of a resource that exists."""
+        values = fields_of(resource) | fields_of(resource.settings)
+        values |= {"tenant_id": tenant_id, "rolling_window_seconds": resource.own_window}
+        await self._session.run(self.changed, **values)
 
     async def replace_list(
         self, tenant_id: str, resource: Resource, kind: SettingsList, body: str
@@ -101,7 +107,7 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
 
 
 _IS_AGENT = equal("tenant_id", "agent_id")
-_OF_AGENT = ("name", "metadata", "rolling_window_seconds", "inherits_window")
+_OF_AGENT = ("name", "metadata", "rolling_window_seconds")
 ADD_AGENT = Statement(f"""
     {insert("agents", "tenant_id", "agent_id", *_OF_AGENT, *_SETTINGS)}
     ON CONFLICT (tenant_id, agent_id) DO NOTHING
@@ -127,7 +133,7 @@ LIST_AGENTS = Statement(
 )
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
-    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds", "inherits_window")}
+    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds")}
     WHERE {_IS_AGENT}
 """)
 SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}")
@@ -141,16 +147,19 @@ AGENT_DELETE_STATEMENTS = {
 class AgentRepository(ConfigurableRepository[Agent]):
     """Stores agents."""
 
-    versions = VersionStatements("agent_versions")
+    versions, changed = VersionStatements("agent_versions"), CHANGE_AGENT
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
-    async def add(self, tenant_id: str, agent: Agent) -> bool:
-        """Create one; False when the id is taken."""
-        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **_agent_values(agent)):
+    async def add(
+        self, tenant_id: str, agent_id: str, settings: StoredSettings, **others: Any
+    ) -> bool:
+        """Create one, with its other columns; False when the id is taken."""
+        values = fields_of(settings) | self._key(tenant_id, agent_id) | others
+        if not await self._session.run(ADD_AGENT, **values):
             return False
-        await self._add_first_versions(tenant_id, agent.agent_id, agent.settings)
+        await self._add_first_versions(tenant_id, agent_id, settings)
         return True
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
@@ -169,10 +178,6 @@ class AgentRepository(ConfigurableRepository[Agent]):
         )
         return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
-    async def change(self, tenant_id: str, resource: Agent) -> None:
-        """Store the settings of an agent that exists."""
-        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **_agent_values(resource))
-
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""
         await self._session.run(SET_CLEARED, at=at, **self._key(tenant_id, agent_id))
@@ -185,13 +190,6 @@ class AgentRepository(ConfigurableRepository[Agent]):
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
         return deleted | snapshot_rows
-
-
-def _agent_values(agent: Agent) -> dict[str, Any]:
-    window = agent.rolling_window
-    inherits = window.source is WindowSource.SERVICE
-    own = {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
-    return fields_of(agent) | fields_of(agent.settings) | own
 
 
 _OF_CONVERSATION = ("rolling_window_seconds", "expires_at")
@@ -256,7 +254,7 @@ DELETE_STATEMENTS = {
 class ConversationRepository(ConfigurableRepository[Conversation]):
     """Stores conversations and their settings."""
 
-    versions = VersionStatements("conversation_versions")
+    versions, changed = VersionStatements("conversation_versions"), CHANGE_CONVERSATION
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"conversation_id": resource_id}
@@ -274,16 +272,17 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         expires_at: datetime | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
-        agents_window = agent.rolling_window if agent is not None else None
-        window = conversation_window(own_window, agents_window, self._settings_cache.defaults)
+        own, inherited = stored_window(own_window), self._settings_cache.defaults.conversations
+        if agent is not None:
+            inherited = agent.rolling_window_seconds or 0
         values = fields_of(settings) | {
             "conversation_id": conversation_id,
             "tenant_id": tenant_id,
             "agent_id": agent.agent_id if agent is not None else None,
             "metadata": metadata,
             "own_id": own_id,
-            "rolling_window_seconds": window.stored,
-            "window_seconds": window.seconds,
+            "rolling_window_seconds": own,
+            "window_seconds": window_of(own, inherited),
             "expires_at": expires_at,
             "counter": counter,
         }
@@ -331,12 +330,6 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             return None
         return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
-    async def change(self, tenant_id: str, resource: Conversation) -> None:
-        """Store the settings of a conversation that exists."""
-        values = fields_of(resource) | fields_of(resource.settings)
-        values["rolling_window_seconds"] = resource.rolling_window.stored
-        await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
-
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
@@ -347,9 +340,8 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         snapshot_rows: dict[str, int] = {}
         if owner is not None:
-            public_id = owner["own_id"] or conversation_id
             snapshot_rows = await remove_from_snapshots(
-                self._session, owner["tenant_id"], conversation_id, public_id
+                self._session, owner["tenant_id"], conversation_id
             )
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)

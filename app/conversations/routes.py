@@ -368,8 +368,7 @@ def _listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     return {
         "model": resource.settings.model,
         "metadata": json_text.loads(resource.metadata),
-        "rolling_window_seconds": resource.rolling_window.seconds,
-        "rolling_window_source": resource.rolling_window.source,
+        "rolling_window_seconds": resource.rolling_window_seconds,
         "last_cleared_at": resource.last_cleared_at,
         "created_at": resource.created_at,
         "updated_at": resource.updated_at,

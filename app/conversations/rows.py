@@ -11,21 +11,19 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.conversation import Agent, Conversation, ConversationState, StoredSettings
+from app.conversations.conversation import (
+    Agent,
+    Conversation,
+    ConversationState,
+    StoredSettings,
+    WindowDefaults,
+    window_of,
+)
 from app.conversations.epochs import Epoch
-from app.conversations.messages.batch import Calls
-from app.conversations.messages.row import LogRow, StoredMessage
+from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import (
-    INHERIT,
-    OwnWindow,
-    WindowDefaults,
-    agent_window,
-    conversation_window,
-    own_from,
-    window_from,
-)
+from app.conversations.windows.active_window import window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.calibration import Calibration
@@ -51,9 +49,8 @@ CALIBRATION = """
 _SMALL_COLUMNS = f"""
     c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
     c.model, a.model AS agent_model, c.sections_version, c.tools_version,
-    c.rolling_window_seconds AS own_window_seconds,
-    a.updated_at AS agent_updated_at, a.rolling_window_seconds AS agent_window_seconds,
-    a.inherits_window,
+    c.rolling_window_seconds AS own_window, a.rolling_window_seconds AS agent_window,
+    a.updated_at AS agent_updated_at,
     (SELECT m.updated_at FROM models m WHERE {_OF_MODEL}) AS model_updated_at,
     (SELECT m.entry FROM models m WHERE {_OF_MODEL}) AS model_entry,
     (SELECT {CALIBRATION} FROM calibrations cal WHERE cal.tenant_id = c.tenant_id
@@ -97,12 +94,13 @@ def newest_message_at(conversation_id: str) -> str:
 
 def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
     """Return an agent from its row."""
-    own: OwnWindow = INHERIT if row["inherits_window"] else row["rolling_window_seconds"]
+    own_window = row["rolling_window_seconds"]
     return read(
         Agent,
         row,
         settings=read(StoredSettings, row),
-        rolling_window=agent_window(own, defaults),
+        own_window=own_window,
+        rolling_window_seconds=window_of(own_window, defaults.agents),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -187,12 +185,11 @@ class SettingsCache:
 
 def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
     """Return a conversation from a row with all of its settings."""
-    agent, agents_window = StoredSettings(), None
-    if (inherits := row["inherits_window"]) is not None:  # it has an agent
+    agent, default_window = StoredSettings(), defaults.conversations
+    if row["agent_updated_at"] is not None:
         names = ("model", "policy", "sections", "tools")
         agent = StoredSettings(*(row[f"agent_{name}"] for name in names))
-        agents_window = agent_window(INHERIT if inherits else row["agent_window_seconds"], defaults)
-    own_window = own_from(row["own_window_seconds"])
+        default_window = defaults.agents
     return read(
         Conversation,
         row,
@@ -201,7 +198,7 @@ def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
         state=state_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
-        rolling_window=conversation_window(own_window, agents_window, defaults),
+        rolling_window_seconds=window_of(row["own_window"], row["agent_window"], default_window),
     )
 
 

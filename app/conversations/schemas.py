@@ -11,10 +11,15 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model
 from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import ValidationError
-from app.conversations.conversation import SettingsList, StoredSettings, list_json
+from app.conversations.conversation import (
+    INHERIT,
+    SettingsList,
+    StoredSettings,
+    list_json,
+    stored_window,
+)
 from app.conversations.listing import LastCompaction
 from app.conversations.repository import Resource
-from app.conversations.windows.active_window import INHERIT, WindowSource
 from app.environment import one_line
 from app.http.fields import (
     AgentId,
@@ -67,6 +72,7 @@ class SettingsPatch(RequestSchema):
     """Its own model; null inherits from the agent or the service."""
     policy: PolicyPatch | None = None
     """Its own policy, merged leaf by leaf: a null leaf inherits, a null policy resets all."""
+    rolling_window_seconds: OwnRollingWindow = None
     metadata: Metadata = Field(default_factory=dict)
 
     @property
@@ -81,7 +87,7 @@ class SettingsPatch(RequestSchema):
         return compaction.model if compaction else None
 
     def applied(self, resource: Resource) -> Resource:
-        """Return the resource with model, policy and metadata changed."""
+        """Return the resource with model, policy, rolling window and metadata changed."""
         settings, fields = resource.settings, self.model_fields_set
         if "model" in fields:
             settings = replace(settings, model=self.model)
@@ -89,6 +95,9 @@ class SettingsPatch(RequestSchema):
             own = json_text.loads(settings.policy) if self.policy is not None else {}
             merged = _without_empty_objects(merge(own, self.own_policy or {}))
             settings = replace(settings, policy=json_text.dumps(merged))
+        if "rolling_window_seconds" in fields:  # an inherited one is read again
+            own_window = stored_window(self.rolling_window_seconds)
+            resource = replace(resource, own_window=own_window)
         metadata = json_text.dumps(self.metadata) if "metadata" in fields else resource.metadata
         return replace(resource, settings=settings, metadata=metadata)
 
@@ -100,6 +109,7 @@ class SettingsCreate(SettingsPatch):
     """Its own sections of the system prompt."""
     tools: Tools = Field(default_factory=list)
     """Its own tools."""
+    rolling_window_seconds: OwnRollingWindow = INHERIT
 
     def stored(self) -> StoredSettings:
         """Return them as they are stored; raises ValidationError for a name used twice."""
@@ -141,8 +151,6 @@ class ListedSettings(ResponseSchema):
     """As the caller gave it."""
     rolling_window_seconds: int | None
     """Effective maximum age of the messages shown; null is no limit."""
-    rolling_window_source: WindowSource
-    """The level that sets this age."""
     created_at: datetime
     """When it was created."""
     updated_at: datetime
@@ -184,7 +192,6 @@ class ConversationCreate(SettingsCreate, _Expiring):
     conversation_id: ConversationId | None = None
     agent_id: AgentId | None = None
     """The agent it belongs to."""
-    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class ConversationPatch(SettingsPatch, _Expiring):
@@ -193,8 +200,6 @@ class ConversationPatch(SettingsPatch, _Expiring):
     model_config = examples(
         {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
     )
-
-    rolling_window_seconds: OwnRollingWindow = None
 
 
 class ConversationItem(ListedSettings):
@@ -276,7 +281,6 @@ class AgentCreate(SettingsCreate):
 
     agent_id: AgentId | None = None
     name: DisplayName
-    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class AgentPatch(SettingsPatch):
@@ -286,7 +290,6 @@ class AgentPatch(SettingsPatch):
 
     name: DisplayName | None = None
     """A new name; null leaves it."""
-    rolling_window_seconds: OwnRollingWindow = None
 
 
 class AgentItem(ListedSettings):

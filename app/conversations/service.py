@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common import json_text
-from app.common.errors import Conflict, NotFound, Problem, ValidationError
-from app.common.ids import AgentId
+from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.budget_status import BudgetStatus, read_budgets, within
 from app.conversations.conversation import (
@@ -25,10 +24,17 @@ from app.conversations.conversation import (
     SettingsList,
     StoredSettings,
     list_json,
+    stored_window,
 )
-from app.conversations.keys import find_key, free_key, own_id_of
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
-from app.conversations.lookup import get_agent, get_conversation, lock_conversation
+from app.conversations.lookup import (
+    find_key,
+    free_key,
+    get_agent,
+    get_conversation,
+    lock_conversation,
+    own_id_of,
+)
 from app.conversations.messages.stored_results import DeleteConversationObjects
 from app.conversations.repository import ConfigurableRepository, Resource
 from app.conversations.schemas import (
@@ -40,11 +46,6 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import (
-    SERVICE_DEFAULTS,
-    agent_window,
-    conversation_window,
-)
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
@@ -54,7 +55,6 @@ from app.tenancy.retention import is_idle, lock_expired
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
 _ROWS_AT_ONCE = 1_000
-_SET_BY_DATABASE = datetime.min.replace(tzinfo=UTC)
 _New = TypeVar("_New", bound=SettingsCreate)
 
 
@@ -83,7 +83,6 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         Raises Conflict when the id is taken, ValidationError for an unknown agent or an invalid
         policy.
         """
-        self._check_summariser(new)
         id_name = f"{self.kind}_id"
         given_id: str | None = getattr(new, id_name)
         resource_id = given_id or self._new_id()
@@ -160,22 +159,15 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         """Return the key of the resource that callers know by this id; raises NotFound."""
         return resource_id
 
-    def _check_summariser(self, request: SettingsCreate | SettingsPatch) -> None:
-        """Raise ValidationError when a request names a model that may not summarise.
+    def _checked(self, request: SettingsCreate | SettingsPatch, *levels: str) -> Policy:
+        """Return the policy of stored settings; raises ValidationError for an invalid one.
 
-        A stored policy is not checked again: a model that was allowed before does not block other
-        changes.
+        Of the models that may not summarise only the one that the request names is refused: a model
+        that was allowed before does not block other changes.
         """
         if request.summariser is not None:
             self._check_model(request.summariser, "/policy/compaction/model")
-
-    def _policy(self, *levels: str) -> Policy:
-        """Return the policy of stored settings; raises ValidationError for an invalid one."""
-        try:
-            return self._resolver.policy(*levels)
-        except ValidationError as error:  # its pointers start at the request body
-            problems = (Problem(f"/policy{each.pointer}", each.detail) for each in error.problems)
-            raise replace(error, problems=tuple(problems)) from error
+        return self._resolver.policy(*levels, at="/policy")
 
 
 class AgentService(_ResourceService[Agent, AgentCreate]):
@@ -196,14 +188,10 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
 
     async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
         """Change the fields that a patch names; raises NotFound or ValidationError."""
-        self._check_summariser(patch)
         async with self._database.transaction() as repositories:
             agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
             after = replace(patch.applied(agent), name=patch.name or agent.name)
-            self._policy(after.settings.policy)
-            if "rolling_window_seconds" in patch.model_fields_set:
-                window = agent_window(patch.rolling_window_seconds, SERVICE_DEFAULTS)
-                after = replace(after, rolling_window=window)
+            self._checked(patch, after.settings.policy)
             await repositories.agents.change(tenant_id, after)
             return await get_agent(repositories, tenant_id, agent_id)
 
@@ -249,17 +237,16 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: AgentCreate
     ) -> str | None:
         settings = new.stored()
-        self._policy(settings.policy)
-        agent = Agent(
-            AgentId(resource_id),
-            new.name,
+        self._checked(new, settings.policy)
+        added = await repositories.agents.add(
+            tenant_id,
+            resource_id,
             settings,
-            json_text.dumps(new.metadata),
-            created_at=_SET_BY_DATABASE,
-            updated_at=_SET_BY_DATABASE,
-            rolling_window=agent_window(new.rolling_window_seconds, SERVICE_DEFAULTS),
+            name=new.name,
+            metadata=json_text.dumps(new.metadata),
+            rolling_window_seconds=stored_window(new.rolling_window_seconds),
         )
-        return resource_id if await repositories.agents.add(tenant_id, agent) else None
+        return resource_id if added else None
 
 
 ListedConversations = tuple[
@@ -310,20 +297,15 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
         self, tenant_id: str, conversation_id: str, patch: ConversationPatch
     ) -> Conversation:
         """Change the fields that a patch names; raises NotFound, ValidationError or Conflict."""
-        self._check_summariser(patch)
-        fields = patch.model_fields_set
         async with self._database.transaction() as repositories:
             before = await self._get(repositories, tenant_id, conversation_id, lock=True)
             after = patch.applied(before)
-            if "rolling_window_seconds" in fields:
-                window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
-                after = replace(after, rolling_window=window)  # an inherited one is read again
-            if "expires_at" in fields:
+            if "expires_at" in patch.model_fields_set:
                 patch.check_expiry(self._now())
                 after = replace(after, expires_at=patch.expires_at)
             levels = before.agent.policy, before.settings.policy
             unchanged = self._resolver.unchecked_policy(*levels)["budget"]["counter"]
-            policy = self._policy(after.agent.policy, after.settings.policy)
+            policy = self._checked(patch, after.agent.policy, after.settings.policy)
             counter, contexts = policy.budget.counter, repositories.contexts
             if not before.state.head_seq:
                 after = replace(after, counter=counter)
@@ -345,7 +327,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             now = self._now()
             event = json_text.dumps({"last_cleared_at": now.isoformat()})
-            await repositories.windows.clear(conversation_id, now, event)
+            await repositories.windows.clear([conversation_id], now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
@@ -439,7 +421,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             key = await free_key(repositories, tenant_id, resource_id)
         agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
         inherited = agent.settings if agent is not None else StoredSettings()
-        counter = self._policy(inherited.policy, settings.policy).budget.counter
+        counter = self._checked(new, inherited.policy, settings.policy).budget.counter
         for _ in range(_MAX_KEYS):
             if await repositories.conversations.add(
                 tenant_id,

@@ -102,9 +102,9 @@ class SettingsResolver:
         """Return the function that counts tokens with this counter."""
         return self._counters[CounterName(name)]
 
-    def policy(self, *levels: str) -> Policy:
+    def policy(self, *levels: str, at: str = "") -> Policy:
         """Return the effective policy of stored settings levels, weakest first."""
-        return effective(self._service_policy, *map(json_text.loads, levels))
+        return effective(self._service_policy, *map(json_text.loads, levels), at=at)
 
     def unchecked_policy(self, *levels: str) -> dict[str, Any]:
         """Return a value for every setting, from stored settings levels, weakest first."""

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 from typing_extensions import TypeAliasType
 
-from app.common.errors import ValidationError
+from app.common.errors import Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
 from app.environment import SettingsError, one_line, split, variable
 
@@ -294,10 +294,11 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def effective(*levels: Mapping[str, Any] | None) -> Policy:
+def effective(*levels: Mapping[str, Any] | None, at: str = "") -> Policy:
     """Return the merged policy of these levels, each overriding those before it.
 
-    Raises ValidationError for a wrong value, or a combination that can never work (rule 4).
+    Raises ValidationError for a wrong value, or a combination that can never work (rule 4); its
+    pointers begin with `at`.
     """
     merged: dict[str, Any] = {}
     for level in levels:
@@ -306,11 +307,12 @@ def effective(*levels: Mapping[str, Any] | None) -> Policy:
         policy = Policy.model_validate(merged)
     except PydanticError as error:
         errors = error.errors(include_url=False, include_input=False)
-        problems = problems_of(in_body(errors), merged)
+        found = problems_of(in_body(errors), merged)
+        problems = tuple(Problem(f"{at}{each.pointer}", each.detail) for each in found)
         raise ValidationError(problems[0].detail, problems=problems) from error
     window = policy.budget.context_window
     if isinstance(window, int) and policy.budget.max_output_tokens >= window:
-        pointer = "/budget/max_output_tokens"
+        pointer = f"{at}/budget/max_output_tokens"
         raise ValidationError.at(pointer, "must be smaller than context_window")
     return policy
 

@@ -25,12 +25,11 @@ from app.common.json_text import StructureLimits
 from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
 from app.conversations.conversation import SettingsList
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
-from app.conversations.provider_items import provider_item
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
-from app.conversations.views import summary_message_tokens
+from app.conversations.views import provider_item, summary_message_tokens
 from app.conversations.windows.active_window import ActiveWindow, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
@@ -38,7 +37,6 @@ from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
 from app.policy.policy import CounterName, StrategyName
 from app.snapshots.export_format import (
-    COMPUTED,
     FIELDS,
     FORMAT,
     KEYS,
@@ -180,11 +178,6 @@ _FACTS = {
     **_hints(Compaction),
     "strategy": StrategyName,
 }
-_LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    RecordKind.MESSAGE: COMPUTED,
-    RecordKind.COMPACTION: ("summary_input",),
-}
-"""Fields that the import computes, or that an earlier version wrote."""
 _DEFAULTS = {
     field.name: field.default
     for field in dataclass_fields(Compaction)
@@ -224,26 +217,21 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "sha256": _OF_COLUMN["sha256"],
     },
 }
-"""The fields of every type of line; none may be missing, and there are no others."""
+"""The fields of every type of line; none may be missing, and others are not read."""
 
 
 def _checked(line: Line) -> dict[str, Any]:
-    """Return the fields of a line; raises ValidationError."""
+    """Return the known fields of a line; raises ValidationError."""
     known = _CHECKS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-    left_out = _LEFT_OUT.get(line.type, ())
-    fields = {name: value for name, value in line.fields.items() if name not in left_out}
-    if line.type == RecordKind.COMPACTION:
-        fields = _DEFAULTS | fields
-    for name in fields.keys() - known:
-        raise line.error("is not a field of this record", name[:80])
+    given = _DEFAULTS | line.fields if line.type == RecordKind.COMPACTION else line.fields
     for name, check in known.items():
-        if name not in fields:
+        if name not in given:
             raise line.error("is missing", name)
-        if not check(fields[name]):
+        if not check(given[name]):
             raise line.error("has a value that is not allowed", name)
-    return fields
+    return {name: given[name] for name in known}
 
 
 # --- lines --------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from app.conversations.listing import (
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
-from app.conversations.search.repository import NEWEST
-from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
+from app.conversations.search.index import BY_SEQS, FROM_SEQ, PROGRESS
+from app.conversations.search.service import BLOCKS, MESSAGES
+from app.conversations.windows.repository import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
@@ -38,11 +39,10 @@ pytestmark = pytest.mark.one_server
         (FIND_START, 2),
         (FIND_GAPS, 2),
         (FIND_OLDEST, 1),
-        (COUNT_TOKENS, 1),
     ],
     ids=[
         *("read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"),
-        *("start", "gaps", "oldest", "count"),
+        *("start", "gaps", "oldest"),
     ],
 )
 async def test_reads_go_by_seq_before_there_are_statistics(
@@ -110,10 +110,10 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
     assert await rows_read(database_url, LABELLED, few, "conversations") == 10
 
 
-async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:
-    """A search in several conversations reads index entries of these alone. [search.tenant]"""
-    plan = await plan_of(database_url, NEWEST)
-    assert "on message_words_by_word" in plan
-    used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
-    assert used <= {"messages_pkey"}, plan
-    assert not re.search("Seq Scan|Hash|Merge", plan), plan
+async def test_searches_read_their_conversations_alone(database_url: str) -> None:
+    """Words and messages are read by their keys. [search.tenant]"""
+    for statement in (BLOCKS, MESSAGES, BY_SEQS, FROM_SEQ, PROGRESS):
+        plan = await plan_of(database_url, statement)
+        used = set(re.findall(r"(?:using|Index Scan on) (\w+)", plan))
+        assert used <= {"messages_pkey", "message_words_pkey", "heads_pkey"}, plan
+        assert "Seq Scan" not in plan

@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.payload_tokens import payload_texts, payload_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
-LINES = "\n" * 10_000
 PROVIDERS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
@@ -204,18 +203,3 @@ async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strateg
         undo = f"{path}/compactions/{receipt['compaction_id']}/undo"
         if receipt["status"] == "active":
             assert (await client.post(undo)).status_code == 200
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[:2])
-async def test_a_result_that_costs_more_in_the_format_is_left_out_alone(
-    client: httpx.AsyncClient, strategy: str
-) -> None:
-    """Gemini takes a result as JSON: one of line breaks costs a multiple of its stored count.
-
-    The plan saves that by the result itself, not by the messages that stay.
-    """
-    path = await new_conversation(client, policy=window(6500, strategy=strategy))
-    await append(client, path, user("Go."), calling("c"), result("c", f"begin {LINES} end"))
-    await append(client, path, user(f"Look: {'word ' * 1500}"))
-    body = await built(client, path, format="gemini")
-    assert "word word" in told(body["payload"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.compaction.summary_budget import summary_floor
+from app.compaction.planning import summary_floor
 from app.conversations.compaction_receipt import Compaction
 from app.repositories import Database
 from tests.services.fakes import (

@@ -26,20 +26,6 @@ def window(name: str, size: int = 0) -> CachedPayload:
     return CachedPayload(VIEW, assembler, name, "{}", [entry(1, Role.USER, 1)])
 
 
-def test_a_cached_payload_is_returned_until_dropped() -> None:
-    """The cache returns the newest payload of a stream, and none after a drop."""
-    windows = PayloadCache(10_000)
-    first, second = window("a"), window("b")
-    windows.put(("lane",), first)
-    assert windows.find(("lane",)) is first
-    windows.put(("lane",), second)
-    assert windows.find(("lane",)) is second
-    assert windows.find(("other",)) is None
-    windows.drop(("lane",))
-    windows.drop(("lane",))
-    assert windows.find(("lane",)) is None
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900), st.booleans()), max_size=30)
 )
