@@ -63,8 +63,8 @@ from app.conversations.windows.service import ActiveWindows
 from app.models.model_calls import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from app.work.job import Job, JobStatus
 from app.work.leases import Leases
+from app.work.repository import Job, JobStatus
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
@@ -462,9 +462,7 @@ class CompactionService:
         """Report a run and its result to the observer; its model calls cost, however it ends."""
         conversation = run.source.conversation
         try:
-            with self.observer.compacting(
-                run.conversation_id, run.trigger, run.strategy
-            ) as observe:
+            with self.observer.compacting(run.trigger, run.strategy) as observe:
                 result = await compacting
                 observe(result)
             return result

@@ -14,8 +14,7 @@ from app.common.pages import Page
 from app.context.usage_schemas import EpochItem
 from app.conversations.epochs import Epoch, model_in
 from app.conversations.rows import epoch_from
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName

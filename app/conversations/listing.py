@@ -39,10 +39,9 @@ from app.conversations.rows import (
     conversation_from,
     newest_message_at,
 )
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
+from app.database.sql import bounded, lengths, limits, page_of
+from app.database.tables import NOT_EXPIRED
 from app.http import cursors
 from app.http.fields import AgentId, ModelName, Time
 from app.models.usage import MAX_DAYS, known_cost

@@ -30,7 +30,7 @@ from app.conversations.schemas import (
 from app.conversations.service import AgentService, ConversationService
 from app.http import cursors
 from app.http.bodies import Json
-from app.http.conversation_ids import path_of, public_id_of
+from app.http.cursors import Deleted
 from app.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -40,12 +40,13 @@ from app.http.dependencies import (
     agent_id_from,
     by_caller,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )
 from app.http.errors import problems_of
 from app.http.fields import NoFields
-from app.http.pages import Deleted
 from app.http.routing import WireRoute, paged
 from app.prompt.schemas import (
     SectionList,

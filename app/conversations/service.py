@@ -50,7 +50,7 @@ from app.policy.policy import Policy
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
-from app.tenancy.retention import is_idle, lock_expired
+from app.tenancy.retention import lock_expired
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
@@ -336,15 +336,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             return True
 
         return await self._remove_if(is_there, tenant_id, conversation_id)
-
-    async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
-        """Delete it unless it was changed or appended to since a time; return if it was deleted."""
-
-        async def has_no_use(repositories: Repositories) -> bool:
-            found = await repositories.log.lock(tenant_id, conversation_id, None)
-            return found is not None and await is_idle(repositories.session, conversation_id, since)
-
-        return bool(await self._remove_if(has_no_use, tenant_id, conversation_id))
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""

@@ -23,8 +23,7 @@ import pytest_asyncio
 
 import app
 from app.database.connections import PLANNING, Statement
-from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.tables import TABLES
+from app.database.tables import CONVERSATION_TABLES, TABLES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, calling, new_conversation, result, user
@@ -168,17 +167,16 @@ async def planner(server: Server) -> AsyncIterator[Any]:
 SPREAD = {
     f"{module}.{name}"
     for module, names in {
-        "work.backlog": "COUNT_WAITING",
         "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events.events": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
-        "work.repository": "WAITING FIND_JOB",
+        "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
-        "tenancy.retention": "DELETE_OLD LIST_IDLE LIST_EXPIRED",
+        "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
         "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
