@@ -18,7 +18,7 @@ from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
-from app.payload.payload_items import MisplacedBreakpoint, StablePoint
+from app.payload.assembler import MisplacedBreakpoint, StablePoint
 from app.policy.policy import StrategyName
 
 _log = logging.getLogger("app.context")

@@ -26,8 +26,8 @@ from app.conversations.epochs import (
 from app.conversations.messages.row import LogRow
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import FormatName
-from app.payload.assemblers import assembler_of
-from app.payload.payload_items import PayloadItems
+from app.payload import assembler_of
+from app.payload.assembler import PayloadItems
 from app.policy.policy import DynamicPosition
 from app.prompt.resolved_settings import ResolvedSettings
 from app.repositories import Database, Repositories

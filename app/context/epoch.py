@@ -22,7 +22,7 @@ from app.conversations.epochs import (
     requested_window,
 )
 from app.formats import PROVIDERS
-from app.formats.reasoning_families import GEMINI, binds_reasoning
+from app.formats.reasoning import GEMINI, binds_reasoning
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import digest
 

@@ -17,7 +17,7 @@ from app.conversations.view import View, spans_through
 from app.conversations.views import lasting_agent_tools
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.payload.assemblers import assembler_of
+from app.payload import assembler_of
 from app.policy.policy import DynamicPosition
 from app.prompt.resolved_settings import STUB_TOOL
 from app.repositories import Repositories

@@ -48,7 +48,7 @@ from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName, Role
 from app.models.budget import Limits, Usage
 from app.models.media import media_limits
-from app.payload.payload_items import PayloadItems
+from app.payload.assembler import PayloadItems
 from app.policy.policy import DynamicPosition, StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,

@@ -11,10 +11,10 @@ from typing import Final
 from app.conversations.compaction_results import ProviderCall
 from app.conversations.view import ProviderItem, View
 from app.formats import PROVIDERS
-from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
+from app.formats.base import Compaction
 from app.formats.message import FormatName, Reasoning
-from app.formats.reasoning_families import OPENAI
-from app.formats.requests import Compaction
+from app.formats.provider_items import encrypted_bytes, is_requested, readable_summary
+from app.formats.reasoning import OPENAI
 from app.models.budget import Limits
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy, StrategyName

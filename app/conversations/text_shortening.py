@@ -23,9 +23,8 @@ from app.blobs.preview import GREP, READ_BYTES, READ_LINES
 from app.common import json_text
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import ShortenedMessage
-from app.formats import labels
+from app.formats import LOG_PROVIDER, labels
 from app.formats.message import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.formats.registry import openai_chat
 from app.models.tokens import CountText, count_message
 
 MESSAGES_SHORTENED = "messages_shortened"
@@ -243,4 +242,4 @@ def _lines(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
 
 
 def _cost(message: Message, count: CountText) -> int:
-    return count_message(openai_chat.adapt(message), count).visible
+    return count_message(LOG_PROVIDER.adapt(message), count).visible

@@ -24,7 +24,7 @@ from app.common.errors import ValidationError
 from app.common.sendable import is_sendable, sendable
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
-from app.formats.tool_calls import arguments_object
+from app.formats.tools import arguments_object
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, AgentTool, ArgumentValue, Parameter
 
 NO_TOOL: Final = "[No tool matches.]"

@@ -9,8 +9,7 @@ from typing_extensions import TypeAliasType
 
 from app.formats import ToolCategory
 from app.formats.message import FormatName
-from app.formats.tool_calls import TOOL_NAME_PATTERN
-from app.formats.tools import HOSTED_TYPE_PATTERN
+from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 

@@ -21,7 +21,7 @@ from typing import Any
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft
 from app.formats.message import FormatName, Role
-from app.formats.tool_calls import own_id, unnumbered
+from app.formats.tools import own_id, unnumbered
 
 MAX_OPEN_CALLS = 256
 """How many calls of earlier groups stay open: the oldest ones of more are closed."""

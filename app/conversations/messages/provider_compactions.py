@@ -23,8 +23,8 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, spans_through
 from app.conversations.views import agent_tools_tokens, base_view, view_behind_item, with_view
 from app.conversations.windows.service import ActiveWindows, view_state_of
-from app.formats.compactions import readable_summary
 from app.formats.message import FormatName, Role
+from app.formats.provider_items import readable_summary
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings
 from app.repositories import Repositories

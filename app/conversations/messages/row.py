@@ -11,7 +11,8 @@ from app.blobs.stored_output import StoredOutput, inline_output, stored_output_f
 from app.common import json_text
 from app.common.ids import MessageId
 from app.formats import PROVIDERS
-from app.formats.message import FormatName, Message, Reasoning, Role, clean
+from app.formats.media import clean
+from app.formats.message import FormatName, Message, Reasoning, Role
 
 
 @dataclass(slots=True, eq=False)
