@@ -16,25 +16,22 @@ from uuid_utils import uuid7
 
 from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
+from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
-from app.common.limiter import Slots
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
 from app.context.model_registry import RegistryService
-from app.context.payload_cache import PayloadCache
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
-from app.context.steps import StepService
 from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
-from app.conversations.agents import AgentService
+from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
 from app.conversations.keys import ConversationKeys
 from app.conversations.messages.pins import PinService
@@ -43,10 +40,9 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search.service import SearchService
-from app.conversations.service import ConversationService
+from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.active_window import window_defaults_from
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Pooler, Store, Timeouts
 from app.database.readiness import Readiness
@@ -64,10 +60,9 @@ from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import SnapshotSummaries
-from app.tenancy.limits import LimitService, SummariserQuota
-from app.tenancy.repository import TenantLimits
-from app.tenancy.retention import Retention, RetentionService
-from app.tenancy.service import KeyService
+from app.tenancy.api_keys import KeyService
+from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
+from app.tenancy.retention import RetentionService
 from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
@@ -104,10 +99,10 @@ class Services:
         )
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, Backlog(store).waiting)
-        self.database = database = Database(
-            store, window_defaults_from(settings.rolling_window_seconds)
-        )
-        self.keys = keys_of(settings, database, refused=telemetry.key_refused)
+        window = settings.rolling_window_seconds
+        windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
+        self.database = database = Database(store, windows)
+        self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
@@ -129,7 +124,6 @@ class Services:
             self.tokenizer,
             _summariser_settings(settings),
             find_entry=self.registry.find_entry,
-            takes_payload=self.gateway.takes_payload,
         )
         self.summariser = Summariser(access)
         self.leases = Leases(database, new_id)
@@ -156,36 +150,33 @@ class Services:
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
-            settings.policy,
             new_id,
             now,
             outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
-        retention = Retention(
-            _days(settings.retention_conversation_days),
-            _days(settings.retention_event_days),
-        )
         self.retention = RetentionService(
             database,
-            retention,
+            {
+                "conversations": _days(settings.retention_conversation_days),
+                "events": _days(settings.retention_event_days),
+            },
             self.conversations.remove_idle,
             self.conversations.remove_expired,
             utc_now,
             partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             database,
             resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             now_ms,
-            self.build_replay.get,
             telemetry,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self._add_features(settings)
 
     def _add_features(self, settings: Settings) -> None:
@@ -211,12 +202,10 @@ class Services:
                 self.telemetry,
             )
         )
-        self.steps = StepService(log, self.usage, self.context)
         self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
         self.agents = AgentService(
             database,
             resolver,
-            settings.policy,
             new_id,
             active.now,
             outputs.delete_conversation_objects,
@@ -228,7 +217,7 @@ class Services:
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams
-        slots = Slots("streams", "event streams", most, max(1, most // 4))
+        slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
         self.exports = ExportService(database, outputs, utc_now)
@@ -304,19 +293,9 @@ def _is_full(settings: Settings) -> bool:
     return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
-def keys_of(
-    settings: Settings,
-    database: Database,
-    refused: Callable[[str], None] = lambda _reason: None,
-) -> KeyService:
+def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:
     """Return the service of API keys; `refused` gets the reason of each refused key."""
-    return KeyService(
-        database,
-        utc_now,
-        time.monotonic,
-        refused_per_minute=settings.refused_keys_per_minute,
-        refused=refused,
-    )
+    return KeyService(database, utc_now, time.monotonic, refused)
 
 
 def limits_of(settings: Settings, database: Database) -> LimitService:

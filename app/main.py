@@ -11,8 +11,8 @@ from functools import partial
 from fastapi import FastAPI
 
 from app.common import logs
-from app.common.json_structure import StructureLimits
-from app.common.limiter import Slots
+from app.common.concurrency import Slots
+from app.common.json_text import StructureLimits
 from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
@@ -139,7 +139,6 @@ def create_app(
     app.state.json_limits = StructureLimits()
     app.state.heavy = Slots(
         "heavy_requests",
-        "slots for heavy requests",
         settings.heavy_requests,
         max(1, settings.heavy_requests // 2),
         wait_seconds=HEAVY_WAIT_SECONDS,

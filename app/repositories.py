@@ -10,13 +10,12 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage.repository import UsageRepository
-from app.conversations.events.repository import EventRepository
-from app.conversations.listing_repository import ConversationListRepository
+from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
+from app.conversations.events.events import EventRepository
+from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
-from app.conversations.search.repository import SearchRepository
-from app.conversations.windows.active_window import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Session, Store
 from app.database.repository import Repository
@@ -59,7 +58,6 @@ class Repositories:
     usage = _Of(UsageRepository)
     blobs = _Of(BlobRepository)
     snapshots = _Of(SnapshotRepository)
-    search = _Of(SearchRepository)
     tenants = _Of(TenantRepository)
 
 

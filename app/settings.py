@@ -1,8 +1,7 @@
 """The settings of the service, read from environment variables.
 
 1. Field `x` of `Settings` is the variable `CONTEXT_X`. Nothing else reads configuration.
-2. Leaf `a.b` of the policy is the variable `CONTEXT_A_B`. It overrides the JSON object in
-   `CONTEXT_POLICY`, which overrides the built-in defaults.
+2. Leaf `a.b` of the policy is the variable `CONTEXT_A_B`, which overrides the built-in default.
 3. An empty or blank variable counts as unset.
 4. Errors name the variable and never contain its value. Secrets are not part of a repr.
 """
@@ -28,7 +27,7 @@ from pydantic_settings import (
 
 from app.common.errors import ValidationError
 from app.environment import PREFIX, SettingsError, missing, one_line, split, variable
-from app.policy.policy import POLICY_VARIABLE, POLICY_VARIABLES, effective, policy_from_env
+from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
@@ -169,10 +168,6 @@ class LimitSettings(Group):
 
     requests_per_minute: Positive | None = None
     """Requests per tenant, minute and process; unset: no limit."""
-    refused_keys_per_minute: Count = 60
-    """Refused API keys per client address (IPv6: its /64), minute and process; more receive 429 in
-    place of 401. A valid key always passes. 0: no limit.
-    """
     max_body_bytes: Positive = 32 * 2**20
     """Maximum size of a JSON body."""
     page_bytes: Positive = 8 * 2**20
@@ -345,7 +340,7 @@ class Settings(
         except ValidationError as exc:
             pointer = exc.problems[0].pointer
             name = variable(pointer.strip("/").replace("/", "_"))
-            raise ValueError(f"{name}, or {pointer} in {POLICY_VARIABLE}: {exc.detail}") from exc
+            raise ValueError(f"{name}: {exc.detail}") from exc
         usable = (self.summarizer_model, *self.summarizer_fallback_models)
         if model in (None, *usable, *self.summarizer_allowed_models):
             return
@@ -353,8 +348,8 @@ class Settings(
 
         if model != EXTRACTIVE:
             raise ValueError(
-                f"CONTEXT_COMPACTION_MODEL, or compaction.model in {POLICY_VARIABLE}, is {model!r},"
-                " which CONTEXT_SUMMARIZER_ALLOWED_MODELS does not allow"
+                f"CONTEXT_COMPACTION_MODEL is {model!r}, which CONTEXT_SUMMARIZER_ALLOWED_MODELS"
+                " does not allow"
             )
 
 

@@ -5,8 +5,8 @@
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
-4. At intervals it deletes tool outputs that nothing refers to and rows older than the retention;
-   two workers may do so at once.
+4. At intervals it indexes messages, and deletes tool outputs that nothing refers to and rows older
+   than the retention; two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
@@ -19,10 +19,12 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
 from app.composition import Services
+from app.conversations.search.index import index_all
 from app.repositories import Database
 from app.settings import Settings
 from app.work.job import Claim
@@ -46,6 +48,7 @@ _CLAIM_AGAIN_SECONDS = 0.5
 """When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
+_INDEX_SECONDS = 10.0
 _DELETE_EXPIRED_SECONDS = 3600.0
 _DELETE_CONVERSATIONS_SECONDS = 60.0
 
@@ -63,7 +66,7 @@ def _unmeasured(_conversation_id: str, _job_id: str | None) -> AbstractContextMa
 class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
-    - `index_hidden` indexes messages that `work` has hidden, for searches.
+    - `index` indexes messages for searches.
     - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
     - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
     - `delete_expired_conversations` deletes conversations whose own expiry has passed.
@@ -76,7 +79,7 @@ class Worker:
     work: Work
     concurrency: int = 4
     poll_seconds: float = 5.0
-    index_hidden: Callable[[str, str], Awaitable[None]] | None = None
+    index: Callable[[], Awaitable[None]] | None = None
     collect_blobs: Callable[[], Awaitable[int]] | None = None
     collect_blobs_seconds: float = BLOB_GC_SECONDS
     delete_expired: Callable[[], Awaitable[Mapping[str, int]]] | None = None
@@ -97,6 +100,7 @@ class Worker:
             asyncio.create_task(task)
             for task in (
                 self._claim_and_run(),
+                self._repeat("index", self._index, _INDEX_SECONDS),
                 self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
                 self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
                 self._repeat(
@@ -191,14 +195,6 @@ class Worker:
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._retry_or_give_up(claim, error)
-            return
-        if self.index_hidden is None:
-            return
-        try:  # the work itself is done; after a failure the next search indexes
-            await self.index_hidden(claim.tenant_id, claim.conversation_id)
-        except Exception as error:
-            data = {"conversation_id": claim.conversation_id, "error": type(error).__name__}
-            _log.warning("search_not_prepared", extra={"data": data})
 
     async def _retry_or_give_up(self, claim: Claim, error: Exception) -> None:
         data = {
@@ -242,6 +238,10 @@ class Worker:
                 _log_failed(name, error)
             await _is_set_within(self._stopping, seconds)
 
+    async def _index(self) -> None:
+        if self.index is not None:
+            await self.index()
+
     async def _collect_blobs(self) -> None:
         if self.collect_blobs is not None and (blobs := await self.collect_blobs()):
             _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
@@ -277,7 +277,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         services.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        index_hidden=services.search.index_hidden,
+        index=partial(index_all, services.database),
         collect_blobs=services.blob_collector.collect_all,
         delete_expired=services.retention.delete_expired,
         delete_expired_conversations=services.retention.delete_expired_conversations,

@@ -142,9 +142,6 @@ def measure(quick: bool) -> Section:
             f" which other load on the machine moves less, {times(min(spent))} to"
             f" {times(max(spent))}, median {times(p50(spent))}."
         )
-        section.ratio("one message, CPU / floor B", 1 / p50(spent))
-        postgres = _ratios(single, lambda entry: entry.postgres_cpu_ms)
-        section.ratio("one message, PostgreSQL CPU / floor B", p50(postgres))
         ratio = p50(ratios)
         section.goal(
             "performance.append",
@@ -155,7 +152,6 @@ def measure(quick: bool) -> Section:
         batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
         section.add_text(f"{BATCH} messages per request, 4 connections:")
         _table(section, batches)
-        section.ratio("batch, CPU / floor B", 1 / p50(_ratios(batches, _messages_per_cpu)))
         speed = _median(batches["ours"], "per_second")
         section.goal(
             "performance.append",

@@ -22,18 +22,10 @@ _ORDER = (
     "first_build",
     "new_epochs",
     "large_logs",
-    "large_database",
-    "scaling",
     "memory",
-    "start",
     "stall",
-    "io",
-    "disk",
-    "slow_model",
     "fidelity",
     "prefix",
-    "calibration",
-    "outputs",
     "tool_search",
     "recall",
 )
@@ -46,7 +38,6 @@ class Section:
     name: str
     title: str
     parts: list[str] = field(default_factory=list)
-    ratios: dict[str, float] = field(default_factory=dict)
 
     def add_text(self, text: str) -> None:
         """Add a paragraph."""
@@ -60,10 +51,6 @@ class Section:
     def goal(self, name: str, goal: str, value: str, met: bool) -> None:
         """Add the line of one figure of merit."""
         self.parts.append(f"**{name}** {goal}: {value} ({'met' if met else 'not met'})")
-
-    def ratio(self, name: str, value: float) -> None:
-        """Keep a ratio or a count for `--check` (`benchmarks/ratios.py`); less is better."""
-        self.ratios[f"{self.name}: {name}"] = round(value, 4)
 
     def text(self, command: str, when: str, load: float) -> str:
         """Return the section as it stands in the results file.

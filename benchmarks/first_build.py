@@ -56,8 +56,6 @@ def measure(quick: bool) -> Section:
         ),
     )
     for name in (FIRST, SECOND):
-        cpu = p50(samples[name].cpu) / p50(samples[FLOOR_A].cpu)
-        section.ratio(f"{name}, CPU / floor A", cpu)
         ratio = p50(samples[name].seconds) / floor
         goal = f"{name}: against floor A on a fresh connection, p50 ≤ 3x"
         section.goal("performance.first-build", goal, times(ratio), ratio <= 3)

@@ -51,7 +51,6 @@ def add_growth(section: Section, lanes: Sequence[Lane], title: str) -> None:
         ratio, cpu = long.step_p50 / short.step_p50, long.cpu_p50 / short.cpu_p50
         told = f"{times(ratio)}, of the CPU {times(cpu)}"
         if kind is Kind.FULL:
-            section.ratio(f"{title.removesuffix(', p50')}, CPU", cpu)
             section.goal("performance.log-length", f"{title} ≤ 1.1x", told, ratio <= 1.1)
         else:
             section.add_text(f"The same of {kind}: {told}.")

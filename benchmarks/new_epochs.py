@@ -179,12 +179,6 @@ def _section(builds: dict[str, Builds]) -> Section:
             if found.counts
         ),
     )
-    for name, found in builds.items():
-        if found.counts:
-            trips = p50([each.round_trips for each in found.counts])
-            section.ratio(f"{name}, round trips", trips)
-        if found.samples.cpu:
-            section.ratio(f"{name}, CPU / floor A", p50(found.samples.cpu) / p50(found.floor.cpu))
     for name in (COMPACTING, OTHER):
         _add_goals(section, name, builds[name])
     compacting = builds[COMPACTING]

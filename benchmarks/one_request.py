@@ -75,7 +75,6 @@ async def _measure(data_dir: Path, url: str, log: Path, floor: Served, steps: in
 
 def _add_goals(section: Section, lanes: dict[Kind, Lane]) -> None:
     def ratio(of: Kind, to: Kind) -> float:
-        section.ratio(f"{of}, CPU / {to}", lanes[of].cpu_p50 / lanes[to].cpu_p50)
         return lanes[of].step_p50 / lanes[to].step_p50
 
     value = ratio(Kind.FULL, Kind.FLOOR_A)

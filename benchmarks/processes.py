@@ -84,35 +84,6 @@ def floor_b(url: str, log: Path | None) -> Iterator[Served]:
 
 
 @contextmanager
-def worker(url: str, *, environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `context-service worker` over the PostgreSQL at `url`; leaves it by SIGTERM."""
-    command = [*COMMAND, "worker"]
-    with _running([*command, "--database-url", url], environ, log) as process:
-        yield process
-
-
-@contextmanager
-def model_server(delay_seconds: float, log: Path) -> Iterator[Served]:
-    """Run the summarising model, whose every answer takes so long."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.model_server"]
-    command += ["--port", str(port), "--delay", str(delay_seconds)]
-    with _served(command, port, {}, log) as served:
-        yield served
-
-
-def summarised_by(model: Served) -> dict[str, str]:
-    """Return the environment of a service whose summaries this model writes, without a limit."""
-    return {
-        "CONTEXT_SUMMARIZER_MODEL": "openai/summariser",
-        "CONTEXT_SUMMARIZER_API_BASE": f"http://127.0.0.1:{model.port}/v1",
-        "CONTEXT_SUMMARIZER_API_KEY": "none",
-        "CONTEXT_SUMMARIZER_CONTEXT_WINDOW": "128000",
-        "CONTEXT_SUMMARIZER_CALLS_PER_HOUR": "1000000",
-    }
-
-
-@contextmanager
 def _served(
     command: list[str], port: int, environ: Mapping[str, str], log: Path | None
 ) -> Iterator[Served]:

@@ -21,9 +21,9 @@ from time import perf_counter
 import uvloop
 
 from app.composition import Services, new_id
+from app.conversations.conversation import StoredSettings
 from app.conversations.messages.batch import Append
 from app.conversations.messages.service import LogService
-from app.conversations.settings import StoredSettings
 from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded
@@ -108,7 +108,7 @@ async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
     results: _Results = []
     for asked in dialogue.questions:
         page = await parts.search.recall(TENANT, conversation_id, asked.text)
-        results.append(([item.seq - 1 for item in page.messages], asked))
+        results.append(([seq - 1 for seq in page.seqs], asked))
     return results
 
 

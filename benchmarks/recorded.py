@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
-from itertools import count
 from multiprocessing import get_context
 from typing import Any, Protocol, Self, TypeVar
 
@@ -25,26 +24,6 @@ def recorded(most_each: int | None = None) -> list[Trace]:
     found = [trace for path in files for trace in named_traces(path)[:most_each]]
     report(f"{len(found)} conversations of {source()}")
     return sorted(found, key=lambda trace: len(trace.messages), reverse=True)
-
-
-def without_end(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Yield a conversation's messages again and again; from the second time, with new call ids."""
-    yield from trace.messages
-    for round_number in count(2):
-        ids: dict[str, str] = {}
-        for message in trace.messages:
-            yield _renamed(message, ids, round_number)
-
-
-def _renamed(message: Mapping[str, Any], ids: dict[str, str], number: int) -> dict[str, Any]:
-    new = {key: value for key, value in message.items() if key != "id"}
-    if calls := message.get("tool_calls"):
-        for call in calls:
-            ids.setdefault(call["id"], f"call_{number}_{len(ids)}")
-        new["tool_calls"] = [{**call, "id": ids[call["id"]]} for call in calls]
-    if call_id := message.get("tool_call_id"):
-        new["tool_call_id"] = ids.setdefault(call_id, f"call_{number}_{len(ids)}")
-    return new
 
 
 class Conversation:
@@ -86,10 +65,6 @@ class Conversation:
         self.ids += [message["id"] for message in answer["messages"]]
         self.tokens += sum(message["token_count"] for message in answer["messages"])
         return answer
-
-    def set_policy(self, **compaction: object) -> None:
-        """Change leaves of the compaction policy."""
-        self.ask("PATCH", "", {"policy": {"compaction": compaction}})
 
 
 def budget_of(window: int) -> dict[str, Any]:

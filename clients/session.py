@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, TypeVar
 
@@ -261,7 +262,7 @@ def move(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     export = good(export_conversation.sync(conversation_id, client=client))
     copy = good(import_conversation.sync(client=client, body=export, conversation_id=own_id))
     tell("imported", copy.conversation_id == own_id, copy.imported.messages)
-    patch = ConversationPatch(ttl_seconds=3600)
+    patch = ConversationPatch(expires_at=datetime(2199, 1, 5, tzinfo=UTC))
     changed = good(change_conversation.sync(own_id, client=client, body=patch))
     tell("expires", changed.expires_at is not None)
 

@@ -295,7 +295,7 @@ async function move(service: Service, conversation_id: string): Promise<void> {
   const changed = good(
     await service.PATCH("/v1/conversations/{conversation_id}", {
       params: { path: { conversation_id: own_id } },
-      body: { ttl_seconds: 3600 },
+      body: { expires_at: "2199-01-05T00:00:00Z" },
     }),
   );
   tell("expires", changed.expires_at !== null);

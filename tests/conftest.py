@@ -38,7 +38,7 @@ import uvicorn
 from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
-from app.common.logs import OURS, JsonLines, LineHandler
+from app.common.logs import OURS, JsonLines
 from app.database.connections import Pooler, Session, Store
 from app.database.embedded import DATABASE, running
 from app.database.migrate import migrate
@@ -117,7 +117,7 @@ def commands_undone() -> Iterator[None]:
     ours, root = logging.getLogger(OURS), logging.getLogger()
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
-    root.handlers = [each for each in root.handlers if not isinstance(each, LineHandler)]
+    root.handlers = [each for each in root.handlers if type(each.formatter) is not JsonLines]
 
 
 @pytest.fixture(scope="session", autouse=True)

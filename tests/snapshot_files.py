@@ -42,7 +42,6 @@ def snapshot_file(messages: list[dict[str, Any]], **fields: Any) -> dict[str, An
         "window_end": "2026-02-12T14:30:00+00:00",
         "agent_id": None,
         "conversation_ids": [CONVERSATION_ID],
-        "imported": False,
         "models": [],
         "messages": messages,
         **fields,

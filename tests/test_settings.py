@@ -64,8 +64,6 @@ def test_variable(name: str, text: str, field: str, value: object) -> None:
         ("CONTEXT_SECRET_PATTERNS", '["("]'),
         ("CONTEXT_SECRET_PATTERNS", '["(?=a)b"]'),
         ("CONTEXT_DATABASE_URL", "mysql://h/d"),
-        ("CONTEXT_POLICY", "{"),
-        ("CONTEXT_POLICY", '{"sandwitch": {}}'),
         ("CONTEXT_STRATEGY", "none_such"),
         ("CONTEXT_SANDWICH_PRESERVE_TOP", "many"),
         ("CONTEXT_COMPACTION_AUTO", "perhaps"),
@@ -77,10 +75,10 @@ def test_wrong_value_is_refused_by_name(name: str, text: str) -> None:
         settings_from({name: text})
 
 
-def test_policy_leaves_lie_over_the_policy_object() -> None:
-    """CONTEXT_POLICY is laid over the defaults and single leaves over it. [policy.inheritance]"""
+def test_variables_of_leaves_are_the_services_policy() -> None:
+    """Each leaf has a variable. [policy.inheritance]"""
     environ = {
-        "CONTEXT_POLICY": '{"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}',
+        "CONTEXT_SANDWICH_PRESERVE_BOTTOM": "2",
         "CONTEXT_SANDWICH_PRESERVE_TOP": "3",
         "CONTEXT_BUDGET_CONTEXT_WINDOW": "32000",
         "CONTEXT_STRATEGY": "sliding_window",

@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from app.common import json_text
 from app.composition import Services, new_id
-from app.conversations.settings import StoredSettings as Layer
+from app.conversations.conversation import StoredSettings as Layer
 from app.database.connections import Store
 from app.database.embedded import running
 from app.database.migrate import migrate

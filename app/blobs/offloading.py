@@ -41,7 +41,7 @@ from app.blobs.result_content import (
 from app.blobs.stored_output import StoredOutput, inline_output, part_text
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.json_structure import MESSAGE_LIMITS
+from app.common.json_text import MESSAGE_LIMITS
 from app.formats import PROVIDERS
 from app.formats.media import media_type_of
 from app.formats.message import File, FormatName, Image, Message, Part, Text

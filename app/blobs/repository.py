@@ -17,7 +17,7 @@ from uuid import UUID
 
 from app.blobs.blobs import Blob, StoredChunk
 from app.common.errors import NotFound
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository

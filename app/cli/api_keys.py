@@ -5,8 +5,6 @@ from __future__ import annotations
 import getpass
 import logging
 import os
-import secrets
-import string
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -15,20 +13,12 @@ from typing import Any
 
 from app.common.errors import NotFound
 from app.composition import Services, keys_of, limits_of, store_of, utc_now
-from app.conversations.tenant_deletion import TenantDeletion
 from app.repositories import Database
 from app.settings import Settings
-from app.tenancy.api_keys import DEFAULT_TENANT, ApiKey
-from app.tenancy.limits import LimitService
-from app.tenancy.repository import TenantLimits
-from app.tenancy.service import KeyService
+from app.tenancy.api_keys import DEFAULT_TENANT, KeyService
+from app.tenancy.limits import LimitService, TenantLimits
 
 Rows = list[dict[str, Any]]
-
-_ID_CHARACTERS = string.digits + string.ascii_lowercase
-_ID_LENGTH = 12
-_SECRET_BYTES = 32
-
 _log = logging.getLogger("app.audit")
 
 
@@ -41,44 +31,22 @@ async def create(
     read_only: bool = False,
 ) -> str:
     """Create a key and return it."""
-    expires_at = utc_now() + timedelta(days=expires_in_days) if expires_in_days else None
-    key_id, secret = _new_key()
+    expires_at = _in_days(expires_in_days)
     async with _opened(settings) as (keys, _):
-        text = await keys.create(key_id, secret, tenant_id, name, expires_at, read_only=read_only)
+        text = await keys.create(tenant_id, name, expires_at, read_only=read_only)
     own = {"name": name, "expires_at": expires_at, "read_only": read_only}
-    _log.info("key_created", extra={"data": by_account(tenant_id=tenant_id, key=key_id, **own)})
+    data = by_account(tenant_id=tenant_id, key=text.split("_")[1], **own)
+    _log.info("key_created", extra={"data": data})
     return text
-
-
-async def rotate(key_id: str, overlap_hours: int, settings: Settings) -> tuple[str, str]:
-    """Replace a key; returns the new one, and a sentence on the old one."""
-    new_id, secret = _new_key()
-    async with _opened(settings) as (keys, _):
-        text, old = await keys.rotate(key_id, new_id, secret, timedelta(hours=overlap_hours))
-    own = {"successor": new_id, "expires_at": old.expires_at}
-    _log.info("key_rotated", extra={"data": by_account(tenant_id=old.tenant_id, key=key_id, **own)})
-    return text, f"{key_id} works until {_until(old)}."
 
 
 async def expire(key_id: str, in_days: int | None, settings: Settings) -> str:
     """Set when a key expires, None for never, and return the result as a sentence."""
-    expires_at = utc_now() + timedelta(days=in_days) if in_days is not None else None
     async with _opened(settings) as (keys, _):
-        key = await keys.expire(key_id, expires_at)
-    data = by_account(tenant_id=key.tenant_id, key=key_id, expires_at=expires_at)
+        key = await keys.expire(key_id, _in_days(in_days))
+    data = by_account(tenant_id=key.tenant_id, key=key_id, expires_at=key.expires_at)
     _log.info("key_expiry_changed", extra={"data": data})
-    return f"{key_id} works until {_until(key)}."
-
-
-async def set_disabled(tenant_id: str, is_disabled: bool, settings: Settings) -> None:
-    """Refuse the keys of a tenant, or accept them again; raises NotFound."""
-    async with _opened(settings) as (keys, _):
-        await keys.set_disabled(tenant_id, is_disabled=is_disabled)
-    data = by_account(tenant_id=tenant_id)
-    if is_disabled:
-        _log.info("tenant_disabled", extra={"data": data})
-    else:
-        _log.info("tenant_enabled", extra={"data": data})
+    return f"{key_id} works until {_time(key.expires_at) if key.expires_at else 'it is revoked'}."
 
 
 async def revoke(key_id: str, settings: Settings) -> str:
@@ -102,13 +70,12 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
     """Return the keys, without their secrets."""
     async with _opened(settings) as (keys, _):
         found = await keys.list_keys(tenant_id)
-    now = utc_now()
     return [
         {
             "key_id": key.key_id,
             "tenant": key.tenant_id,
             "name": key.name or None,
-            "state": _state(key, now),
+            "state": key.state(utc_now()),
             "created": key.created_at,
             "last_used": key.last_used_at,
             "expires": key.expires_at,
@@ -119,17 +86,9 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
 
 
 async def list_of_tenants(settings: Settings) -> Rows:
-    """Return the tenants with their state and the limits that override the settings."""
-    async with _opened(settings) as (keys, limits):
-        found, disabled = await limits.all(), await keys.disabled_tenants()
-    return [
-        {
-            "tenant": tenant_id,
-            "state": "disabled" if tenant_id in disabled else "enabled",
-            **asdict(own),
-        }
-        for tenant_id, own in found.items()
-    ]
+    """Return the tenants with the limits that override the settings."""
+    async with _opened(settings) as (_, limits):
+        return [{"tenant": name, **asdict(own)} for name, own in (await limits.all()).items()]
 
 
 async def set_limits(
@@ -153,7 +112,7 @@ async def delete(tenant_id: str, settings: Settings) -> dict[str, int]:
     await services.store.open()
     _log.info("tenant_deletion_begun", extra={"data": by_account(tenant_id=tenant_id)})
     try:
-        counts = await TenantDeletion(services.database, services.conversations).delete(tenant_id)
+        counts = await services.conversations.remove_tenant(tenant_id)
     finally:
         await services.store.close()
         await services.gateway.close()
@@ -177,27 +136,13 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[KeyService, LimitSe
     await store.open()
     try:
         database = Database(store)
-        yield keys_of(settings, database), limits_of(settings, database)
+        yield keys_of(database), limits_of(settings, database)
     finally:
         await store.close()
 
 
-def _new_key() -> tuple[str, str]:
-    """Return the id and the secret of a new key."""
-    key_id = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
-    return key_id, secrets.token_urlsafe(_SECRET_BYTES)
-
-
-def _state(key: ApiKey, now: datetime) -> str:
-    if key.revoked_at is not None:
-        return "revoked"
-    if key.is_disabled:
-        return "disabled"
-    return "usable" if key.is_usable(now) else "expired"
-
-
-def _until(key: ApiKey) -> str:
-    return _time(key.expires_at) if key.expires_at is not None else "it is revoked"
+def _in_days(days: int | None) -> datetime | None:
+    return utc_now() + timedelta(days=days) if days is not None else None
 
 
 def _time(at: datetime) -> str:

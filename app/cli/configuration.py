@@ -34,9 +34,6 @@ _POLICY = """\
 A policy sets how a conversation's context is managed. Each value is inherited: the conversation's
 policy overrides its agent's, which overrides the service's default. `GET` shows the effective
 values. Ratios are shares of the effective window: the context window minus `max_output_tokens`.
-
-`CONTEXT_POLICY` is the default policy as one JSON object; the variables of single values
-override it.
 """
 _TYPES = {"array": "list", "object": "JSON object"}
 

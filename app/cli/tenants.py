@@ -27,7 +27,7 @@ def _run(work: str, *given: Any) -> Any:
 
 @click.group()
 def keys() -> None:
-    """Create, rotate, expire, list and revoke API keys.
+    """Create, expire, list and revoke API keys.
 
     Once a key exists, every request needs one, as `Authorization: Bearer ctx_...`.
     """
@@ -58,32 +58,6 @@ def create_key(
     if not exists:
         message += ", which is new: services of other directories do not use it"
     click.echo(f"{message}. Keep the key: it is not stored.", err=True)
-    _print_key(text, is_json=is_json)
-
-
-@keys.command("rotate")
-@click.argument("key_id")
-@click.option(
-    "--overlap-hours",
-    type=click.IntRange(0, 8_760),
-    default=24,
-    show_default=True,
-    help="How long KEY_ID stays valid.",
-)
-@as_json
-@on_database
-def rotate_key(key_id: str, overlap_hours: int, is_json: bool) -> None:
-    """Replace a key by a new one, and print that as the last word of stdout.
-
-    The new key has the tenant, name, scope and lifetime of KEY_ID, which stays valid for the
-    overlap; `keys list` shows both.
-    """
-    text, sentence = _run("rotate", key_id, overlap_hours)
-    click.echo(f"{sentence} Keep the new key: it is not stored.", err=True)
-    _print_key(text, is_json=is_json)
-
-
-def _print_key(text: str, *, is_json: bool) -> None:
     if is_json:
         _print_json({"key_id": text.split("_")[1], "key": text})
     else:
@@ -121,17 +95,17 @@ def revoke_key(key_id: str) -> None:
 
 @click.group()
 def tenants() -> None:
-    """List and disable tenants, set limits and delete their data."""
+    """List tenants, set limits and delete their data."""
 
 
 @tenants.command("list")
 @as_json
 @on_database
 def list_tenants(is_json: bool) -> None:
-    """List tenants with their state and the limits that override the settings."""
-    from app.tenancy.repository import TenantLimits
+    """List tenants with the limits that override the settings."""
+    from app.tenancy.limits import TenantLimits
 
-    heads = ("tenant", "state", *(field.name for field in fields(TenantLimits)))
+    heads = ("tenant", *(field.name for field in fields(TenantLimits)))
     _print_rows(_run("list_of_tenants"), heads, is_json=is_json)
 
 
@@ -143,28 +117,10 @@ def list_tenants(is_json: bool) -> None:
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
-    from app.tenancy.repository import TenantLimits
+    from app.tenancy.limits import TenantLimits
 
     _run("set_limits", tenant, TenantLimits(**limits), create)
     click.echo(f"Set the limits of tenant {tenant}.")
-
-
-@tenants.command("disable")
-@click.argument("tenant")
-@on_database
-def disable_tenant(tenant: str) -> None:
-    """Refuse all keys of TENANT until `enable`; its data stays. Takes effect in 10 s."""
-    _run("set_disabled", tenant, True)
-    click.echo(f"Disabled tenant {tenant}.")
-
-
-@tenants.command("enable")
-@click.argument("tenant")
-@on_database
-def enable_tenant(tenant: str) -> None:
-    """Accept the keys of TENANT again. Takes effect in 10 s."""
-    _run("set_disabled", tenant, False)
-    click.echo(f"Enabled tenant {tenant}.")
 
 
 @tenants.command("delete")

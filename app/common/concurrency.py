@@ -1,16 +1,20 @@
-"""Concurrent work with a bound, and work in a thread."""
+"""Work at once: in threads, with a bound, and in slots that tenants share."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ParamSpec, TypeVar
+
+from app.common.errors import RateLimited, ServiceUnavailable
 
 THREAD_BYTES = 100_000
 """The length of a text from which it is parsed, checked and written in a thread.
 
 Below it a thread costs more than the work: 100 messages of 1 KB are parsed in 0.3 ms.
 """
+RETRY_SECONDS = 5
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -47,3 +51,75 @@ async def for_each(
         if isinstance(result, BaseException):
             raise result
     return [result for result in results if not isinstance(result, BaseException)]
+
+
+class Slots:
+    """Counts concurrent work of one kind, and refuses work over the limits.
+
+    `kind` names it in errors. Work that finds no slot waits `wait_seconds` for one.
+    """
+
+    def __init__(
+        self, kind: str, max_total: int, max_per_tenant: int, wait_seconds: float = 0.0
+    ) -> None:
+        self._kind = kind
+        self._max_total = max_total
+        self._max_per_tenant = max_per_tenant
+        self.wait_seconds = wait_seconds
+        self._in_use: Counter[str] = Counter()
+        self._released = asyncio.Event()
+
+    def check(self, tenant_id: str, slots: int = 1) -> None:
+        """Raise RateLimited at the tenant's limit, or ServiceUnavailable at the total limit.
+
+        The tenant's limit is checked first, because the tenant itself can end some of its work. A
+        tenant takes no more than it leaves free, so that another one always finds some.
+        """
+        used, free = self._in_use[tenant_id], self._max_total - self._in_use.total()
+        is_over_share = slots <= free < used + slots
+        plural = self._kind.replace("_", " ")
+        if is_over_share or used + slots > self._max_per_tenant:
+            raise RateLimited(
+                f"A tenant has at most {self._max_per_tenant} {plural} at once in a process,"
+                " and never more than it leaves to others",
+                {"limit": self._max_per_tenant, "kind": self._kind, "retry_after": RETRY_SECONDS},
+            )
+        if slots > free:
+            raise ServiceUnavailable(
+                f"All {self._max_total} {plural} of this process are in use",
+                {"reason": f"too_many_{self._kind}", "retry_after": RETRY_SECONDS},
+            )
+
+    async def acquire(self, tenant_id: str, slots: int = 1) -> int:
+        """Take slots, at most those that a tenant may have, and return their number.
+
+        Raises as `check` does where there are none in time.
+        """
+        slots = min(slots, self._max_per_tenant, self._max_total)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.wait_seconds
+        while True:
+            try:
+                self.check(tenant_id, slots)
+            except (RateLimited, ServiceUnavailable):
+                self._released.clear()
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._released.wait()
+                        continue
+                except TimeoutError:
+                    pass
+                raise
+            self.take(tenant_id, slots)
+            return slots
+
+    def take(self, tenant_id: str, slots: int = 1) -> None:
+        """Count work without a check of the limits."""
+        self._in_use[tenant_id] += slots
+
+    def release(self, tenant_id: str, slots: int = 1) -> None:
+        """Count work that has ended."""
+        self._in_use[tenant_id] -= slots
+        if not self._in_use[tenant_id]:
+            del self._in_use[tenant_id]
+        self._released.set()

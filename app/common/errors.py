@@ -18,15 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-ModelSource = Literal["request", "conversation", "agent", "service"]
-_SOURCE_NAMES: Mapping[ModelSource, str] = {
-    "request": "the model of this request",
-    "conversation": "the model of the conversation",
-    "agent": "the model of the conversation's agent",
-    "service": "the default model of the service",
-}
 _VERBS = frozenset({"is", "must", "cannot", "may", "has", "holds", "needs", "takes"})
 _MAX_POINTER_CHARS = 200
 
@@ -124,22 +117,22 @@ class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN", status=422
     """The model's context window is unknown and the request has none."""
 
     @classmethod
-    def of(cls, model: str | None, source: ModelSource | None) -> ContextLimitUnknown:
-        """Return the error for a model from this source, or without a model."""
-        if model is None or source is None:
+    def of(cls, model: str | None, *, is_requested: bool) -> ContextLimitUnknown:
+        """Return the error for a model, that of the request or a stored one, or without a model."""
+        if model is None:
             detail = "No model is named, and so no context window is known: name a model in the"
             return cls(f"{detail} conversation or its agent, or set budget.context_window")
         detail = (
-            f"The context window of {model!r}, {_SOURCE_NAMES[source]}, is unknown: set"
-            " budget.context_window in the policy, describe the model with"
-            " PUT /v1/models/{model}, or set budget.context_window to derive"
+            f"The context window of {model!r} is unknown: set budget.context_window in the policy,"
+            " describe the model with PUT /v1/models/{model}, or set budget.context_window to"
+            " derive"
         )
-        problems = (Problem("/model", detail),) if source == "request" else ()
-        return cls(detail, {"model": model, "model_source": source}, problems)
+        problems = (Problem("/model", detail),) if is_requested else ()
+        return cls(detail, {"model": model}, problems)
 
 
 class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW", status=422):
-    """No valid payload fits; `facts` has the `budget`, the `largest` parts, and `suggestions`."""
+    """No valid payload fits; `facts` has the `budget` and the `largest` parts."""
 
 
 class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE", status=413):

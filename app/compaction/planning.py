@@ -3,6 +3,7 @@
 1. A compaction has to free a minimum (`MIN_GAIN`). A forced one only has to free something.
 2. Where a strategy alone does not, results in the ranges that it preserves are cleared first.
 3. It never hides or clears a pinned message. [pins.verbatim]
+4. Summaries have a room that depends on what they stand for. [summary.room]
 """
 
 from __future__ import annotations
@@ -11,18 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.compaction.strategies import STRATEGIES
-from app.compaction.strategies.base import Strategy, smallest
-from app.compaction.summary_budget import (
-    FLOOR_ROOM_SHARE,
-    LABEL_TOKENS,
-    MIN_SUMMARY_TOKENS,
-    NOTE_TOKENS,
-    history_budget,
-    summary_floor,
-    summary_room,
-    tree_node_text_limit,
-)
+from app.compaction.cuts import smallest
+from app.compaction.strategies import STRATEGIES, Strategy
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.plans import (
@@ -42,29 +33,37 @@ from app.conversations.turns import Entry, never_cleared
 from app.conversations.view import WHOLE, Span, View, overlap
 from app.conversations.views import agent_tools_tokens, shown_entries, view_summary_tokens
 from app.formats.message import Role
-from app.policy.policy import StrategyName
+from app.models.budget import Limits
+from app.policy.policy import Policy, StrategyName
 from app.prompt.resolved_settings import ResolvedSettings
 
 MIN_GAIN = 0.1
 """The share of the effective window that an automatic compaction has to free."""
 NOT_SHORTER = "the summary would not be shorter"
 
-
-@dataclass(frozen=True, slots=True)
-class CompactionOptions:
-    """Options of one compaction beyond the policy.
-
-    `forced` accepts any gain. `deep` hides as much as the strategy can; `deep_within_target` does
-    so only where the target is met already. `strategy` and `target_tokens` replace those of the
-    policy. `summary_tokens` are reserved for summaries in the place of `room_for_summaries`.
-    """
-
-    forced: bool = False
-    deep: bool = False
-    deep_within_target: bool = False
-    strategy: StrategyName | None = None
-    target_tokens: int | None = None
-    summary_tokens: int | None = None
+MIN_SUMMARY_TOKENS = 64
+MAX_SUMMARY_TOKENS = 2048
+MAX_TREE_TOKENS = 8192
+SUMMARY_SHARE = 0.1
+"""The share of a request's window that a summary for this request alone may take."""
+SUMMARY_ROOM_SHARE = 0.2
+"""The share of what the target leaves that summaries may take."""
+TREE_ROOM_SHARE = 0.4
+"""The same of the summaries of a tree together."""
+ASKED_ROOM_SHARE = 0.5
+"""The same where a caller asks for a target: so it holds what matters of a long history."""
+FLOOR_TOKENS = 400
+FLOOR_SHARE = 0.1
+"""A summary may take at least these tokens, or this share of what it stands for if that is more."""
+FLOOR_ROOM_SHARE = 0.25
+"""The share of what the window leaves for history that this minimum may take."""
+LOG_TOKENS_PER_TOKEN = 8
+TREE_NODES = 8
+"""So many summaries of a tree fit at their largest; more of them are merged into the next level."""
+LABEL_TOKENS = 32
+"""The cost of a summary's message besides its text."""
+NOTE_TOKENS = 32
+"""Reserved for the note that counts the messages left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,6 @@ class CompactionInput:
 
         `summary_tokens` are those of its summaries where their texts are not written yet.
         """
-        history_tokens = sum(entry.tokens for entry in self.shown_in(view))
         if summary_tokens is None:
             summary_tokens = view_summary_tokens(view, self.resolved.count)
         tool_tokens = agent_tools_tokens(
@@ -113,7 +111,9 @@ class CompactionInput:
             has_shortened=bool(view.shortened),
             hides_messages=view.hides_messages,
         )
-        return self.resolved.usage(history_tokens, summary_tokens, tool_tokens).total
+        return self.resolved.usage(
+            tokens_of(self.shown_in(view)), summary_tokens, tool_tokens
+        ).total
 
     def messages_in(self, view: View) -> int:
         """Return the number of messages of such a payload, summaries included."""
@@ -134,144 +134,148 @@ class CompactionInput:
         return self.active.before_tokens > target and not has_grown
 
 
+# --- plans ----------------------------------------------------------------------------------------
+
+
 def plan_compaction(
-    entries: Sequence[Entry],
-    state: ConversationState,
-    resolved: ResolvedSettings,
-    options: CompactionOptions,
-    view: View | None = None,
+    source: CompactionInput,
+    strategy: StrategyName | None = None,
+    *,
+    forced: bool = False,
+    deep: bool = False,
+    target_tokens: int | None = None,
+    summary_tokens: int | None = None,
 ) -> NoCompaction | CompactionPlan:
-    """Return what to compact of the shown entries."""
-    policy = resolved.policy
+    """Return what to compact.
+
+    `forced` accepts any gain. A `deep` plan hides as much as the strategy can, like one that is
+    within its target already: the reported usage may be more than the counted one. `strategy` and
+    `target_tokens` replace those of the policy. `summary_tokens` are reserved for summaries.
+    """
+    policy = source.resolved.policy
     if not policy.compaction.enabled:
         return NoCompaction("compaction is disabled")
-    strategy = STRATEGIES[options.strategy or policy.strategy]
+    if not source.entries:
+        where = " in its active window" if source.state.head_seq else ""
+        return NoCompaction(f"the conversation has no messages{where}")
+    chosen = STRATEGIES[strategy or policy.strategy]
     if not STRATEGIES[policy.strategy].compacts:
         # A policy that never compacts is not overridden by the strategy of one call.
-        strategy = STRATEGIES[policy.strategy]
-    if not strategy.compacts:
-        plan = strategy.plan(entries, None, HistoryBudget(0, 0, 0, 0), policy)
+        chosen = STRATEGIES[policy.strategy]
+    if not chosen.compacts:
+        plan = chosen.plan(source.shown, None, HistoryBudget(0, 0, 0, 0), policy)
         if isinstance(plan, NoCompaction):
             return plan
-        return NoCompaction(f"{strategy.name} keeps no summary: its window moves with each build")
-    return _Planner(entries, state, resolved, options, view, strategy).plan()
+        return NoCompaction(f"{chosen.name} keeps no summary: its window moves with each build")
+    planner = _Planner(source, chosen, forced, target_tokens)
+    planner.reserve = summary_tokens or planner.reserve
+    return planner.plan(deep)
 
 
 class _Planner:
     """Makes the plan of a compaction by a strategy, in raw tokens.
 
-    `room` is that of the summaries, `reserve` what is kept free for them.
+    `reserve` is kept free for summaries. `tokens` are those of the payload before the plan, `goal`
+    those that it may have after it without being due again.
     """
 
     def __init__(
-        self,
-        entries: Sequence[Entry],
-        state: ConversationState,
-        resolved: ResolvedSettings,
-        options: CompactionOptions,
-        view: View | None,
-        strategy: Strategy,
+        self, source: CompactionInput, strategy: Strategy, forced: bool, target_tokens: int | None
     ) -> None:
-        self._entries, self._state, self._view = entries, state, view
-        self._options, self._strategy = options, strategy
-        self._resolved, self._policy = resolved, resolved.policy
-        target_tokens = options.target_tokens
-        self._is_asked = target_tokens is not None
-        limits, factor = resolved.compaction_limits(), resolved.factor
-        self._room = room_for_summaries(strategy.name, entries, state, resolved, target_tokens)
-        shown = self._room if self._is_asked else max(self._room, state.summary_tokens)
-        self._reserve = options.summary_tokens or shown
-        cleared = state.results_cleared_through > 0 or any(item.clearable for item in entries)
-        tool_tokens = agent_tools_tokens(resolved, state, has_placeholders=cleared)
-        all_tool_tokens = agent_tools_tokens(
-            resolved, state, has_placeholders=cleared, hides_messages=True
+        state, resolved = source.state, source.resolved
+        self.source, self.strategy, self.forced, self.entries = (
+            source,
+            strategy,
+            forced,
+            source.shown,
         )
-        self._added_tool_tokens = all_tool_tokens - tool_tokens
-        fixed = resolved.raw_fixed.fixed + tool_tokens
-        budget = history_budget(limits, self._policy, fixed, self._reserve, factor)
-        budget = replace(budget, current_summary=max(NOTE_TOKENS, state.summary_tokens))
+        self.is_asked = target_tokens is not None
+        self.room = room_for_summaries(source, strategy.name, target_tokens)
+        self.reserve = self.room if self.is_asked else max(self.room, state.summary_tokens)
+        limits, factor = resolved.compaction_limits(), resolved.factor
+        clears = state.results_cleared_through > 0 or any(it.clearable for it in self.entries)
+        tools = agent_tools_tokens(resolved, state, has_placeholders=clears)
+        hiding = agent_tools_tokens(resolved, state, has_placeholders=clears, hides_messages=True)
+        self.added_tool_tokens = hiding - tools
+        fixed = resolved.raw_fixed.fixed + tools
+        self.tokens = tokens_of(self.entries) + fixed + state.summary_tokens
+        self.min_gain = MIN_GAIN * limits.effective_window / factor
+        self.due_tokens = (
+            (limits.due_at or limits.compact_trigger) * limits.effective_window / factor
+        )
+        budget = replace(
+            history_budget(limits, resolved.policy, fixed, self.reserve, factor),
+            current_summary=max(NOTE_TOKENS, state.summary_tokens),
+        )
         if target_tokens is not None:
             budget = replace(budget, target=int(target_tokens / factor))
-        self._is_within_target = budget.is_met_by(entries)
-        self._deep = not self._is_asked and (
-            options.deep or (options.deep_within_target and self._is_within_target)
-        )
-        self._min_gain = MIN_GAIN * limits.effective_window / factor
-        self._current_tokens = tokens_of(entries) + fixed + state.summary_tokens
-        due_at = limits.due_at or limits.compact_trigger
-        self._due_tokens = due_at * limits.effective_window / factor
-        if not (options.forced or self._is_within_target):
+        self.is_within_target = budget.is_met_by(self.entries)
+        if not (forced or self.is_within_target):
             # Just above the target, a plan down to it would free less than `MIN_GAIN`.
-            lowered_target = math.floor(self._current_tokens - self._min_gain)
-            lowered = min(budget.target, lowered_target)
+            lowered = min(budget.target, math.floor(self.tokens - self.min_gain))
             budget = replace(budget, target=lowered, policy_target=budget.target)
-        self._budget = budget
+        self.budget = budget
 
-    def plan(self) -> NoCompaction | CompactionPlan:
+    def plan(self, deep: bool) -> NoCompaction | CompactionPlan:
         """Return the plan, or why there is none."""
-        plan = self._asked_plan() if self._is_asked else self._with_smaller_tree(self._plan())
-        plan = self._with_results_cleared(plan)
+        goes_on = self.is_within_target and not self.source.is_just_compacted(self.strategy.name)
+        self.deep = not self.is_asked and (deep or goes_on)
+        plan = self._plan(self.entries)
+        if self.is_asked and self.budget.capacity > self.budget.target:
+            # Preserved messages give way to an asked target as they do to the window.
+            wide = self.budget
+            self.budget = replace(wide, capacity=wide.target)
+            narrow = self._plan(self.entries)
+            if _freed_by(narrow) > _freed_by(plan):
+                plan = narrow
+            else:
+                self.budget = wide
+        plan = self._with_results_cleared(self._with_smaller_tree(plan))
         if isinstance(plan, NoCompaction):
             return plan
         gain = self._gain(plan)
-        if not self._options.forced and gain < self._min_gain:
+        if not self.forced and gain < self.min_gain:
             return NoCompaction("too little would be freed")
         return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
 
-    def _plan(self, entries: Sequence[Entry] | None = None) -> NoCompaction | CompactionPlan:
-        plan = self._strategy.plan(
-            self._entries if entries is None else entries,
-            self._state.hidden_span,
-            replace(self._budget, summary=self._reserve + self._added_tool_tokens),
-            self._policy,
-            deep=self._deep,
-            failures=0 if self._options.forced else self._state.failures,
+    def _plan(self, entries: Sequence[Entry]) -> NoCompaction | CompactionPlan:
+        state = self.source.state
+        plan = self.strategy.plan(
+            entries,
+            state.hidden_span,
+            replace(self.budget, summary=self.reserve + self.added_tool_tokens),
+            self.source.resolved.policy,
+            deep=self.deep,
+            failures=0 if self.forced else state.failures,
         )
         assert not isinstance(plan, SlidingCut)
-        return plan
-
-    def _asked_plan(self) -> NoCompaction | CompactionPlan:
-        """Return the plan for an asked target, or that which frees most where none reaches it.
-
-        Preserved messages give way to the target as they do to the window.
-        """
-        wide = self._budget
-        narrow = self._budget = replace(wide, capacity=min(wide.capacity, wide.target))
-        plan = self._plan()
-        if narrow == wide or narrow.meets_target(tokens_of(self._entries) - _freed_by(plan)):
-            return plan
-        self._budget = wide
-        wide_plan = self._plan()
-        if _freed_by(plan) <= _freed_by(wide_plan):
-            return wide_plan
-        self._budget = narrow
         return plan
 
     def _with_smaller_tree(
         self, plan: NoCompaction | CompactionPlan
     ) -> NoCompaction | CompactionPlan:
-        """Plan again while the planned chunks of a tree need less than is reserved.
+        """Plan again where the planned chunks of a tree need less than a full tree.
 
-        The reserve is that of a full tree. With a smaller one more messages stay, which may need
-        still less.
+        Then more messages stay, unless these would need more chunks.
         """
-        while isinstance(plan, CompactionPlan) and plan.chunks and not self._deep:
-            reserve, needed = self._reserve, self._tree_tokens(plan)
-            if needed >= reserve:
-                break
-            self._reserve = needed
-            gentler = self._plan()
-            # Its target preserves more user messages, which may exceed it, and fewer hidden
-            # messages may make one chunk more.
-            if isinstance(gentler, NoCompaction) or not replace(
-                self._budget, summary=self._tree_tokens(gentler)
-            ).meets_target(tokens_of(self._entries) - gentler.freed_tokens):
-                self._reserve = reserve
-                break
-            if gentler == plan:
-                break
-            plan = gentler
+        if isinstance(plan, NoCompaction) or self.is_asked or self.deep or not plan.chunks:
+            return plan
+        reserve, needed = self.reserve, self._tree_tokens(plan)
+        if needed < reserve:
+            self.reserve = needed
+            gentler = self._plan(self.entries)
+            if isinstance(gentler, CompactionPlan) and self._tree_tokens(gentler) <= needed:
+                return gentler
+            self.reserve = reserve
         return plan
+
+    def _tree_tokens(self, plan: CompactionPlan) -> int:
+        """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
+        policy, shown = self.source.resolved.policy, self.source.state.summary_tokens
+        chunks = tree_chunks(plan, self.source.view, policy.tree_summary.chunk_size)
+        added = len(chunks) * (tree_node_text_limit(self.room) + LABEL_TOKENS)
+        floor = min(self.room, summary_floor(tokens_hidden_by(plan, self.entries) + shown))
+        return max(shown + added, floor)
 
     def _with_results_cleared(
         self, plan: NoCompaction | CompactionPlan
@@ -279,26 +283,35 @@ class _Planner:
         """Plan again with old results cleared, where what the strategy preserves is too much.
 
         That is where an asked target is missed, and where a compaction is due and the plan frees
-        too little or leaves so much that it is due again.
+        too little or leaves so much that it is due again. Results that the model may not have
+        answered yet stay.
         """
-        budget, gain = self._budget, self._gain(plan)
-        if self._is_asked:
-            is_new = isinstance(plan, CompactionPlan) and plan.summarises
-            goal = replace(budget, summary=self._reserve) if is_new else budget.without_new_summary
-        else:
-            is_due_again = self._current_tokens - gain >= self._due_tokens
-            is_enough = self._options.forced or gain >= self._min_gain
-            if self._current_tokens < self._due_tokens or (is_enough and not is_due_again):
+        gain, goal = self._gain(plan), self.budget.target
+        if not self.is_asked:
+            is_enough = self.forced or gain >= self.min_gain
+            if self.tokens < self.due_tokens or (
+                is_enough and self.tokens - gain < self.due_tokens
+            ):
                 return plan
-            target = max(budget.target, math.floor(self._due_tokens - self._min_gain))
-            target = min(target, math.floor(self._current_tokens - self._min_gain))
-            goal = replace(budget, target=target, summary=self._reserve)
-        can_clear = self._policy.tool_output.enabled and not self._is_within_target
-        through = _cleared_through(plan, self._entries, goal) if can_clear else 0
+            goal = max(goal, math.floor(self.due_tokens - self.min_gain))
+            goal = min(goal, math.floor(self.tokens - self.min_gain))
+        excess = self.tokens - gain - goal
+        if self.is_within_target or not self.source.resolved.policy.tool_output.enabled:
+            return plan
+        hidden, after = None, 0
+        if isinstance(plan, CompactionPlan):
+            hidden, after = plan.hidden, plan.results_cleared_through
+        entries, kept = self.entries, never_cleared(self.entries)
+        last_said = max((it.seq for it in entries if it.role is Role.ASSISTANT), default=0)
+        answered = (it for it in entries if it.seq <= last_said)
+        results = clearable(answered, kept, hidden, after)
+        through = oldest_cleared(results, lambda freed: freed >= excess)
         if not through:
             return plan
-        cleared = with_cleared(self._entries, through, never_cleared(self._entries))
-        return _after_clearing(self._plan(cleared), self._entries, cleared, through)
+        cleared = with_cleared(entries, through, kept)
+        return _after_clearing(
+            self._plan(cleared), tokens_of(entries) - tokens_of(cleared), through
+        )
 
     def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
         """Return what a plan frees at least, its summaries as long as they may be.
@@ -307,7 +320,8 @@ class _Planner:
         """
         if isinstance(plan, NoCompaction):
             return 0
-        state, resolved, shown = self._state, self._resolved, self._state.summary_tokens
+        state, resolved = self.source.state, self.source.resolved
+        shown = state.summary_tokens
         tools = agent_tools_tokens(
             resolved,
             state,
@@ -317,54 +331,62 @@ class _Planner:
         freed = plan.freed_tokens - (tools - agent_tools_tokens(resolved, state))
         if not plan.summarises:
             return freed
-        longest = min(self._reserve, summary_limit(plan, self._room, self._entries, shown))
+        longest = min(self.reserve, summary_limit(plan, self.room, self.entries, shown))
         if plan.chunks:
             longest = min(longest, self._tree_tokens(plan))
         return freed - max(0, longest - shown)
-
-    def _tree_tokens(self, plan: CompactionPlan) -> int:
-        """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
-        chunks: Sequence[Span] = plan.chunks
-        if self._view is not None:
-            chunks = tree_chunks(plan, self._view, self._policy.tree_summary.chunk_size)
-        shown = self._state.summary_tokens
-        added = len(chunks) * (tree_node_text_limit(self._room) + LABEL_TOKENS)
-        floor = min(self._room, summary_floor(tokens_hidden_by(plan, self._entries) + shown))
-        return max(shown + added, floor)
 
 
 def _freed_by(plan: NoCompaction | CompactionPlan) -> int:
     return plan.freed_tokens if isinstance(plan, CompactionPlan) else 0
 
 
-def room_for_summaries(
-    strategy: StrategyName,
-    entries: Sequence[Entry],
-    state: ConversationState,
-    resolved: ResolvedSettings,
-    target_tokens: int | None = None,
-) -> int:
-    """Return the tokens that a plan reserves for summaries, labels included. [summary.room]
-
-    Unless a target is asked for, that is at least the floor, as long as the messages that always
-    stay leave it.
-    """
-    limits, fixed, factor = resolved.compaction_limits(), resolved.raw_fixed.fixed, resolved.factor
-    tokens = tokens_of(entries)
-    room = summary_room(
-        strategy,
-        limits,
-        resolved.policy,
-        fixed,
-        max(state.tokens, tokens),
-        factor,
-        target_tokens,
+def _after_clearing(
+    plan: NoCompaction | CompactionPlan, freed_tokens: int, through: int
+) -> CompactionPlan:
+    """Return the plan for cleared entries as one for the entries before."""
+    if isinstance(plan, NoCompaction):
+        plan = CompactionPlan((), 0, summarises=False)
+    steps = dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value))
+    return replace(
+        plan,
+        steps=tuple(steps),
+        freed_tokens=freed_tokens + plan.freed_tokens,
+        results_cleared_through=max(through, plan.results_cleared_through),
+        fallback=plan.fallback and _after_clearing(plan.fallback, freed_tokens, through),
     )
+
+
+# --- the room of summaries ------------------------------------------------------------------------
+
+
+def room_for_summaries(
+    source: CompactionInput, strategy: StrategyName, target_tokens: int | None = None
+) -> int:
+    """Return how many tokens a compaction reserves for its summaries, labels included.
+
+    That is a share of what the target leaves beside the fixed tokens, in raw counts. It grows with
+    the log, and is at most half of what it stands for. Unless a target is asked for, it is at least
+    the floor, as long as the messages that always stay leave it.
+    """
+    state, resolved, entries = source.state, source.resolved, source.shown
+    limits, factor = resolved.compaction_limits(), resolved.factor
+    fixed, tokens = resolved.raw_fixed.fixed, tokens_of(entries)
+    log_tokens = max(state.tokens, tokens)
+    is_tree = strategy is StrategyName.TREE_SUMMARY
+    minimum = MIN_SUMMARY_TOKENS * (2 if is_tree else 1)
+    target = target_tokens or int(limits.effective_window * resolved.policy.compaction.target)
+    free = int(min(target, limits.capacity) / factor) - fixed
     if target_tokens is not None:
-        return room
-    free = int(limits.capacity / factor) - fixed
-    floor = min(summary_floor(tokens + state.summary_tokens), int(free * FLOOR_ROOM_SHARE))
-    left = free - placeholder_tokens_of(smallest(entries, state.hidden_span))
+        # To show `free` tokens with a summary of half its source, the excess is enough.
+        return max(minimum, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
+    largest = MAX_TREE_TOKENS if is_tree else MAX_SUMMARY_TOKENS
+    largest = max(largest, log_tokens // LOG_TOKENS_PER_TOKEN)
+    share = TREE_ROOM_SHARE if is_tree else SUMMARY_ROOM_SHARE
+    room = max(minimum, min(int(free * share), largest, log_tokens // 3))
+    window = int(limits.capacity / factor) - fixed
+    floor = min(summary_floor(tokens + state.summary_tokens), int(window * FLOOR_ROOM_SHARE))
+    left = window - placeholder_tokens_of(smallest(entries, state.hidden_span))
     return max(MIN_SUMMARY_TOKENS, min(max(room, floor), left))
 
 
@@ -381,41 +403,36 @@ def summary_limit(
     return min(room, max(MIN_SUMMARY_TOKENS, current_tokens + added))
 
 
-def _cleared_through(
-    plan: NoCompaction | CompactionPlan, entries: Sequence[Entry], goal: HistoryBudget
-) -> int:
-    """Return up to which seq results are cleared of what a plan shows, the oldest first.
-
-    Results that the model may not have answered yet stay. 0 where nothing is to be cleared.
-    """
-    hidden, through = None, 0
-    if isinstance(plan, CompactionPlan):
-        hidden, through = plan.hidden, plan.results_cleared_through
-    tokens = tokens_of(entries) - _freed_by(plan)
-    last_said = max((item.seq for item in entries if item.role is Role.ASSISTANT), default=0)
-    answered = (item for item in entries if item.seq <= last_said)
-    results = clearable(answered, never_cleared(entries), hidden, through)
-    return oldest_cleared(results, lambda freed: goal.meets_target(tokens - freed))
+def summary_floor(replaced_tokens: int) -> int:
+    """Return what summaries may take at least before more messages stay, labels included."""
+    floor = max(FLOOR_TOKENS, int(replaced_tokens * FLOOR_SHARE))
+    return min(floor, replaced_tokens // 2)
 
 
-def _after_clearing(
-    plan: NoCompaction | CompactionPlan,
-    entries: Sequence[Entry],
-    cleared: Sequence[Entry],
-    through: int,
-) -> CompactionPlan:
-    """Return the plan for cleared entries as one for the entries before."""
-    if isinstance(plan, NoCompaction):
-        plan = CompactionPlan((), 0, summarises=False)
-    steps = dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value))
-    fallback = plan.fallback and _after_clearing(plan.fallback, entries, cleared, through)
-    return replace(
-        plan,
-        steps=tuple(steps),
-        freed_tokens=tokens_of(entries) - tokens_of(cleared) + plan.freed_tokens,
-        results_cleared_through=max(through, plan.results_cleared_through),
-        fallback=fallback,
+def summary_reserve(limits: Limits) -> int:
+    """Return what a reduction for one request reserves for a summary, its label included."""
+    share = int(limits.effective_window * SUMMARY_SHARE)
+    return max(MIN_SUMMARY_TOKENS, min(share, MAX_SUMMARY_TOKENS))
+
+
+def tree_node_text_limit(room: int) -> int:
+    """Return how many tokens the text of one new summary of a tree may take."""
+    return max(MIN_SUMMARY_TOKENS // 2, room // TREE_NODES - LABEL_TOKENS)
+
+
+def history_budget(
+    limits: Limits, policy: Policy, fixed: int, summary: int, factor: float
+) -> HistoryBudget:
+    """Return the budget of a history in raw counts, before the model's factor."""
+    return HistoryBudget(
+        capacity=int(limits.capacity / factor),
+        target=int(limits.effective_window * policy.compaction.target / factor),
+        fixed=fixed,
+        summary=summary,
     )
+
+
+# --- what a summary is made of --------------------------------------------------------------------
 
 
 def unsummarised_spans(

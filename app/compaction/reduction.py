@@ -17,22 +17,17 @@ Truncation fits any view into its context window. [compaction.emergency]
    - clear the older tool results;
    - clear every tool result, if the newest call group with its user message is too large by itself,
      so that dropping messages would not help; see [decision 0003];
-   - drop the oldest half of the turns, repeatedly; inside a single turn, of its call groups;
-   - keep only the newest user message.
-7. No text is shortened here, and the newest user message is never dropped. A pinned call group is
-   neither cleared nor dropped. Results of excluded tools are dropped with their turns, but never
-   cleared.
-8. A step reduces down to the target where it can, so that the next builds change nothing.
-9. The result is None if even the pins and the newest user message do not fit. The caller answers
+   - drop the oldest half, repeatedly (rule 9).
+7. No text is shortened here. A pinned call group is neither cleared nor dropped. Results of
+   excluded tools are dropped with their turns, but never cleared.
+8. Clearing reduces down to the target where it can, so that the next builds change nothing. The
+   result is None if even the pins and the newest user message do not fit. The caller answers
    CONTEXT_OVERFLOW.
-
-After a provider reported an overflow:
-
-10. The oldest half of the turns is dropped, at least one; of a single turn the oldest half of its
-    call groups, until only the newest user message is left, which always stays. Pinned messages
-    stay too, and do not count. Other messages shown in the covered range count as one turn.
-11. The results of the last call group are cleared before it is dropped: a model that does not see
-    its call makes it again.
+9. The oldest half of the turns is dropped, at least one; of a single turn the oldest half of its
+   call groups, until only the newest user message is left, which always stays. Pinned messages
+   stay too, and do not count. Other messages shown in the covered range count as one turn.
+10. After a provider reported an overflow, the results of the last call group are cleared before it
+   is dropped: a model that does not see its call makes it again.
 """
 
 from __future__ import annotations
@@ -49,12 +44,13 @@ from app.conversations.plans import (
     NoCompaction,
     clearable,
     oldest_cleared,
+    tokens_of,
+    with_cleared,
 )
 from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
     Entry,
     call_groups,
-    group_boundary_after,
     group_boundary_before,
     marked,
     never_cleared,
@@ -63,7 +59,7 @@ from app.conversations.turns import (
     parse_turn_boundaries,
     pinned_seqs,
 )
-from app.conversations.view import ENDLESS, Span, View, overlap
+from app.conversations.view import ENDLESS, Span, View, overlap, union
 from app.conversations.views import view_after, with_omission_note
 from app.formats.message import Role
 from app.policy.policy import ToolOutputPolicy
@@ -168,97 +164,82 @@ def truncate(
     covered: Span | None = None,
     note_tokens: int = 0,
 ) -> Truncation | None:
-    """Return the smallest reduction of a history that fits the budget, None if there is none.
+    """Return a reduction of a history that fits the budget, None if there is none.
 
     `history` are the entries that the view shows, in order; its tool results up to
     `results_cleared_through` are placeholders already. `covered` is the range that the view hides.
     Where messages are dropped, `note_tokens` are reserved for the note that counts them.
     """
-    found = _truncate(history, results_cleared_through, budget, covered)
-    if not note_tokens or (found is not None and found.shown is None):
-        return found
-    budget = replace(budget, summary=budget.summary + note_tokens)
-    return _truncate(history, results_cleared_through, budget, covered)
-
-
-def _truncate(
-    history: Sequence[Entry], through: int, budget: HistoryBudget, covered: Span | None
-) -> Truncation | None:
-    kept, uncleared, end = never_hidden(history), never_cleared(history), open_end(history, covered)
-    last_group = group_boundary_before(history, len(history) - 1)
+    through, uncleared = results_cleared_through, never_cleared(history)
+    with_note = replace(budget, summary=budget.summary + note_tokens)
     steps: list[str] = []
 
-    def shown(cut: int) -> list[Entry]:
-        return [*(entry for entry in history[:cut] if entry.seq in kept), *history[cut:]]
+    def cost(shown: Sequence[Entry]) -> int:
+        return tokens_of(with_cleared(shown, through, uncleared))
 
-    def cost(cut: int) -> int:
-        return sum(
-            entry.placeholder_tokens
-            if entry.seq <= through and entry.seq not in uncleared
-            else entry.tokens
-            for entry in shown(cut)
-        )
-
-    if budget.fits(cost(0)):
+    if budget.fits(uncut := cost(history)):
         return Truncation(through, None, ())
-    results, uncut = clearable(history[:last_group], uncleared, None, through), cost(0)
+    last_group = group_boundary_before(history, len(history) - 1)
+    results = clearable(history[:last_group], uncleared, None, through)
     if cleared := oldest_cleared(results, lambda freed: budget.meets_target(uncut - freed)):
         through = cleared
         steps.append(RESULTS_CLEARED)
-    if history and not budget.fits(cost(last_group)):
-        before, through = through, history[-1].seq
-        if budget.fits(cost(last_group)):
+    kept = never_hidden(history)
+    newest = [*(it for it in history[:last_group] if it.seq in kept), *history[last_group:]]
+    if not (budget.fits(cost(history)) or with_note.fits(cost(newest))):
+        before, through = through, history[-1].seq if history else 0
+        if budget.fits(cost(history)) or with_note.fits(cost(newest)):
             steps.append(ALL_RESULTS_CLEARED)
         else:
             through = before
-    cut = 0
-    while not budget.fits(cost(cut)):
-        dropped = _half_of(history[cut:])
-        if dropped <= 0:
-            break
-        cut += dropped
-    drops = any(entry.seq not in kept for entry in history[:cut])
-    if drops:
-        steps.append(EMERGENCY_CUT)
-    if not budget.fits(cost(cut)):
-        cut = len(history)
-        if newest_user_message(shown(cut)) is None or not budget.fits(cost(cut)):
-            return None
-        drops, steps = True, list(dict.fromkeys((*steps, EMERGENCY_CUT)))
-    spans = spans_of_entries(shown(cut), end) if drops else None
-    return Truncation(through, spans, tuple(steps))
+    if budget.fits(cost(history)):
+        return Truncation(through, None, tuple(steps))
+    shown: Sequence[Entry] | None = history
+    while shown is not None and not with_note.fits(cost(shown)):
+        shown = without_oldest_half(shown, covered)
+    if shown is None:
+        return None
+    steps.append(EMERGENCY_CUT)
+    return Truncation(through, _spans_of_entries(shown, history, covered), tuple(steps))
 
 
-def _half_of(rest: Sequence[Entry]) -> int:
-    """Return the cut after the oldest half of the turns; of a single one, of its call groups.
-
-    The last call group stays.
-    """
-    turns = parse_turn_boundaries(rest)
-    if len(turns) > 1:
-        return turns[len(turns) // 2]
-    half = group_boundary_after(rest, max(1, len(rest) // 2))
-    return half if half < len(rest) else group_boundary_before(rest, len(rest) - 1)
-
-
-def open_end(history: Sequence[Entry], covered: Span | None) -> int:
-    """Return the seq from which on nothing is hidden."""
-    end = history[-1].seq + 1 if history else 1
-    return max(end, covered.end) if covered is not None else end
-
-
-def spans_of_entries(shown: Sequence[Entry], end: int) -> tuple[Span, ...]:
-    """Return the spans of these entries and of all seqs from `end` on.
+def _spans_of_entries(
+    shown: Sequence[Entry], history: Sequence[Entry], covered: Span | None
+) -> tuple[Span, ...]:
+    """Return the spans of these entries of a history and of all seqs after it.
 
     The seqs between them are hidden: a summary may stand for them.
     """
-    gaps = [(a.seq + 1, b.seq) for a, b in pairwise(shown) if b.seq != a.seq + 1]
-    starts = (shown[0].seq, *(gap_end for _, gap_end in gaps))
-    ends = (*(gap_start for gap_start, _ in gaps), shown[-1].seq + 1)
-    spans = tuple(map(Span, starts, ends))
-    if ends[-1] == end:
-        return (*spans[:-1], Span(starts[-1], ENDLESS))
-    return (*spans, Span(end, ENDLESS))
+    end = max(history[-1].seq + 1, covered.end if covered is not None else 0)
+    return union((*(Span(item.seq, item.seq + 1) for item in shown), Span(end, ENDLESS)))
+
+
+def without_oldest_half(history: Sequence[Entry], covered: Span | None) -> list[Entry] | None:
+    """Return the entries to show after one cut (rule 9), None if nothing can be dropped."""
+    units = _droppable(history, covered)
+    dropped = {item.seq for unit in units[: max(1, len(units) // 2)] for item in unit}
+    shown = [item for item in history if item.seq not in dropped]
+    return shown if dropped and shown else None
+
+
+def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entry]]:
+    """Return what may be dropped, oldest first: turns, or the call groups of the last one."""
+    user_message = newest_user_message(history)
+    newest, kept = user_message.seq if user_message is not None else None, never_hidden(history)
+    turns: list[list[Entry]] = []
+
+    def is_inside(item: Entry) -> bool:
+        return covered is not None and covered.holds(item.seq) and item.seq != newest
+
+    for inside, part in groupby(history, is_inside):
+        entries = list(part)
+        starts = [0] if inside else parse_turn_boundaries(entries)
+        turns += [entries[start:end] for start, end in pairwise([*starts, len(entries)])]
+    units = [unit for turn in turns if (unit := [it for it in turn if it.seq not in kept])]
+    if len(units) == 1 and (newest is None or units[0][0].seq > newest):
+        (turn,) = units
+        return [turn[start:end] for start, end in call_groups(turn)]
+    return units
 
 
 # --- after an overflow ----------------------------------------------------------------------------
@@ -267,75 +248,24 @@ def spans_of_entries(shown: Sequence[Entry], end: int) -> tuple[Span, ...]:
 def view_after_overflow(source: CompactionInput, max_tokens: int) -> View | None:
     """Return the view after as many cuts as it takes to fit `max_tokens`, None if it never does."""
     view = source.view
-    while (smaller_view := _cut_once(source, view)) is not None:
-        view = smaller_view
+    while (smaller := _cut_once(source.shown_in(view), view)) is not None:
+        view = smaller
         if source.tokens_in(view) <= max_tokens:
             return view
     return None
 
 
-def _cut_once(source: CompactionInput, view: View) -> View | None:
-    shown = source.shown_in(view)
-    through = clearable_through(shown, view.hidden)
-    if through is not None:
-        clearing = CompactionPlan((EMERGENCY_CUT,), 0, results_cleared_through=through)
-        return view_after(view, clearing, view.summaries, view.retain, never_cleared(shown))
-    spans = spans_after_halving(shown, view.hidden)
-    return with_omission_note(replace(view, spans=overlap(spans, view.window))) if spans else None
-
-
-def spans_after_halving(history: Sequence[Entry], covered: Span | None) -> tuple[Span, ...] | None:
-    """Return the spans to show after one cut (rule 1), None if nothing can be dropped.
-
-    `covered` is the range that the view hides.
-    """
-    units = _droppable(history, covered)
-    dropped_seqs = {entry.seq for unit in units[: max(1, len(units) // 2)] for entry in unit}
-    shown = [entry for entry in history if entry.seq not in dropped_seqs]
-    if not dropped_seqs or not shown:
+def _cut_once(shown: Sequence[Entry], view: View) -> View | None:
+    """Return the view after one cut, or with the last results cleared (rule 10)."""
+    newest, kept = newest_user_message(shown), never_cleared(shown)
+    units = _droppable(shown, view.hidden)
+    if len(units) == 1 and (newest is None or units[0][0].seq > newest.seq):
+        through = max((item.seq for item in clearable(units[0], kept)), default=0)
+        if through:
+            clearing = CompactionPlan((EMERGENCY_CUT,), 0, results_cleared_through=through)
+            return view_after(view, clearing, view.summaries, view.retain, kept)
+    fewer = without_oldest_half(shown, view.hidden)
+    if fewer is None:
         return None
-    return spans_of_entries(shown, open_end(history, covered))
-
-
-def clearable_through(history: Sequence[Entry], covered: Span | None) -> int | None:
-    """Return the seq up to which tool results are cleared (rule 2).
-
-    None where there is something else to drop, or nothing to gain.
-    """
-    newest, protected = newest_user_message(history), never_cleared(history)
-    units = _droppable(history, covered)
-    if len(units) != 1 or (newest is not None and units[0][0].seq < newest.seq):
-        return None
-    return max((entry.seq for entry in clearable(units[0], protected)), default=None)
-
-
-def _droppable(history: Sequence[Entry], covered: Span | None) -> list[list[Entry]]:
-    """Return what may be dropped, oldest first: turns, or the call groups of the last one."""
-    user_message = newest_user_message(history)
-    newest = user_message.seq if user_message is not None else None
-    units = _droppable_turns(history, covered, newest)
-    if len(units) == 1 and (newest is None or units[0][0].seq > newest):
-        (turn,) = units
-        return [turn[start:end] for start, end in call_groups(turn)]
-    return units
-
-
-def _droppable_turns(
-    history: Sequence[Entry], covered: Span | None, newest: int | None
-) -> list[list[Entry]]:
-    """Return the turns without messages that always stay, oldest first; empty ones are left out."""
-    pinned = pinned_seqs(history)
-
-    def is_inside(entry: Entry) -> bool:
-        return covered is not None and covered.holds(entry.seq) and entry.seq != newest
-
-    turns: list[list[Entry]] = []
-    for inside, part in groupby(history, is_inside):
-        entries = list(part)
-        starts = [0] if inside else parse_turn_boundaries(entries)
-        turns += [entries[start:end] for start, end in pairwise([*starts, len(entries)])]
-    droppable = (
-        [entry for entry in turn if entry.seq not in pinned and entry.seq != newest]
-        for turn in turns
-    )
-    return [turn for turn in droppable if turn]
+    spans = overlap(_spans_of_entries(fewer, shown, view.hidden), view.window)
+    return with_omission_note(replace(view, spans=spans))

@@ -12,7 +12,6 @@ from app.common.errors import Conflict, ContextLimitUnknown, NotFound, Validatio
 from app.compaction import receipts
 from app.compaction.schemas import (
     CompactionRequest,
-    DryRun,
     Job,
     MadeSummary,
     Receipt,
@@ -22,7 +21,7 @@ from app.compaction.schemas import (
     range_of,
 )
 from app.compaction.strategies import STRATEGIES
-from app.conversations.compaction_results import CompactResult, DryRunResult
+from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.routes import transcript
 from app.conversations.messages.schemas import MessagePage
 from app.http import cursors, errors
@@ -57,8 +56,7 @@ CompactionPath = Annotated[
     f"{_PATH}/compact",
     summary="Compact now",
     tags=_TAGS,
-    response_model=DryRun | CompactResult,
-    response_description="The result; of a dry run also the texts or prompts.",
+    response_model=CompactResult,
     responses={
         202: {"model": Job, "description": "With `wait=false`: the job to poll."},
         **problems_of(Conflict, ValidationError, ContextLimitUnknown),
@@ -74,18 +72,13 @@ async def compact(
 ) -> Response:
     """Compact what the strategy allows, however full the window is; see `compacted` in the result.
 
-    With the strategy `provider` nothing is compacted: `provider_call` names the call to make.
-
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
-    log never changes. With `dry_run` nothing changes and no model is called: the result shows the
-    text of each summary or, where a model would write it, the prompts and their price.
+    log never changes. With `dry_run` nothing changes and no model is called.
     """
     options = body or CompactionRequest()
     compaction = services(request).compaction
     if wait or options.dry_run:
-        max_bytes = request.app.state.page_bytes
-        result = await compaction.compact(tenant_of(request), conversation_id, options, max_bytes)
-        return Json(DryRun.of(result) if isinstance(result, DryRunResult) else result)
+        return Json(await compaction.compact(tenant_of(request), conversation_id, options))
     job = await compaction.start_job(tenant_of(request), conversation_id, options)
     return Json(_shown_job(job), 202, headers={"Location": f"/v1/jobs/{job.job_id}"})
 

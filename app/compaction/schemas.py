@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
 
-from app.common.answers import answer
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import CompactResult, DryRunResult
+from app.conversations.compaction_results import CompactResult
 from app.conversations.view import SectionCount, Span, Summary
 from app.http.errors import ProblemAnswer
 from app.http.fields import ModelName, RequestSchema, ResponseSchema, Tokens, examples
 from app.http.fields import Strategy as StrategyField
 from app.http.pages import Page
-from app.policy.policy import StrategyName, SummaryInput
+from app.policy.policy import StrategyName
 from app.work.job import JobStatus
 
 
@@ -36,8 +34,7 @@ class CompactionRequest(RequestSchema):
     """Tokens of the payload to aim for; by default `compaction.target` of the effective window
     or, within it already, as few as the strategy can."""
     dry_run: bool = False
-    """Only return what would be done: the texts that would be shown or, where a model would
-    write them, its prompts and their price. No model is called."""
+    """Only return what would be done, and the size of the payload after it; no model is called."""
 
 
 class MadeSummary(ResponseSchema):
@@ -68,20 +65,6 @@ class MadeSummary(ResponseSchema):
             sources=[range_of(span) for span in summary.sources],
             unlisted=summary.unlisted or None,
         )
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class DryRun(DryRunResult):
-    """What a compaction would do; nothing was stored, and no model was called."""
-
-    summaries: tuple[MadeSummary, ...] = ()  # type: ignore[assignment]  # with their ranges
-
-    @classmethod
-    def of(cls, result: DryRunResult) -> DryRun:
-        """Return the result with the ranges of its summaries."""
-        own = {field.name: getattr(result, field.name) for field in fields(result)}
-        return cls(**own | {"summaries": tuple(map(MadeSummary.of_summary, result.summaries))})
 
 
 class Receipt(ResponseSchema):
@@ -136,9 +119,6 @@ class Receipt(ResponseSchema):
     """Input tokens of the calls, as the provider counts them."""
     output_tokens: int
     """Output tokens of the calls."""
-    summary_input: SummaryInput | None
-    """What the model read: a `transcript`, or with `prefix` the newest payload; null for the
-    built-in summariser."""
     cached_tokens: int
     """The part of `input_tokens` that was read from the provider's cache."""
     target_tokens: int | None
@@ -148,10 +128,7 @@ class Receipt(ResponseSchema):
     duration_ms: int
     """How long it took."""
     degraded: list[str]
-    """What was not available, such as `summariser_unavailable`, why the policy's `prefix` was
-    not used (`prefix_not_used:` and the reason), or what kept the payload over an asked
-    target: `target_exceeded_by_system_and_tools`, `…_by_pinned_messages`,
-    `…_by_kept_messages`."""
+    """What was not available, such as `summariser_unavailable`."""
     created_at: datetime
     """When it was applied."""
     undone_at: datetime | None

@@ -3,52 +3,94 @@
 1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
    one waits for another to end; a build does not. A worker holds the lease of what it claimed: its
    work runs at least once and is applied at most once. [compaction.at-most-once]
-2. A failure leaves the view as it was.
+2. A compaction is planned, summarised outside any transaction, then stored, if the view has not
+   changed since it was planned. A failure leaves the view as it was.
 3. Clearing tool results is no compaction but changes the view, which would discard the result of a
    running compaction: it is skipped then. It changes neither `due_at` nor the failures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import asdict, replace
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from cachetools import LRUCache
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
-from app.common.pages import PAGE_BYTES
-from app.compaction.planning import CompactionInput
-from app.compaction.runner import SUMMARISER_UNAVAILABLE, CompactionRunner
-from app.compaction.runs import ExecutedPlan
+from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserve
+from app.compaction.reduction import RESULTS_CLEARED, excluded_seqs, with_excluded
+from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, Executed
 from app.compaction.schemas import CompactionRequest
+from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
-from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import CompactionPending, CompactResult
+from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
+from app.conversations.compaction_results import (
+    CompactionPending,
+    CompactResult,
+    result_of,
+    unchanged,
+)
+from app.conversations.compactions import store_compaction
 from app.conversations.conversation import ConversationState
-from app.conversations.lookup import get_conversation
-from app.conversations.plans import CompactionPlan, NoCompaction
-from app.conversations.thresholds import compaction_threshold, resume_at_tokens
-from app.conversations.view import Span, View
-from app.conversations.views import lacks_summary, with_item_sent
+from app.conversations.events.events import EventType
+from app.conversations.lookup import get_conversation, lock_conversation
+from app.conversations.messages.shortened_texts import (
+    reader_tool_tokens,
+    shortened_messages,
+    text_token_budget,
+)
+from app.conversations.observers import UNOBSERVED, Observer
+from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.text_shortening import limits_of_oversized
+from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
+from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
+from app.conversations.view import Span, Summary, View, spans_through
+from app.conversations.views import (
+    base_view,
+    kept_seqs,
+    lacks_summary,
+    view_summary_tokens,
+    with_item_sent,
+    with_shortened,
+    without_compaction,
+)
+from app.conversations.windows.service import ActiveWindows
 from app.models.model_calls import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 from app.work.job import Job, JobStatus
 from app.work.leases import Leases
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
+MIN_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 3600.0
+DRY_RUN = "dry run"
 _MAX_FRUITLESS_PLANS = 10_000
+_CHANGED = "The context changed while it was being compacted; try again"
+
+_log = logging.getLogger("app.compaction")
 
 
+@dataclass(eq=False, repr=False)
 class CompactionService:
     """Compacts conversations, one compaction at a time for each."""
 
-    def __init__(self, runner: CompactionRunner, leases: Leases) -> None:
-        self.runner = runner
-        self._database = runner.database
-        self._leases = leases
-        self._fruitless_plans: LRUCache[str, Hashable] = LRUCache(_MAX_FRUITLESS_PLANS)
+    database: Database
+    resolver: SettingsResolver
+    summariser: Summariser
+    active: ActiveWindows
+    leases: Leases
+    new_id: Callable[[], str]
+    now_ms: Callable[[], float]
+    observer: Observer = UNOBSERVED
+    _fruitless_plans: LRUCache[str, Hashable] = field(
+        init=False, default_factory=lambda: LRUCache(_MAX_FRUITLESS_PLANS)
+    )
 
     # --- forced ---------------------------------------------------------------------------
 
@@ -57,37 +99,64 @@ class CompactionService:
         tenant_id: str,
         conversation_id: str,
         request: CompactionRequest,
-        max_bytes: int = PAGE_BYTES,
         job_id: str | None = None,
     ) -> CompactResult:
         """Compact now, however full the window is. [compaction.forced]
 
-        A dry run returns a DryRunResult, whose texts take at most `max_bytes`. A job has its lease.
-        Raises NotFound, ValidationError for a model that may not summarise (also where there is
-        nothing to do), ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
+        A job has its lease, and is done in the transaction that shows its result. Raises NotFound,
+        ValidationError for a model that may not summarise (also where there is nothing to do),
+        ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
-        self.runner.summariser.choose_model(request.model, None, None)
-        source = await self.runner.inputs.read(tenant_id, conversation_id)
-        self.runner.start(source, Trigger.FORCED, request).choose_model(self.runner.summariser)
-        if (result := await self.runner.ask_provider(source, request)) is not None:
-            return result
-        if job_id is not None:
-            return await self.runner.compact(source, Trigger.FORCED, request, job_id)
+        self.summariser.choose_model(request.model, None, None)
+        run = self._start(await self._read(tenant_id, conversation_id), Trigger.FORCED, request)
+        _ = run.model
         if request.dry_run:
-            return await self.runner.dry_run(source, request, max_bytes)
-        async with self._leases.wait(conversation_id, MAX_WAIT_SECONDS):
-            source = await self.runner.inputs.read(tenant_id, conversation_id)
-            return await self.runner.compact(source, Trigger.FORCED, request)
+            return await self._dry_run(run)
+        if job_id is not None:
+            return await self._observed(run, self._compact(run, job_id))
+        async with self.leases.wait(conversation_id, MAX_WAIT_SECONDS):
+            source = await self._read(tenant_id, conversation_id)
+            run = self._start(source, Trigger.FORCED, request)
+            return await self._observed(run, self._compact(run))
 
     async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
         """Return why the policy's model may not summarise, None where it may."""
-        conversation = await self.runner.inputs.find(tenant_id, conversation_id)
+        async with self.database.session() as session:
+            conversation = await self.resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
         try:
-            model = self.runner.inputs.resolver.policy_of(conversation).compaction.model
-            self.runner.summariser.choose_model(None, model, None)
+            model = self.resolver.policy_of(conversation).compaction.model
+            self.summariser.choose_model(None, model, None)
         except ValidationError as error:
             return error.detail
         return None
+
+    async def _dry_run(self, run: CompactionRun) -> CompactResult:
+        """Return what a compaction would do, without calling a model or storing anything.
+
+        Without a model the result is exact. Of what a model will write half of the most that it
+        may take is expected. [compaction.dry-run]
+        """
+        source, plan = run.source, run.plan()
+        if isinstance(plan, NoCompaction):
+            return _nothing_done(run, plan.reason)
+        is_estimated = plan.hidden is not None and plan.summarises and run.model is not None
+        if not is_estimated or plan.hidden is None:
+            receipt = run.receipt(await run.carry_out(plan), "", 0.0)
+        else:
+            old = source.view.summaries if plan.chunks else ()
+            start = old[-1].span.end if old else plan.hidden.start
+            view = run.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
+            receipt = run.receipt(Executed(plan, view), "", 0.0)
+            tokens = receipt.summary_tokens + run.summary_limit(plan) // 2
+            after = source.tokens_in(view, tokens)
+            receipt = replace(receipt, summary_tokens=tokens, after_tokens=after)
+            receipt = replace(receipt, model=run.model, cost_usd=None)
+        if receipt.after_tokens >= receipt.before_tokens:
+            return _nothing_done(run, NOT_SHORTER, plan.steps)
+        result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, duration_ms=0)
+        return replace(result, compaction_id=None, estimated=is_estimated)
 
     # --- in the background --------------------------------------------------------------------
 
@@ -98,9 +167,9 @@ class CompactionService:
 
         Raises NotFound, and ValidationError for a model that may not summarise.
         """
-        self.runner.summariser.choose_model(request.model, None, None)
-        job_id, text = self.runner.new_id(), request.model_dump_json()
-        async with self._database.transaction() as session:
+        self.summariser.choose_model(request.model, None, None)
+        job_id, text = self.new_id(), request.model_dump_json()
+        async with self.database.transaction() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
             await session.jobs.add(tenant_id, conversation_id, job_id, "compact", text)
             job = await session.jobs.find(tenant_id, job_id)
@@ -110,7 +179,7 @@ class CompactionService:
 
     async def job(self, tenant_id: str, job_id: str) -> Job:
         """Return a job; raises NotFound for what this tenant does not have."""
-        async with self._database.session() as session:
+        async with self.database.session() as session:
             job = await session.jobs.find(tenant_id, job_id)
         if job is None:
             raise NotFound(f"No job {job_id}", {"job_id": job_id})
@@ -126,54 +195,51 @@ class CompactionService:
             return
         try:
             await self._compact_if_due(tenant_id, conversation_id)
+        except NotFound:
+            return  # deleted meanwhile
         except Conflict:  # the view was changed meanwhile: a worker checks again whether it is due
-            async with self._database.session() as session:
+            async with self.database.session() as session:
                 await session.jobs.set_due(conversation_id)
 
     async def _run_job(self, tenant_id: str, conversation_id: str, job_id: str) -> None:
-        async with self._database.session() as session:
+        async with self.database.session() as session:
             job = await session.jobs.find(tenant_id, job_id)
         if job is None or JobStatus(job.status).is_final:
             return
         request = CompactionRequest.model_validate_json(job.request)
         try:
-            result = await self.compact(tenant_id, conversation_id, request, job_id=job_id)
+            result = await self.compact(tenant_id, conversation_id, request, job_id)
             status, ended = JobStatus.DONE, {"result": json_text.dumps(asdict(result))}
         except ContextError as error:
             problem = {"code": error.code, "detail": error.detail, **error.facts}
             status, ended = JobStatus.FAILED, {"error": json_text.dumps(problem)}
-        async with self._database.session() as session:
+        async with self.database.session() as session:
             await session.jobs.change(conversation_id, job_id, status, **ended)
 
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
-        try:
-            source = await self.runner.inputs.read(tenant_id, conversation_id)
-        except NotFound:
-            return
+        source = await self._read(tenant_id, conversation_id)
         state, resolved = source.state, source.resolved
         if state.is_resting:
             return
         is_due = compaction_threshold(resolved).reached(state)
         if not is_due:
-            async with self._database.session() as session:
+            async with self.database.session() as session:
                 is_due = await is_due_as_reported(session, resolved, source.conversation)
         if is_due:
+            run = self._start(source, Trigger.BACKGROUND)
             try:
-                result = await self.runner.compact(source, Trigger.BACKGROUND)
-            except NotFound:
-                return  # deleted meanwhile
+                result = await self._observed(run, self._compact(run))
             except (ServiceUnavailable, ValidationError):
-                await self.runner.postpone(source)
+                await self._postpone(source)
                 return
             if result.compacted:
                 return
             # Nothing can be compacted until the log has grown.
-            resume_at = resume_at_tokens(
-                state, resolved.compaction_limits(), resolved.policy.compaction
-            )
-            async with self._database.session() as session:
+            limits, policy = resolved.compaction_limits(), resolved.policy.compaction
+            resume_at = resume_at_tokens(state, limits, policy)
+            async with self.database.session() as session:
                 await session.contexts.suspend_compaction(conversation_id, resume_at)
-        async with self._database.session() as session:
+        async with self.database.session() as session:
             await session.jobs.clear_due(conversation_id, state.head_seq)
 
     # --- for builds -----------------------------------------------------------------------
@@ -197,18 +263,17 @@ class CompactionService:
         if self._fruitless_plans.get(conversation_id) == plan_key:
             return NoCompaction("nothing could be compacted, and nothing has changed since")
         try:
-            async with self._leases.held(conversation_id) as is_held:
+            async with self.leases.held(conversation_id) as is_held:
                 if not is_held:
                     return CompactionPending()
-                source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
+                source = await self._read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
+                run = self._start(source, Trigger.PROACTIVE)
                 try:
-                    result = await self.runner.compact(
-                        source, Trigger.PROACTIVE, CompactionRequest()
-                    )
+                    result = await self._observed(run, self._compact(run))
                 except ServiceUnavailable:
-                    await self.runner.postpone(source)
+                    await self._postpone(source)
                     raise
         except Conflict:
             return None
@@ -218,45 +283,62 @@ class CompactionService:
         return NoCompaction(result.reason or "")
 
     async def summarise_behind_item(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        settings: RequestSettings,
-        view_version: int,
+        self, tenant_id: str, conversation_id: str, settings: RequestSettings, view_version: int
     ) -> tuple[str, ...]:
         """Make the summary that a build needs because it cannot send a provider's item.
 
+        What is shown stays the same, so epochs with the item go on [compaction.provider-item].
         Without a usable model the built-in summariser makes it. Returns what it had to do without.
         """
-        source = await self.runner.inputs.read(tenant_id, conversation_id, settings)
+        source = await self._read(tenant_id, conversation_id, settings)
         if source.state.view_version != view_version or not lacks_summary(source.view):
             return ()
         if not source.state.is_resting:
             try:
-                await self.runner.summarise_behind_item(source)
-            except (ServiceUnavailable, ValidationError):
-                await self.runner.postpone(source)
-            else:
+                await self._add_summary(self._start(source, Trigger.PROVIDER))
                 return ()
-        await self.runner.summarise_behind_item(source, CompactionRequest(model=EXTRACTIVE))
+            except (ServiceUnavailable, ValidationError):
+                await self._postpone(source)
+        built_in = CompactionRequest(model=EXTRACTIVE)
+        await self._add_summary(self._start(source, Trigger.PROVIDER, built_in))
         return (SUMMARISER_UNAVAILABLE,)
+
+    async def _add_summary(self, run: CompactionRun) -> None:
+        """Add a summary to the receipt of a provider's item, unless the view was changed."""
+        source, conversation_id, calls = run.source, run.conversation_id, run.calls
+        receipt, item = source.active, source.view.provider_item
+        if receipt is None or item is None:
+            return
+        try:
+            executed = await run.summarise_behind_item(item.seq)
+            made = executed.view
+            receipt = replace(
+                receipt,
+                view=replace(receipt.view, summaries=made.summaries, retain=made.retain),
+                made=(*receipt.made, *executed.made),
+                prompt_hash=calls.prompt_hash,
+                **{name: getattr(calls, name) for name in COUNTED},
+            )
+            async with self.database.transaction() as session:
+                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                if locked.state.view_version == source.state.view_version:
+                    await session.contexts.add_summary(conversation_id, receipt)
+        finally:
+            await calls.record(self.database, conversation_id, source.conversation.agent_id)
 
     async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
         """Store this smaller view as a compaction, without a model.
 
         The receipt counts the payloads of the build, whether or not they have a provider's item.
         """
-        run = self.runner.start(
-            replace(source, view=with_item_sent(source.view)), Trigger.EMERGENCY
-        )
+        before, after = source.tokens_in(source.view), source.tokens_in(view)
+        source = replace(source, view=with_item_sent(source.view))
+        run = self._start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)
-        plan = CompactionPlan(steps=steps, freed_tokens=0, hidden=view.hidden, summarises=False)
-        receipt = replace(
-            self.runner.receipt(run, ExecutedPlan(plan, with_item_sent(view))),
-            before_tokens=source.tokens_in(source.view),
-            after_tokens=source.tokens_in(view),
-        )
-        return await self.runner.apply(run, receipt)
+        plan = CompactionPlan(steps, 0, hidden=view.hidden, summarises=False)
+        receipt = self._receipt(run, Executed(plan, with_item_sent(view)))
+        receipt = replace(receipt, before_tokens=before, after_tokens=after)
+        return await self._observed(run, self._store(run, receipt))
 
     async def clear_tool_results(
         self,
@@ -273,16 +355,232 @@ class CompactionService:
         otherwise True: the view was changed, by this call or by another.
         """
         try:
-            async with self._leases.held(conversation_id) as is_held:
+            async with self.leases.held(conversation_id) as is_held:
                 if not is_held:
                     return False
-                source = await self.runner.inputs.read(tenant_id, conversation_id, settings, spans)
+                source = await self._read(tenant_id, conversation_id, settings, spans)
                 if source.state.view_version != view_version:
                     return True
-                run = self.runner.start(source, Trigger.TOOL_OUTPUT)
-                executed = ExecutedPlan(plan, run.view_without_summary(plan))
-                receipt = self.runner.clearing_receipt(run, executed)
-                await self.runner.apply(run, receipt)
+                run = self._start(source, Trigger.TOOL_OUTPUT)
+                view, state = run.view_after(plan), source.state
+                freed = tokens_of(source.shown) - tokens_of(source.shown_in(view))
+                receipt = replace(  # it hides no messages, but placeholders save tokens
+                    self._receipt(run, Executed(plan, view)),
+                    hidden_tokens=state.hidden_tokens + freed,
+                    hidden_messages=state.hidden_messages,
+                )
+                await self._observed(run, self._store(run, receipt))
         except Conflict:
             pass
         return True
+
+    # --- the input ------------------------------------------------------------------------
+
+    async def _read(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        settings: RequestSettings | None = None,
+        spans: tuple[Span, ...] | None = None,
+    ) -> CompactionInput:
+        """Return the input of a compaction, with the shown messages or those in `spans`.
+
+        `settings` are those of a build. A summary of another strategy than the policy's is no
+        longer shown: the compaction starts from the log. [strategy.change-drops-summary]
+        """
+        model, names, entries = (
+            settings.model if settings else None,
+            dict[int, str](),
+            list[Entry](),
+        )
+        async with self.database.session() as session:
+            find = self.resolver.find_conversation
+            conversation = await find(session, tenant_id, conversation_id, model)
+        if conversation.is_outdated(self.active.now()):
+            await self.active.updated(tenant_id, conversation)
+            async with self.database.session() as session:
+                conversation = await find(session, tenant_id, conversation_id, model)
+        async with self.database.session() as session:
+            resolved = await self.resolver.of(conversation, settings)
+            state, policy = conversation.state, resolved.policy
+            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+            if active is not None and not active.is_shown_with(policy.strategy):
+                await session.contexts.hide_compaction(conversation_id, state.view_version)
+                conversation = replace(conversation, state=without_compaction(state))
+                state, active = conversation.state, None
+            view = base_view(state, active.view if active else None, policy)
+            tools = policy.tool_output.exclude_tools
+            for span in spans_through(spans or view.spans, state.head_seq):
+                entries += await session.log.entries(conversation_id, span.start, span.end)
+                if tools:
+                    names |= await session.log.tool_names(conversation_id, span.start, span.end)
+        entries = with_excluded(entries, excluded_seqs(entries, view, names, tools))
+        limits = resolved.policy_limits or resolved.limits
+        max_tokens = limits.capacity // OPEN_CALLS_SHARE if limits is not None else 0
+        staying = open_call_seqs(entries, state.calls.open.values(), max_tokens)
+        entries = with_pins(entries, staying) if staying else entries
+        return await self._with_shortened(
+            CompactionInput(tenant_id, conversation, resolved, view, tuple(entries), active)
+        )
+
+    async def _with_shortened(self, source: CompactionInput) -> CompactionInput:
+        """Return the input with oversized messages shortened, as in every build."""
+        resolved, view = source.resolved, source.view
+        limits = resolved.policy_limits or resolved.limits
+        if limits is None or not resolved.policy.messages.offload_oversized:
+            return source
+        if source.tokens_in(view) <= limits.capacity:
+            return source
+        reserve = max(summary_reserve(limits), view_summary_tokens(view, resolved.count))
+        history_tokens = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
+        max_tokens = limits_of_oversized(source.shown, history_tokens)
+        if not max_tokens:
+            return source
+        conversation_id = source.conversation.conversation_id
+        shortened = await shortened_messages(
+            self.database, conversation_id, max_tokens, resolved, as_chat=True
+        )
+        return replace(source, view=with_shortened(view, shortened))
+
+    # --- one run --------------------------------------------------------------------------
+
+    def _start(
+        self, source: CompactionInput, trigger: Trigger, request: CompactionRequest | None = None
+    ) -> CompactionRun:
+        """Return a new run, whose deadline begins now."""
+        calls, request = self.summariser.start_run(source.tenant_id), request or CompactionRequest()
+        own = self.database, self.summariser
+        return CompactionRun(*own, source, trigger, request, calls, self.now_ms())
+
+    def _receipt(self, run: CompactionRun, executed: Executed) -> Compaction:
+        return run.receipt(executed, self.new_id(), self.now_ms())
+
+    async def _observed(
+        self, run: CompactionRun, compacting: Awaitable[CompactResult]
+    ) -> CompactResult:
+        """Report a run and its result to the observer; its model calls cost, however it ends."""
+        conversation = run.source.conversation
+        try:
+            with self.observer.compacting(
+                run.conversation_id, run.trigger, run.strategy
+            ) as observe:
+                result = await compacting
+                observe(result)
+            return result
+        finally:
+            await run.calls.record(self.database, run.conversation_id, conversation.agent_id)
+
+    async def _compact(self, run: CompactionRun, job_id: str | None = None) -> CompactResult:
+        """Plan a compaction, make its summaries and store it."""
+        plan = run.plan()
+        if isinstance(plan, NoCompaction):
+            return _nothing_done(run, plan.reason)
+        await self._add_event(run, EventType.STARTED, {"steps": plan.steps})
+        try:
+            executed = await run.carry_out(plan)
+        except (ServiceUnavailable, ValidationError) as error:
+            reason = error.facts.get("reason", error.code)
+            await self._add_failed(run, reason, {"code": error.code, "detail": error.detail})
+            data = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
+            _log.warning("compaction_failed", extra={"data": data})
+            raise
+        receipt = self._receipt(run, executed)
+        if receipt.after_tokens >= receipt.before_tokens:
+            await self._add_failed(run, "no_gain")
+            return _nothing_done(run, NOT_SHORTER, plan.steps)
+        try:
+            return await self._store(run, receipt, job_id)
+        except Conflict:
+            await self._add_failed(run, "context_changed")
+            raise
+
+    async def _store(
+        self, run: CompactionRun, receipt: Compaction, job_id: str | None = None
+    ) -> CompactResult:
+        """Store a receipt and show its view.
+
+        Raises NotFound for a conversation that was deleted meanwhile, and Conflict if the view was
+        changed after the compaction was planned.
+        """
+        conversation_id, state, calls = run.conversation_id, run.source.state, run.calls
+        visible = ViewState(
+            receipt.view,
+            receipt.compaction_id,
+            receipt.summary_tokens,
+            receipt.hidden_tokens,
+            receipt.hidden_messages,
+            kept_seqs(receipt.view),
+        )
+        cause, resume_at = "compaction", _resume_at_tokens(run, receipt)
+        if run.trigger is Trigger.TOOL_OUTPUT:
+            cause, resume_at = RESULTS_CLEARED, state.resume_at_tokens
+        async with self.database.transaction() as session:
+            await lock_conversation(session, run.source.tenant_id, conversation_id, None)
+            result = await store_compaction(
+                session,
+                conversation_id,
+                receipt,
+                visible,
+                cause,
+                view_version=state.view_version,
+                resume_at_tokens=resume_at,
+            )
+            if result is None:
+                raise Conflict(_CHANGED)
+            if job_id is not None:
+                done, text = JobStatus.DONE, json_text.dumps(asdict(result))
+                if not await session.jobs.change(conversation_id, job_id, done, result=text):
+                    raise Conflict(_CHANGED)
+            await calls.record_in(session, conversation_id, run.source.conversation.agent_id)
+        calls.unrecorded.clear()
+        return result
+
+    async def _postpone(self, source: CompactionInput) -> None:
+        """Pause automatic compactions after a failure, longer after each one in a row.
+
+        [compaction.backs-off]
+        """
+        seconds = min(MIN_PAUSE_SECONDS * 2 ** min(source.state.failures, 16), MAX_PAUSE_SECONDS)
+        async with self.database.session() as session:
+            await session.jobs.postpone(source.conversation.conversation_id, seconds)
+
+    async def _add_event(
+        self, run: CompactionRun, event: EventType, data: Mapping[str, Any]
+    ) -> None:
+        """Add an event of a compaction to the conversation."""
+        text = json_text.dumps({"trigger": run.trigger, **data})
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, event, text)
+
+    async def _add_failed(
+        self, run: CompactionRun, reason: str, error: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add the event of a failure; that of a model is stored unless a caller gets the error."""
+        data = {"reason": reason, "calls": run.calls.calls, **(error or {})}
+        await self._add_event(run, EventType.FAILED, data)
+        if error is not None and run.trigger is not Trigger.FORCED:
+            text = json_text.dumps({"trigger": run.trigger, **data})
+            async with self.database.session() as session:
+                await session.jobs.record_failure(run.conversation_id, text)
+
+
+def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:
+    """Return the result of a compaction that changed nothing."""
+    source = run.source
+    result = unchanged(reason, source.tokens_in(source.view), source.messages_in(source.view))
+    return replace(result, strategies_run=steps)
+
+
+def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
+    """Return how many tokens the log needs before it is compacted automatically again.
+
+    The messages that have to stay can be more than `max_messages`: then no compaction helps.
+    """
+    state, resolved = run.source.state, run.source.resolved
+    state_after = replace(
+        state, hidden_messages=receipt.hidden_messages, hidden_tokens=receipt.hidden_tokens
+    )
+    policy = resolved.policy.compaction
+    if not exceeds_messages(policy, replace(state_after, resume_at_tokens=0)):
+        return 0
+    return resume_at_tokens(state_after, resolved.compaction_limits(), policy)

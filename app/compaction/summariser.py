@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from app.common.errors import ValidationError
-from app.compaction.planned_calls import CallNotes
 from app.compaction.summaries.checklist import (
     newest_ledger,
     read_kept,
@@ -17,14 +16,9 @@ from app.compaction.summaries.checklist import (
     without_items,
 )
 from app.compaction.summaries.extractive import extract_summary, merge_summaries, write_summary
-from app.compaction.summaries.model_summary import (
-    ModelAccess,
-    ModelSummary,
-    PayloadSummary,
-    SummaryTask,
-)
+from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.run import PrefixProblem, SentPayload, SummariserRun
+from app.compaction.summaries.run import SummariserRun
 from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.statements.summary_text import NOTHING
 from app.compaction.summaries.transcript import (
@@ -33,17 +27,18 @@ from app.compaction.summaries.transcript import (
     transcript_groups,
     without_trailing_calls,
 )
-from app.compaction.summary_budget import MAX_MODEL_SUMMARY_TOKENS
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
-from app.formats.message import FormatName, Message, Role, Text
+from app.formats.message import Message, Role, Text
 from app.models.model_calls import EXTRACTIVE
 from app.payload.call_groups import placeholder_of
 from app.repositories import Database
 
 PAGE_MESSAGES = 500
 """How many messages `summarise_paged` reads at once."""
+MAX_MODEL_SUMMARY_TOKENS = 4096
+"""The limit of one summary by a model, which tends to fill what it is given."""
 MAX_NAMED_MODELS = 10
 """How many of the allowed models an error names."""
 
@@ -75,11 +70,6 @@ class Summariser:
             return self.access.settings.model
         return conversation_model if conversation_model in self._allowed else None
 
-    def noting(self, max_bytes: int) -> tuple[Summariser, CallNotes]:
-        """Return a summariser that notes its calls instead of making them, and the notes."""
-        notes = CallNotes(self.access.tokenizer, max_bytes)
-        return Summariser(replace(self.access, gateway=notes)), notes
-
     def check_model(self, model: str, pointer: str) -> None:
         """Raise ValidationError at this pointer for a model that is not allowed."""
         if model == EXTRACTIVE or model in self._allowed:
@@ -90,13 +80,6 @@ class Summariser:
         raise ValidationError.at(
             pointer, f"The model {model!r} may not summarise; these may: {allowed}"
         )
-
-    async def prefix_problem(self, model: str, format: FormatName) -> PrefixProblem | None:
-        """Return why a model may not be sent a payload of this format, None where it may."""
-        if model not in self._allowed:
-            return PrefixProblem.MODEL_NOT_ALLOWED
-        takes = await self.access.takes_payload(model, format)
-        return None if takes else PrefixProblem.FORMAT
 
     def start_run(self, tenant_id: str) -> SummariserRun:
         """Return the run of a new compaction; its deadline begins now."""
@@ -148,24 +131,6 @@ class Summariser:
         ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
         groups = summary_groups(own_texts)
         return await ModelSummary(self.access, task, groups, ledger, of_summaries=True).make()
-
-
-async def summarise_payload(
-    database: Database, summariser: Summariser, task: SummaryTask, payload: SentPayload
-) -> SummaryResult:
-    """Return a summary by the model that was sent a payload which shows the messages.
-
-    Raises ServiceUnavailable with `facts["reason"]` when it gives no usable answer.
-    [summary.prefix]
-    """
-    ledger, _ = await _read_ledger(database, task, task.earlier, read_kept)
-    rows: list[LogRow] = []
-    for page in _pages(task.spans):
-        rows += await _rows(database, task.conversation_id, page)
-    messages = [_message_of(row, task.scope.view) for row in rows]
-    groups = await asyncio.to_thread(_groups_of, messages, task.verbatim_indices(rows), True)
-    task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
-    return await PayloadSummary(summariser.access, task, groups, ledger, payload=payload).make()
 
 
 async def summarise_paged(

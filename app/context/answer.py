@@ -1,25 +1,34 @@
-"""The answer to a build [delta.only-new]."""
+"""The answers of builds [delta.only-new], and the payloads of earlier builds [payload.as-of]."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from app.context.epoch import RecordedBuild
+from app.common import json_text
+from app.common.errors import Gone, NotFound
 from app.context.rendering import Payload, RenderRequest, render_payload
-from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildDependencies, BuildState
+from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
+from app.context.view import read_rows, rendered_rows
+from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
+from app.conversations.observers import Observer
 from app.conversations.provider_items import UNAVAILABLE, has_compaction
+from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
 from app.conversations.views import shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
+from app.formats.message import FormatName
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
-from app.payload.assembler import MisplacedBreakpoint, StablePoint
+from app.payload.assembler import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
+from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.context")
 
@@ -29,95 +38,123 @@ NOT_CARRIED = "content_not_carried"
 """`degraded`: a label stands for content of the type after the colon."""
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
-BUILTIN_TOOLS_DEFERRED = "builtin_tools_deferred"
-"""`degraded`: tools that usually stay are deferred, to leave room for messages."""
 WINDOW_ASSUMED = "context_window_assumed"
 """`degraded`: the window is that of the model after the colon, another one of the family."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
 """`degraded`: the format does not have the hosted tool of the type after the colon."""
 
 
-def respond(deps: BuildDependencies, recorded: RecordedBuild) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class RecordedBuild:
+    """A payload with its epoch and build id; of a new epoch no caller has an earlier payload."""
+
+    state: BuildState
+    rendered: CachedPayload
+    items: PayloadItems
+    epoch: Epoch
+    is_new_epoch: bool
+    break_reason: str | None
+    through_seq: int
+    build_id: str
+
+
+def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     """Render the payload of a recorded build, and return the body of the answer.
 
     The payload is bytes already: the body is for a JSON writer that takes fragments.
     """
-    state, rendered, epoch = recorded.state, recorded.rendered, recorded.epoch
-    items, view = state.items, rendered.view
-    assert items is not None
+    state, view, items = build.state, build.rendered.view, build.items
+    resolved, conversation = state.resolved, state.input.conversation
     request = RenderRequest(
         state.format,
         state.tools,
         state.attempt.conversation_id,
         state.system_dynamic_texts,
-        _caller_point(recorded),
+        _caller_point(build),
         view,
     )
-    payload = _render(request, state)
-    state = state.degrade(*payload.degraded)
-    if view.summary_as_system and not PROVIDERS[state.format].takes_system and view.summary_texts():
-        state = state.degrade(SUMMARY_AS_USER)
-    if rendered.assembler.drops_reasoning:
-        state = state.degrade(REASONING_DROPPED)
-    if state.resolved.has_last_resort(state.tools.deferred):
-        state = state.degrade(BUILTIN_TOOLS_DEFERRED)
-    policy, model = state.resolved.policy, state.resolved.model or ""
-    is_provider = policy.strategy is StrategyName.PROVIDER and policy.compaction.enabled
-    if is_provider and not has_compaction(state.format, model):
-        state = state.degrade(UNAVAILABLE)
-    if state.tail.texts and not items.tail_items:
-        state = state.degrade(TAIL_LEFT_OUT)
-    is_degraded = bool(state.degraded)
-    info = state.resolved.info
-    named = state.attempt.settings.max_context_tokens or policy.budget.context_window
-    is_assumed = info is not None and info.assumed_from and named in (None, "derive")
-    state = state.degrade(
-        *(f"{NOT_CARRIED}:{kind}" for kind in items.not_carried),
-        *(f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools),
-        *((f"{WINDOW_ASSUMED}:{info.assumed_from}",) if is_assumed and info is not None else ()),
-    )
-    usage, conversation = state.usage, state.input.conversation
+    try:
+        payload = render_payload(request, resolved, items)
+    except MisplacedBreakpoint:
+        _log.exception("cache_breakpoints_failed")
+        payload = render_payload(request, resolved, items, breakpoints=False)
+    degraded = (*state.degraded, *payload.degraded, *_lacking(build))
+    usage = state.usage
     pressure = pressure_status(usage.total, state.limits)
-    deps.observer.built(
+    is_degraded = bool(degraded)
+    observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
     return {
         "format": state.format,
         **payload.as_answer(),
-        "build_id": recorded.build_id,
-        "epoch": epoch.epoch,
-        "through_seq": recorded.through_seq,
+        "build_id": build.build_id,
+        "epoch": build.epoch.epoch,
+        "through_seq": build.through_seq,
         "base_items": payload.base_items,
-        "cache_break_reason": recorded.break_reason,
+        "cache_break_reason": build.break_reason,
         "tokens_used": usage.total,
         "budget": measure(usage, state.limits),
         **fields_of(pressure),
         "estimate": estimate_of(
             usage.total,
             conversation.counter,
-            state.resolved.factor,
+            resolved.factor,
             state.limits.margin,
             conversation.calibration,
         ),
         "summary_used": bool(view.summaries or view.sent_item),
-        "new_state": _new_state(state),
         "compaction": state.attempt.compaction,
-        "degraded": list(state.degraded),
+        "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
         "deferred_tools": len(state.tools.deferred),
         "defers_natively": state.tools.native,
         "delta": payload.is_delta,
     }
 
 
-def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the payload of an answer shows of the log, by seqs, and its thresholds.
+def _caller_point(build: RecordedBuild) -> StablePoint | None:
+    """Return where the caller's payload ends, None for one that is not of this epoch."""
+    known, epoch = build.state.attempt.known, build.epoch
+    if build.is_new_epoch or known is None or known.epoch != epoch.epoch:
+        return None
+    if known.build_id is not None and not known.build_id.startswith(f"{epoch.epoch_id}."):
+        return None
+    if not epoch.start_seq <= known.through_seq <= build.through_seq:
+        return None
+    return build.rendered.assembler.point_at(known.through_seq)
 
-    Of its messages only the newest MAX_SHOWN_MESSAGES are listed.
-    """
-    state, assembler, view = recorded.state, recorded.rendered.assembler, recorded.rendered.view
-    items, limits = state.items, state.limits
-    assert items is not None
-    system_items = body["stable_items"] - items.stable_items
+
+def _lacking(build: RecordedBuild) -> list[str]:
+    """Return what this payload lacks, beside what its view does."""
+    state, view = build.state, build.rendered.view
+    resolved, policy = state.resolved, state.resolved.policy
+    takes_system = PROVIDERS[state.format].takes_system
+    is_provider = policy.strategy is StrategyName.PROVIDER and policy.compaction.enabled
+    lacking = {
+        SUMMARY_AS_USER: view.summary_as_system and not takes_system and view.summary_texts(),
+        REASONING_DROPPED: build.rendered.assembler.drops_reasoning,
+        UNAVAILABLE: is_provider and not has_compaction(state.format, resolved.model or ""),
+        TAIL_LEFT_OUT: state.tail.texts and not build.items.tail_items,
+    }
+    return [name for name, is_lacking in lacking.items() if is_lacking]
+
+
+def _not_sent(build: RecordedBuild) -> list[str]:
+    """Return what the format or the model registry lacks, for which nothing was given up."""
+    state = build.state
+    info, budget = state.resolved.info, state.resolved.policy.budget
+    window = state.attempt.settings.max_context_tokens or budget.context_window
+    found = [f"{NOT_CARRIED}:{kind}" for kind in build.items.not_carried]
+    found += [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
+    if info is not None and info.assumed_from and window in (None, "derive"):
+        found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")
+    return found
+
+
+def shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the payload of an answer shows of the log, by seqs, and its thresholds."""
+    view, limits, assembler = build.rendered.view, build.state.limits, build.rendered.assembler
+    system_items = body["stable_items"] - build.items.stable_items
     ratios = {
         "notice": limits.notice_at,
         "due": limits.due_at,
@@ -126,16 +163,14 @@ def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "shown_ranges": [
-            [span.start, span.end] for span in spans_through(view.spans, recorded.through_seq)
+            [span.start, span.end] for span in spans_through(view.spans, build.through_seq)
         ],
-        "shown_messages": _shown_messages(recorded),
-        "cleared_through": view.results_cleared_through,
-        "uncleared_seqs": view.uncleared_results,
+        "shown_messages": _shown_messages(build),
         "summaries": [
             {"summary_range": [item.span.start, item.span.end], "tokens": item.tokens}
             for item in view.summaries
         ],
-        "stable_through": assembler.seq_of(items.stable_items - 1),
+        "stable_through": assembler.seq_of(build.items.stable_items - 1),
         "breakpoint_seqs": [
             assembler.seq_of(place.index - system_items)
             for place in body["breakpoints"]
@@ -148,10 +183,10 @@ def shown(recorded: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
+def _shown_messages(build: RecordedBuild) -> list[dict[str, Any]]:
     """Return the newest messages that the payload shows, in order, with what each costs there."""
-    view, pins = recorded.rendered.view, set(recorded.state.input.pins)
-    cut, costs = set(recorded.rendered.cut_seqs), recorded.rendered.assembler.costs_by_seq
+    view, pins = build.rendered.view, set(build.state.input.pins)
+    cut, costs = set(build.rendered.cut_seqs), build.rendered.assembler.costs_by_seq
     shortened = {short.seq for short in view.shortened}
 
     def state_of(item: Entry) -> str:
@@ -161,7 +196,7 @@ def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
             return "shortened"
         return "preview" if item.seq in cut else "verbatim"
 
-    shown = [item for item in recorded.state.entries if view.shows(item.seq)][-MAX_SHOWN_MESSAGES:]
+    shown = [item for item in build.state.entries if view.shows(item.seq)][-MAX_SHOWN_MESSAGES:]
     return [
         {
             "seq": item.seq,
@@ -174,34 +209,94 @@ def _shown_messages(recorded: RecordedBuild) -> list[dict[str, Any]]:
     ]
 
 
-def _caller_point(recorded: RecordedBuild) -> StablePoint | None:
-    """Return where the caller's payload ends, None for one that is not of this epoch."""
-    known, epoch = recorded.state.attempt.known, recorded.epoch
-    if recorded.is_new_epoch or known is None or known.epoch != epoch.epoch:
-        return None
-    if known.build_id is not None and not known.build_id.startswith(f"{epoch.epoch_id}."):
-        return None
-    if not epoch.start_seq <= known.through_seq <= recorded.through_seq:
-        return None
-    return recorded.rendered.assembler.point_at(known.through_seq)
+# --- earlier builds -------------------------------------------------------------------------------
 
 
-def _render(request: RenderRequest, state: BuildState) -> Payload:
-    assert state.items is not None
-    try:
-        return render_payload(request, state.resolved, state.items)
-    except MisplacedBreakpoint:
-        _log.exception("cache_breakpoints_failed")
-        return render_payload(request, state.resolved, state.items, breakpoints=False)
+class BuildReplayService:
+    """Renders earlier builds again, from what was stored when their epoch began.
+
+    A build's id names its epoch, its newest message and, if any, the hash of its tail. With the
+    log, which never changes, these give the payload byte for byte. Current settings are not used,
+    except the registry's entry of the model.
+    """
+
+    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
+        self._database = database
+        self._resolver = resolver
+
+    async def get(self, tenant_id: str, conversation_id: str, build_id: str) -> dict[str, Any]:
+        """Return the payload of a build; raises NotFound for an unknown conversation or build.
+
+        Raises Gone where a message was redacted since its epoch began.
+        """
+        unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
+        async with self._database.session() as session:
+            build = await find_build(session, conversation_id, build_id)
+            conversation = await self._resolver.find_conversation(
+                session,
+                tenant_id,
+                conversation_id,
+                model_in(build[1].payload_stream) if build else None,
+            )
+            if build is None:
+                raise unknown
+            (_, through_seq, tail_hash), epoch = build
+            if epoch.view_version < conversation.state.redacted_version:
+                message = "A message of this conversation was redacted after that build"
+                raise Gone(message, {"build_id": build_id})
+            if not epoch.start_seq <= through_seq <= conversation.state.head_seq:
+                raise unknown
+            start, format = epoch_start_from(epoch.start_json), FormatName(epoch.format)
+            hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic_hash)
+            texts = await session.contexts.texts(conversation_id, [*hashes, tail_hash or ""])
+            rows = await read_rows(session, conversation_id, format, start.view, through_seq)
+        is_stored = set(filter(None, (*hashes, tail_hash))) <= texts.keys()
+        if not is_stored or (tail_hash is not None and not _is_tail(texts[tail_hash])):
+            raise unknown
+        resolved = self._resolver.recorded(conversation, epoch, start, texts)
+
+        def dynamic_texts(hash: str | None) -> tuple[str, ...]:
+            return tuple(json_text.loads(texts[hash])) if hash else ()
+
+        def render() -> tuple[Payload, list[int | None]]:
+            """Return the payload, and the newest message of each of its items."""
+            before = dynamic_texts(start.dynamic_hash)
+            in_opening = resolved.policy.dynamic_position == "before_window"
+            opening = resolved.dynamic_texts_of(before if in_opening else ())
+            rendered = rendered_rows(rows, format, start.view, resolved, start.tools, opening)
+            assembler = rendered.assembler
+            items = assembler.items(resolved.dynamic_texts_of(dynamic_texts(tail_hash)))
+            in_system = () if in_opening else before
+            request = RenderRequest(
+                format, start.tools, conversation_id, in_system, view=start.view
+            )
+            payload = render_payload(request, resolved, items)
+            seqs = [assembler.seq_of(index) for index in range(len(items.wire_items))]
+            return payload, [None] * (payload.stable_items - items.stable_items) + seqs
+
+        payload, item_seqs = await asyncio.to_thread(render)
+        return {
+            "format": epoch.format,
+            **payload.as_answer(),
+            "build_id": build_id,
+            "epoch": epoch.epoch,
+            "through_seq": through_seq,
+            "item_seqs": item_seqs,
+        }
 
 
-def _new_state(state: BuildState) -> dict[str, Any] | None:
-    compaction, view = state.attempt.compaction, state.view
-    if compaction is None or compaction.summary_range is None or not view.summaries:
+async def find_build(
+    session: Repositories, conversation_id: str, build_id: str
+) -> tuple[BuildId, Epoch] | None:
+    """Return a build's parsed id and its epoch, None for an id of no build."""
+    parsed_id = parse_build_id(build_id)
+    if parsed_id is None:
         return None
-    return {
-        "strategy": state.input.compaction_strategy,
-        "summary": "\n\n".join(summary.text for summary in view.summaries),
-        "summary_range": compaction.summary_range,
-        "compressed_at": state.input.compacted_at,
-    }
+    epoch = await session.contexts.find_epoch(conversation_id, parsed_id.epoch_id)
+    return (parsed_id, epoch) if epoch is not None else None
+
+
+def _is_tail(text: str) -> bool:
+    """Whether a stored text is a tail, not sections, tools or a policy."""
+    value = json_text.loads(text)
+    return isinstance(value, list) and [*map(type, value)] == [str] * len(value) != []

@@ -4,11 +4,11 @@ Each step is a function from a value to the next:
 
     read      conversation, last epoch, and what a cached payload of it lacks, in one select
     settings  of the conversation, its agent and this request
-    view      the last epoch's view while it holds, else a new one
+    view      the last epoch's view while it holds, else a new one: `view.py`
     fit       clear tool results, compact, or reduce without a model; continue the last epoch or
-              begin a new one, and render, until the payload fits
+              begin a new one, and render, until the payload fits: `fit.py`, `epoch.py`
     record    the start of a new epoch
-    answer    items to the provider's request
+    answer    items to the provider's request: `answer.py`
 
 A step that changes the conversation, or finds it changed, returns `Changed`: then the build reads
 it again.
@@ -21,43 +21,52 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.context.answer import respond, shown
-from app.context.epoch import record
+from app.context.answer import RecordedBuild, respond, shown
+from app.context.epoch import EpochChoice
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
+    largest_parts,
     leave_out_media,
     leave_out_reasoning,
     reduce_after_overflow,
     refusal,
 )
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.context.state import (
     Attempt,
     BuildDependencies,
     BuildState,
+    CachedPayload,
     Changed,
-    KnownPayload,
     Overflow,
+    PayloadCache,
 )
 from app.context.view import choose_view
-from app.conversations.budget_status import BudgetStatus, read_budget
+from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import is_shown_with
 from app.conversations.compaction_results import CompactResult, unchanged
-from app.conversations.contributors import contributors
-from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildInput, epoch_factor, epoch_start_from, requested_window
+from app.conversations.epochs import (
+    BuildId,
+    Epoch,
+    epoch_start_from,
+    payload_stream_of,
+    requested_window,
+)
 from app.conversations.observers import UNOBSERVED
 from app.models.overflow_errors import Verdict, VerdictKind
-from app.prompt.resolved_settings import (
-    PayloadTools,
-    RequestSettings,
-    ResolvedSettings,
-    check_tools,
-)
+from app.policy.policy import StrategyName
+from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest
 
 _MAX_ROUNDS = 12
+_INPUT_TOO_LONG = Verdict(VerdictKind.INPUT_TOO_LONG)
+MAX_FACTOR_DRIFT = 0.05
+"""An epoch keeps its factor while the model's present factor differs by at most this share."""
+MIN_UNSTORED_CHANGE = 64
+"""A smaller change inside an epoch is not stored: a build seldom writes anything."""
 _Result = TypeVar("_Result")
 _Reduction = Callable[
     [BuildDependencies, BuildState], Awaitable[CompactResult | Changed | Overflow]
@@ -65,7 +74,11 @@ _Reduction = Callable[
 
 
 class ContextService:
-    """Builds payloads and reads budgets."""
+    """Builds payloads and reads budgets.
+
+    A build raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
+    ContextOverflow with the budget when no valid payload fits.
+    """
 
     def __init__(self, dependencies: BuildDependencies) -> None:
         self._deps = dependencies
@@ -83,13 +96,9 @@ class ContextService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings,
-        known: KnownPayload | None = None,
+        known: Known | None = None,
     ) -> dict[str, Any]:
-        """Return the payload of the next model call, or a delta to the known payload.
-
-        Raises NotFound, ValidationError (no messages, no model), ContextLimitUnknown, or
-        ContextOverflow with the budget when no valid payload fits.
-        """
+        """Return the payload of the next model call, or a delta to the known payload."""
         return await self._answer(Attempt(tenant_id, conversation_id, settings, known))
 
     async def preview(
@@ -98,7 +107,7 @@ class ContextService:
         """Return the payload that a build would return, and what it shows, without its effects.
 
         No model is called and nothing is stored: a view that is too long is reduced as for this
-        build alone. Raises as `build` does.
+        build alone.
         """
         attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False, is_preview=True)
         # A cache of its own, because builds extend the payloads in theirs.
@@ -110,48 +119,34 @@ class ContextService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings,
-        verdict: Verdict | None = None,
+        verdict: Verdict = _INPUT_TOO_LONG,
     ) -> tuple[CompactResult, dict[str, Any]]:
-        """Reduce the payload that a provider refused as too long, and build again, without a model.
+        """Reduce the payload that a provider refused, and build again, without a model.
 
         Each call makes the newest payload of this stream smaller. Where the provider refused media
-        or reasoning, only these are left out. Raises as `build` does, and ContextOverflow when
+        or reasoning, only these are left out. Where only the requested output is too large, the
+        output limit is lowered instead [compaction.large-output]. Raises ContextOverflow when
         nothing can be left out.
         """
-        kind = verdict.kind if verdict is not None else VerdictKind.INPUT_TOO_LONG
+        kind = verdict.kind
         is_reasoning = kind is VerdictKind.REASONING_REFUSED
         attempt = Attempt(tenant_id, conversation_id, settings, drops_reasoning=is_reasoning)
+        if kind is VerdictKind.OUTPUT_TOO_LARGE:
+            loaded = await self._until_unchanged(partial(load, self._deps), attempt)
+            lowered = verdict.lowered_output(loaded.limits.max_output_tokens)
+            settings = replace(settings, max_output_tokens=lowered)
+            body = await self._answer(replace(attempt, settings=settings, may_compact=False))
+            return unchanged(kind, body["tokens_used"], loaded.stored.shown_messages), body
         reduce: _Reduction = reduce_after_overflow
         if is_reasoning:
             reduce = leave_out_reasoning
-        elif verdict is not None and kind is VerdictKind.MEDIA_REFUSED:
+        elif kind is VerdictKind.MEDIA_REFUSED:
             reduce = partial(leave_out_media, verdict=verdict)
         reduction = await self._until_unchanged(partial(self._reduce, reduce), attempt)
         body = await self._answer(replace(attempt, may_compact=False))
         if is_reasoning:
             reduction = replace(reduction, after_tokens=body["tokens_used"])
         return reduction, body
-
-    async def lower_output(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        settings: RequestSettings,
-        lowered: Callable[[int], int],
-        reason: str,
-    ) -> tuple[CompactResult, dict[str, Any]]:
-        """Build again with a lower output limit, without a compaction. [compaction.large-output]
-
-        `lowered` returns the limit to use instead of the present one, in tokens. Raises as `build`
-        does.
-        """
-        attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False)
-        loaded = await self._until_unchanged(partial(load, self._deps), attempt)
-        max_output_tokens = lowered(loaded.limits.max_output_tokens)
-        settings = replace(settings, max_output_tokens=max_output_tokens)
-        body = await self._answer(replace(attempt, settings=settings))
-        messages = loaded.stored.shown_messages
-        return unchanged(reason, body["tokens_used"], messages), body
 
     async def _answer(self, attempt: Attempt) -> dict[str, Any]:
         return await self._until_unchanged(self._build, attempt)
@@ -170,27 +165,23 @@ class ContextService:
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
-        deps = self._deps.for_one_build()
-        async with deps.long_build:
-            state = await _viewed(deps, attempt)
-            if isinstance(state, Changed):
-                return state
-            fitted = await fit(deps, state)
-            if not isinstance(fitted, Fitted):
-                return fitted
-            recorded = await record(deps, fitted.state, fitted.epoch)
-            if isinstance(recorded, Changed):
-                return recorded
-            body = await recorded.rendered.call(respond, deps, recorded)
-            return body | shown(recorded, body) if attempt.is_preview else body
+        deps, state = self._deps, await _viewed(self._deps, attempt)
+        if isinstance(state, Changed):
+            return state
+        fitted = await fit(deps, state)
+        if not isinstance(fitted, Fitted):
+            return fitted
+        recorded = await _record(deps, fitted.state, fitted.epoch)
+        if isinstance(recorded, Changed):
+            return recorded
+        body = await recorded.rendered.call(respond, deps.observer, recorded)
+        return body | shown(recorded, body) if attempt.is_preview else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
     ) -> CompactResult | Changed | Overflow:
-        deps = self._deps.for_one_build()
-        async with deps.long_build:
-            state = await _viewed(deps, attempt)
-            return state if isinstance(state, Changed) else await reduce(deps, state)
+        state = await _viewed(self._deps, attempt)
+        return state if isinstance(state, Changed) else await reduce(self._deps, state)
 
 
 async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
@@ -199,99 +190,164 @@ async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Cha
 
 
 # --- read and settings ----------------------------------------------------------------------------
-async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
-    """Read the conversation and resolve its settings; its active window is moved if it has to.
 
-    Raises NotFound, ValidationError (no messages, no model, too many tools), ContextLimitUnknown,
-    and ContextOverflow where the prompt alone is too long.
-    """
-    cached, cached_epoch_id, build_input = await _read(deps, attempt)
+
+async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
+    """Read the conversation and resolve its settings; its active window is moved if it has to."""
+    cached, build_input = await _read(deps, attempt)
     if build_input.conversation.is_outdated(deps.active.now()):
         await deps.active.updated(attempt.tenant_id, build_input.conversation)
-        cached, cached_epoch_id, build_input = await _read(deps, attempt)
-    conversation = build_input.conversation
-    if not conversation.state.shown_messages:
-        where = " in its active window" if conversation.state.head_seq else ""
+        cached, build_input = await _read(deps, attempt)
+    conversation, settings = build_input.conversation, attempt.settings
+    stored = conversation.state
+    if not stored.shown_messages:
+        where = " in its active window" if stored.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
-    settings = attempt.settings
     last_epoch, factor = build_input.window_epoch or build_input.epoch, None
     if last_epoch is not None and last_epoch.window != requested_window(settings):
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
-        start = epoch_start_from(last_epoch.start_json)
-        factor = epoch_factor(start, deps.resolver.calibration_of(conversation, settings).factor)
+        factor = epoch_start_from(last_epoch.start_json).factor
+        present = deps.resolver.calibration_of(conversation, settings).factor
+        factor = factor if abs(present / factor - 1) <= MAX_FACTOR_DRIFT else present
+    # Only a payload of the same view is extended by the rows that were read.
+    if last_epoch is None or last_epoch.view_version != stored.view_version:
+        cached = None
     resolved = await deps.resolver.of(conversation, settings, factor)
     if resolved.model is None:
         raise ValidationError.at(
             "/model", "No model: name one in the request, the conversation or its agent"
         )
-    attempt = await _with_status(deps, attempt, resolved, conversation)
+    if resolved.derives_status(settings):
+        # The status is that of the agent's other conversations.
+        status = await deps.statuses.of(attempt.tenant_id, conversation)
+        attempt = replace(attempt, settings=replace(settings, status=status))
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
     prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if prompt.total >= limits.capacity:
         tools = PayloadTools((), resolved.deferral(settings.format))
-        largest = contributors(resolved, tools, prompt, ())
-        raise context_overflow(resolved, limits, prompt, largest, {})
-    if not attempt.is_preview and not is_shown_with(
-        build_input.compaction_strategy, resolved.policy.strategy
-    ):
+        raise context_overflow(limits, prompt, largest_parts(resolved, tools, prompt, ()), {})
+    made_by, strategy = build_input.compaction_strategy, resolved.policy.strategy
+    if not attempt.is_preview and not is_shown_with(made_by, strategy):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
-            await session.contexts.hide_compaction(
-                conversation.conversation_id, conversation.state.view_version
-            )
+            await session.contexts.hide_compaction(attempt.conversation_id, stored.view_version)
         return Changed(attempt)
+    floor = stored.head_seq if attempt.drops_reasoning else 0
     return BuildState(
-        attempt,
-        build_input,
-        resolved,
-        limits,
-        degraded=attempt.degraded,
-        reasoning_floor=conversation.state.head_seq if attempt.drops_reasoning else 0,
-        last_epoch=last_epoch,
-        cached=cached,
-        cached_epoch_id=cached_epoch_id,
+        attempt, build_input, resolved, limits, last_epoch, cached, floor, attempt.degraded
     )
-
-
-async def _with_status(
-    deps: BuildDependencies,
-    attempt: Attempt,
-    resolved: ResolvedSettings,
-    conversation: Conversation,
-) -> Attempt:
-    """Return the attempt with the status of the agent's other conversations, where it has one."""
-    if not resolved.derives_status(attempt.settings):
-        return attempt
-    status = await deps.statuses.of(attempt.tenant_id, conversation)
-    if status is None:
-        return attempt
-    return replace(attempt, settings=replace(attempt.settings, status=status))
 
 
 async def _read(
     deps: BuildDependencies, attempt: Attempt
-) -> tuple[CachedPayload | None, str, BuildInput]:
-    """Read the conversation with the rows that the cached payload lacks.
+) -> tuple[CachedPayload | None, BuildInput]:
+    """Read the conversation with the rows that the cached payload of its last epoch lacks.
 
     The build has to use this cached payload and this epoch, because the rows that they cover are
     not read, whatever other builds do to the cache meanwhile.
     """
     cached = deps.cache.find(attempt.cache_key)
-    cached_epoch_id = cached.epoch_id if cached else ""
+    epoch_id = cached.epoch_id if cached is not None else None
     async with deps.database.session() as session:
         build_input = await session.contexts.read_build_input(
             attempt.tenant_id,
             attempt.conversation_id,
             attempt.settings,
             deps.resolver.default_model,
-            cached_epoch_id=cached.epoch_id if cached else None,
+            cached_epoch_id=epoch_id,
             cached_start=cached.start_json if cached else None,
             cached_through=cached.assembler.rendered_through if cached else 0,
         )
     if build_input is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
-    return cached, cached_epoch_id, build_input
+    last_epoch = build_input.window_epoch or build_input.epoch
+    is_of_it = last_epoch is not None and last_epoch.epoch_id == epoch_id
+    return cached if is_of_it else None, build_input
+
+
+# --- record ---------------------------------------------------------------------------------------
+
+
+async def _record(
+    deps: BuildDependencies, state: BuildState, choice: EpochChoice
+) -> RecordedBuild | Changed:
+    """Write the epoch unless it is the last one; another build may have been first.
+
+    Of a preview nothing is stored, and it has no id.
+    """
+    rendered, items, attempt = state.rendered, state.items, state.attempt
+    assert rendered is not None and items is not None
+    last_epoch = state.input.epoch
+    is_new = last_epoch is None or choice.break_reason is not None
+    epoch = _new_epoch(deps, state, choice) if is_new or last_epoch is None else last_epoch
+    through_seq = max(items.rendered_through, state.stored.head_seq)
+    build = RecordedBuild(
+        state, rendered, items, epoch, is_new, choice.break_reason, through_seq, build_id=""
+    )
+    if attempt.is_preview:
+        return build
+    if is_new:
+        texts = dict(state.resolved.texts)
+        if state.texts_before_history:
+            texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
+        async with deps.database.session() as session:
+            if not await session.contexts.add_epoch(attempt.conversation_id, epoch, texts):
+                return state.changed()
+    rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
+    deps.cache.put(attempt.cache_key, rendered)
+    tail_hash = None
+    if state.tail.texts:
+        body = json_text.dumps(state.tail.texts)
+        tail_hash = digest(body)
+        if rendered.tail_hash != tail_hash:  # a text is stored once
+            async with deps.database.session() as session:
+                await session.contexts.add_text(attempt.conversation_id, tail_hash, body)
+            rendered.tail_hash = tail_hash
+    await _record_usage(deps, state, 0 if is_new else MIN_UNSTORED_CHANGE)
+    return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
+
+
+def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
+    resolved, settings, last_epoch = state.resolved, state.attempt.settings, state.input.epoch
+    return Epoch(
+        epoch=last_epoch.epoch + 1 if last_epoch is not None else 1,
+        epoch_id=deps.new_id(),
+        payload_stream=payload_stream_of(settings, resolved.model or ""),
+        format=settings.format,
+        window=requested_window(settings),
+        reason=choice.break_reason,
+        start_seq=state.stored.head_seq,
+        view_version=state.stored.view_version,
+        start_json=choice.start.as_json(),
+        sections_hash=resolved.sections_hash,
+        tools_hash=resolved.tools_hash,
+        policy_hash=resolved.policy_hash,
+    )
+
+
+async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:
+    """Store what the payload has beyond the state's sums, where that has changed by so much.
+
+    Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
+    settings do not count.
+    """
+    conversation, stored = state.input.conversation, state.stored
+    model = conversation.model or deps.resolver.default_model
+    slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+    if requested_window(state.attempt.settings) or state.resolved.model != model or slides:
+        return
+    resolved = await deps.resolver.of(conversation)
+    unstored = state.usage.total
+    unstored -= stored_usage_of(resolved, conversation, stored.shown_tokens).total
+    if min_change:
+        min_change = max(min_change, state.limits.effective_window // 100)
+    if abs(unstored - stored.unstored_tokens) <= min_change:
+        return
+    async with deps.database.session() as session:
+        await session.contexts.set_unstored_tokens(
+            conversation.conversation_id, stored.view_version, unstored
+        )

@@ -1,30 +1,24 @@
-"""Decides whether a payload continues the last epoch of its stream, and records a new one."""
+"""Decides whether a payload continues the last epoch of its stream, and why it does not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.common import json_text
-from app.context.history import needed_agent_tools
-from app.context.payload_cache import CachedPayload
-from app.context.state import REASONING_DROPPED, BuildDependencies, BuildState, Changed
-from app.conversations.budget_status import stored_usage_of
+from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildState
+from app.context.view import needed_agent_tools
 from app.conversations.epochs import (
     PROVIDER_COMPACTED,
-    BuildId,
     Epoch,
     EpochStart,
-    break_reason,
     epoch_start_from,
-    is_same_prefix,
     model_in,
-    payload_stream_of,
     requested_window,
 )
+from app.conversations.sent_media import MEDIA_LEFT_OUT
+from app.conversations.text_shortening import MESSAGES_SHORTENED
+from app.conversations.view import View, minus
 from app.formats import PROVIDERS
 from app.formats.reasoning import GEMINI, binds_reasoning
-from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +29,6 @@ class EpochChoice:
     does not begin as those of the last epoch do.
     """
 
-    last_epoch: Epoch | None
     start: EpochStart
     break_reason: str | None
     kept_tools: tuple[str, ...]
@@ -66,23 +59,20 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         last_start = epoch_start_from(last_epoch.start_json)
         last_view, kept_tools = last_start.view, tools or last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
-        reason = break_reason(
-            last_epoch,
-            last_start,
-            new_start,
-            state.resolved,
-            state.stored,
-            requested_window(state.attempt.settings),
-            state.input.pins,
-        )
+        reason = break_reason(state, last_epoch, last_start, new_start)
         reasoning_after = last_view.reasoning_after
         if not has_left and state.reasoning_floor <= reasoning_after:
             if reason is None:
-                return EpochChoice(last_epoch, last_start, None, kept_tools)
-            start = _with_reasoning_limit(new_start, reasoning_after, last_view.reasoning_of)
-            start = replace(start, view=replace(start.view, late_through=last_view.late_through))
-            if is_same_prefix(reason, last_start, start):
-                return EpochChoice(last_epoch, start, reason, kept_tools)
+                return EpochChoice(last_start, None, kept_tools)
+            start = _with_view(
+                new_start,
+                reasoning_after=reasoning_after,
+                reasoning_of=last_view.reasoning_of,
+                late_through=last_view.late_through,
+            )
+            is_same = (start.view, start.tools) == (last_view, last_start.tools)
+            if is_same and reason == "budget_changed":  # only numbers changed
+                return EpochChoice(start, reason, kept_tools)
         reason = reason or REASONING_DROPPED
         item = state.view.sent_item
         is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_start.tools
@@ -91,12 +81,12 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             reasoning_after = max(reasoning_after, item.seq - 1)
         else:
             reasoning_after = max(reasoning_after, _reasoning_after(state))
-    start = _with_reasoning_limit(
+    start = _with_view(
         own_start,
-        max(reasoning_after, state.reasoning_floor),
-        state.resolved.accepted_reasoning(state.format),
+        reasoning_after=max(reasoning_after, state.reasoning_floor),
+        reasoning_of=state.resolved.accepted_reasoning(state.format),
     )
-    return EpochChoice(last_epoch, start, reason, tools, leaves_prefix=last_epoch is not None)
+    return EpochChoice(start, reason, tools, leaves_prefix=last_epoch is not None)
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
@@ -106,17 +96,14 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
         state.limits.total,
         state.limits.max_output_tokens,
         state.tools.with_agent_tools(agent_tools),
-        state.lasting_degraded,
+        tuple(value for value in state.degraded if value not in DEGRADED_ONE_BUILD),
         state.resolved.factor,
         state.dynamic_hash,
     )
 
 
-def _with_reasoning_limit(
-    start: EpochStart, reasoning_after: int, reasoning_of: tuple[str, ...]
-) -> EpochStart:
-    """Return a start whose payloads replay only the reasoning of these makers after this seq."""
-    view = replace(start.view, reasoning_after=reasoning_after, reasoning_of=reasoning_of)
+def _with_view(start: EpochStart, **changes: int | tuple[str, ...]) -> EpochStart:
+    view: View = replace(start.view, **changes)  # type: ignore[arg-type]
     return replace(start, view=view)
 
 
@@ -154,108 +141,57 @@ def _has_foreign(state: BuildState) -> bool:
     return bool(others if is_strict else others - {family})
 
 
-MIN_UNSTORED_CHANGE = 64
-"""A smaller change inside an epoch is not stored: a build seldom writes anything."""
+# --- why a prefix breaks --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBuild:
-    """A payload with its epoch and build id; of a new epoch no caller has an earlier payload."""
-
-    state: BuildState
-    rendered: CachedPayload
-    epoch: Epoch
-    is_new_epoch: bool
-    break_reason: str | None
-    through_seq: int
-    build_id: str
-
-
-async def record(
-    deps: BuildDependencies, state: BuildState, choice: EpochChoice
-) -> RecordedBuild | Changed:
-    """Write the epoch unless it is the last one; another build may have been first.
-
-    Of a preview nothing is stored, and it has no id.
-    """
-    rendered, items, attempt = state.rendered, state.items, state.attempt
-    assert rendered is not None and items is not None
-    last_epoch = choice.last_epoch if choice.break_reason is None else None
-    epoch = last_epoch or _new_epoch(deps, state, choice)
-    through_seq = max(items.rendered_through, state.stored.head_seq)
-    build = RecordedBuild(
-        state, rendered, epoch, last_epoch is None, choice.break_reason, through_seq, build_id=""
-    )
-    if attempt.is_preview:
-        return build
-    if build.is_new_epoch:
-        texts = dict(state.resolved.texts)
-        if state.texts_before_history:
-            texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
-        async with deps.database.session() as session:
-            is_added = await session.contexts.add_epoch(attempt.conversation_id, epoch, texts)
-        if not is_added:
-            return state.changed()
-    rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
-    deps.cache.put(attempt.cache_key, rendered)
-    tail_hash = await _record_tail(deps, state, rendered)
-    await _record_usage(deps, state, 0 if build.is_new_epoch else MIN_UNSTORED_CHANGE)
-    return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
-
-
-def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:
-    resolved, settings = state.resolved, state.attempt.settings
-    conversation_state = state.stored
-    return Epoch(
-        epoch=choice.last_epoch.epoch + 1 if choice.last_epoch is not None else 1,
-        epoch_id=deps.new_id(),
-        payload_stream=payload_stream_of(settings, resolved.model or ""),
-        format=settings.format,
-        window=requested_window(settings),
-        reason=choice.break_reason,
-        start_seq=conversation_state.head_seq,
-        view_version=conversation_state.view_version,
-        start_json=choice.start.as_json(),
-        sections_hash=resolved.sections_hash,
-        tools_hash=resolved.tools_hash,
-        policy_hash=resolved.policy_hash,
-    )
-
-
-async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:
-    """Store what the payload has beyond the state's sums, where that has changed by so much.
-
-    Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
-    settings do not count.
-    """
-    conversation, settings = state.input.conversation, state.attempt.settings
-    stored = conversation.model or deps.resolver.default_model
-    slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    if requested_window(settings) or state.resolved.model != stored or slides:
-        return
-    resolved = await deps.resolver.of(conversation)
-    sums = stored_usage_of(resolved, conversation, conversation.state.shown_tokens)
-    unstored = state.usage.total - sums.total
-    if min_change:
-        min_change = max(min_change, state.limits.effective_window // 100)
-    if abs(unstored - conversation.state.unstored_tokens) <= min_change:
-        return
-    async with deps.database.session() as session:
-        await session.contexts.set_unstored_tokens(
-            conversation.conversation_id, conversation.state.view_version, unstored
-        )
-
-
-async def _record_tail(
-    deps: BuildDependencies, state: BuildState, rendered: CachedPayload
+def break_reason(
+    state: BuildState, last_epoch: Epoch, last_start: EpochStart, new_start: EpochStart
 ) -> str | None:
-    """Store the texts of the tail once, and return their hash; None without any."""
-    if not state.tail.texts:
+    """Return why a payload cannot extend those of the stream's last epoch, None when it can.
+
+    `new_start` is that of an epoch that would begin now.
+    """
+    stored, resolved = state.stored, state.resolved
+    if last_epoch.view_version < stored.redacted_version:
+        return "redacted"
+    if last_epoch.tools_hash != resolved.tools_hash:
+        return "tools_changed"
+    sections = (last_epoch.sections_hash, last_start.dynamic_hash)
+    if sections != (resolved.sections_hash, new_start.dynamic_hash):
+        return "sections_changed"
+    totals = (last_start.total, last_start.max_output_tokens, last_epoch.window)
+    window = requested_window(state.attempt.settings)
+    if totals != (new_start.total, new_start.max_output_tokens, window):
+        return "budget_changed"
+    if last_epoch.policy_hash != resolved.policy_hash:
+        return "policy_changed"
+    if last_epoch.view_version != stored.view_version:
+        return stored.view_cause or "compaction"
+    if reason := _view_change(last_start.view, new_start.view, state.input.pins):
+        return reason
+    if last_start.tools != new_start.tools:
+        return "tools_changed"
+    return "budget_changed" if last_start.factor != new_start.factor else None
+
+
+def _view_change(old: View, new: View, pins: tuple[int, ...]) -> str | None:
+    """Return what differs; a pin may show a hidden message, and its end hides it again."""
+    if old is new:
         return None
-    body = json_text.dumps(state.tail.texts)
-    hash = digest(body)
-    if rendered.tail_hash != hash:
-        async with deps.database.session() as session:
-            await session.contexts.add_text(state.attempt.conversation_id, hash, body)
-        rendered.tail_hash = hash
-    return hash
+    has_same_spans = old.spans == new.spans
+    has_same_uncleared = old.uncleared_results == new.uncleared_results
+    if not (has_same_spans and has_same_uncleared):
+        if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
+            return "pinned"
+        only_hides = minus(old.spans, new.spans) and not minus(new.spans, old.spans)
+        if only_hides and old.spans[-1] == new.spans[-1] and old.note == new.note:
+            return "unpinned"
+    if old.summary_texts() != new.summary_texts():
+        return "compaction"
+    if not has_same_spans:
+        return "window_moved"
+    if not has_same_uncleared or old.results_cleared_through != new.results_cleared_through:
+        return "tool_results_cleared"
+    if old.shortened != new.shortened:
+        return MESSAGES_SHORTENED
+    return MEDIA_LEFT_OUT if old.media_cut != new.media_cut else None

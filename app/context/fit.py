@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.compaction.planning import unsummarised_spans
+from app.compaction.planning import (
+    LABEL_TOKENS,
+    NOTE_TOKENS,
+    history_budget,
+    summary_reserve,
+    unsummarised_spans,
+)
 from app.compaction.reduction import (
     RESULTS_CLEARED,
     Truncation,
@@ -18,6 +24,7 @@ from app.compaction.reduction import (
     min_cleared_tokens,
     plan_clearing,
     tool_output_budget,
+    tool_output_tokens,
     truncate,
 )
 from app.compaction.strategies import STRATEGIES
@@ -26,38 +33,43 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import summarise_paged
-from app.compaction.summary_budget import (
-    NOTE_TOKENS,
-    history_budget,
-    summary_reserve,
-    summary_text_limit,
-)
 from app.context.epoch import EpochChoice, choose_epoch
-from app.context.history import noted, render, render_view
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
-from app.context.view import show_newest_user
+from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.compaction_results import CompactionPending
 from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.provider_items import has_compaction
 from app.conversations.reported_usage import is_suspended
+from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.text_shortening import (
     MESSAGES_SHORTENED,
     limits_of_largest,
     limits_of_oversized,
 )
 from app.conversations.thresholds import exceeds_messages
-from app.conversations.turns import Entry, never_hidden
-from app.conversations.view import ShortenedMessage, Span, Summary, overlap, spans_through
+from app.conversations.turns import Entry, entry, never_cleared, never_hidden
+from app.conversations.view import (
+    MediaCut,
+    ShortenedMessage,
+    Span,
+    Summary,
+    View,
+    overlap,
+    spans_through,
+)
 from app.conversations.views import (
     summary_message_tokens,
     view_after,
     with_omission_note,
+    with_shortened,
     without_item,
 )
 from app.formats import PROVIDERS
+from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
-from app.policy.policy import CompactionMode, StrategyName
+from app.models.media import media_limits
+from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
@@ -65,10 +77,7 @@ _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
 MAX_PREVIEWED = 1_000
 """Messages that a preview summarises: reading more takes seconds."""
-
 _MAX_ROUNDS = 12
-_Reduction = tuple[BuildState, Sequence[Entry] | None]
-"""A reduced state, and the entries that do not fit, None where all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +103,16 @@ async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | 
         state = reduced = await render(deps, reduced, epoch.start.view, epoch.kept_tools)
         if not epoch.matches(state):
             continue
-        if (cut := state.media_cut()) is not None:
-            reduced = state.with_media_cut(cut)
-        elif not state.fits:
+        if (cut := _media_cut(state)) is not None:
+            reduced = state.with_view(replace(state.view, media_cut=cut)).degrade(MEDIA_LEFT_OUT)
+        elif state.fits:
+            return Fitted(state, epoch)
+        else:
             # Plans use the counts of entries: each counts what its items cost, and what the payload
             # costs beyond them is saved as well.
-            estimated = state.with_rendered_costs()
+            estimated = _with_rendered_costs(state)
             overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
-            reduced = await _reduce(deps, estimated, overshoot, has_reasoning=state.has_reasoning)
-        else:
-            return Fitted(state, epoch)
+            reduced = await _reduce(deps, estimated, overshoot, _has_reasoning(state))
     return Overflow(state, state.view_entries)
 
 
@@ -115,32 +124,150 @@ async def _reduce_unrendered(
     Tool output over its budget is cleared in any case. A view that is too long is compacted where
     its policy allows that, and reduced without a model otherwise.
     """
-    if state.stored.is_suspended:
-        state = await _render_fitting(deps, state)  # its pressure decides on clearing as well
-    cleared = await _clear_tool_results(deps, state)
-    if isinstance(cleared, Changed):
-        return cleared
-    state = await _render_fitting(deps, cleared)
-    shortened = await _shorten_oversized(deps, state)
-    if shortened is not state:
+    state = await _render_fitting(deps, state)
+    if await _clear_tool_results(deps, state):
+        return state.changed()
+    if not state.fits and (shortened := await _shorten_oversized(deps, state)) is not None:
         state = await _render_fitting(deps, shortened)  # previews add the tools that they name
     compacted = await _compact(deps, state)
     if isinstance(compacted, Changed) or compacted.fits:
         return compacted
-    return await _reduce(deps, compacted, 0, has_reasoning=compacted.has_reasoning)
+    return await _reduce(deps, compacted, 0, _has_reasoning(compacted))
 
 
 async def _render_fitting(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Render a view that fits, so that its pressure is that of the payload as sent."""
     if state.rendered is None and state.fits:
         state = await render_view(deps, state)
-    if state.items is not None:
+    if state.rendered is not None:
         state = await noted(state, state.tools.agent_tools)
     return state
 
 
+def _has_reasoning(state: BuildState) -> bool:
+    return state.rendered is not None and state.rendered.assembler.has_reasoning
+
+
+def _with_rendered_costs(state: BuildState) -> BuildState:
+    """Drop the rendered history; each entry costs what its rendered items did."""
+    assert state.rendered is not None
+    costs = state.rendered.assembler.costs_by_seq
+    entries = [
+        entry(item.seq, item.role, costs.get(item.seq, item.tokens), joins=item.joins)
+        for item in state.entries
+    ]
+    return replace(state, rendered=None, items=None, entries=entries)
+
+
+def _media_cut(state: BuildState) -> MediaCut | None:
+    """Return which media a rendered payload has to leave out, None where it need not."""
+    assert state.rendered is not None and state.items is not None
+    sent, resolved = state.rendered.assembler.media, state.resolved
+    limits = media_limits(resolved.model or "", state.format, state.limits.total)
+    if limits is None or not sent:
+        return None
+    tools = resolved.wire_tools(state.format, state.tools) or b""
+    system = (*(section.content for section in resolved.sections), *state.system_dynamic_texts)
+    size = sum(map(len, state.items.wire_items)) + len(tools) + sum(map(len, system))
+    cut = cut_for(sent, size, limits)
+    return cut if cut != state.view.media_cut else None
+
+
+# --- clearing and compacting ----------------------------------------------------------------------
+
+
+async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> bool:
+    """Clear tool results over their budget; return whether that changed the conversation."""
+    resolved, attempt = state.resolved, state.attempt
+    limits, policy = resolved.compaction_limits(), resolved.policy.tool_output
+    is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
+    if is_kept or attempt.is_preview:
+        return False
+    budget = tool_output_budget(policy, limits.total)
+    if state.rendered is not None:
+        output_tokens = state.rendered.output_tokens
+    else:
+        output_tokens = sum(tool_output_tokens(item, state.view) for item in state.entries)
+    if output_tokens <= budget or is_suspended(state.stored, state.policy_usage.total, limits):
+        return False
+    state = await _find_excluded_seqs(deps, state)
+    min_cleared = min_cleared_tokens(policy, limits.total)
+    plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
+    if isinstance(plan, NoCompaction):
+        return False
+    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
+    return await deps.compaction.clear_tool_results(
+        attempt.tenant_id,
+        attempt.conversation_id,
+        attempt.settings,
+        state.stored.view_version,
+        plan,
+        state.view.spans if slides else None,
+    )
+
+
+async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Add the seqs of shown results of tools that the policy excludes from clearing."""
+    tools = state.resolved.policy.tool_output.exclude_tools
+    if not tools or state.excluded_seqs is not None:
+        return state
+    entries, names = list(state.entries), dict[int, str]()  # a copy: the cached ones may grow
+    async with deps.database.session() as session:
+        for span in spans_through(state.view.spans, state.stored.head_seq):
+            names |= await session.log.tool_names(
+                state.attempt.conversation_id, span.start, span.end
+            )
+    excluded = excluded_seqs(entries, state.view, names, tools)
+    return replace(state, entries=entries, excluded_seqs=excluded)
+
+
+async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
+    """Compact once in a build, if it is due."""
+    if not _is_compaction_due(state):
+        return state
+    attempt, stored = state.attempt, state.stored
+    version = (stored.head_seq, stored.view_version, state.resolved.policy_hash, state.input.pins)
+    once = replace(state, attempt=replace(attempt, may_compact=False))
+    try:
+        result = await deps.compaction.compact_for_build(
+            attempt.tenant_id, attempt.conversation_id, attempt.settings, stored, version
+        )
+    except (ServiceUnavailable, ValidationError):
+        return once.degrade("summariser_unavailable")
+    if isinstance(result, CompactionPending):
+        return once.degrade("compaction_pending")
+    if isinstance(result, NoCompaction):
+        return once
+    if result is None:  # the view changed meanwhile
+        return state.changed()
+    compacted = replace(once, attempt=replace(once.attempt, compaction=result))
+    return compacted.degrade(*result.degraded).changed()
+
+
+def _is_compaction_due(state: BuildState) -> bool:
+    resolved, limits, stored = state.resolved, state.resolved.policy_limits, state.stored
+    policy, strategy = resolved.policy.compaction, resolved.policy.strategy
+    is_able = state.attempt.may_compact and policy.enabled and STRATEGIES[strategy].compacts
+    if not is_able or limits is None:
+        return False
+    if strategy is StrategyName.PROVIDER and has_compaction(state.format, resolved.model or ""):
+        return False
+    used = state.policy_usage.total
+    pressure = pressure_status(used, limits).pressure
+    if pressure is Pressure.BLOCKED or used > limits.capacity:
+        return True
+    inline = policy.mode == "inline" and not stored.is_suspended
+    if inline and limits.due_at is not None and exceeds_messages(policy, stored):
+        return True
+    is_due = pressure is Pressure.COMPACT or (inline and pressure is Pressure.DUE)
+    return is_due and policy.auto
+
+
+# --- reducing for this payload alone --------------------------------------------------------------
+
+
 async def _reduce(
-    deps: BuildDependencies, state: BuildState, overshoot: int, *, has_reasoning: bool
+    deps: BuildDependencies, state: BuildState, overshoot: int, has_reasoning: bool
 ) -> BuildState | Overflow:
     """Make the view fit, `overshoot` tokens below the limit; else leave out reasoning.
 
@@ -148,33 +275,51 @@ async def _reduce(
     the message with a provider's compaction item: that stays as long as the rest can give way.
     Reasoning goes before the newest message does.
     """
-    reduced, too_large = await _reduce_view(deps, state, overshoot)
-    if too_large is not None and state.view.summarised is not None:
+    reduced = await _reduce_view(deps, state, overshoot)
+    if isinstance(reduced, Overflow) and state.view.summarised is not None:
         summary = await _summary(deps, state, state.view.summarised, ())
         view = replace(state.view, summaries=(summary,), retain=None)
-        state = replace(state.degrade(EXTRACTIVE_SUMMARY).without_rendered(), view=view)
-        reduced, too_large = await _reduce_view(deps, state, overshoot)
-    if too_large is not None and state.view.provider_item is not None:
-        state = replace(state.without_rendered(), view=without_item(state.view))
-        released = await show_newest_user(deps, state)
-        reduced, too_large = await _reduce_view(deps, released, overshoot)
-    if too_large is None and reduced.view.shows(state.stored.head_seq):
+        state = _unrendered(state, view).degrade(EXTRACTIVE_SUMMARY)
+        reduced = await _reduce_view(deps, state, overshoot)
+    if isinstance(reduced, Overflow) and state.view.provider_item is not None:
+        state = _unrendered(state, without_item(state.view))
+        reduced = await _reduce_view(deps, await show_newest_user(deps, state), overshoot)
+    if isinstance(reduced, BuildState) and reduced.view.shows(state.stored.head_seq):
         return reduced
-    if has_reasoning and (smaller := state.with_less_reasoning()) is not None:
+    if has_reasoning and (smaller := _with_less_reasoning(state)) is not None:
         return smaller
-    if too_large is not None:
-        return Overflow(reduced, too_large)
     return reduced
 
 
-async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: int) -> _Reduction:
+def _unrendered(state: BuildState, view: View) -> BuildState:
+    return replace(state, view=view, rendered=None, items=None)
+
+
+def _with_less_reasoning(state: BuildState) -> BuildState | None:
+    """Leave out the reasoning of earlier turns, or else of earlier steps, or else all of it.
+
+    The last step keeps its own the longest: its results go back with it. None where there is no
+    more to leave out.
+    """
+    kept = max(state.reasoning_floor, state.view.reasoning_after)
+    newest = {item.role: item.seq for item in state.entries}
+    floors = (newest.get(Role.USER, 0), newest.get(Role.ASSISTANT, 0) - 1, state.stored.head_seq)
+    floor = min((seq for seq in floors if seq > kept), default=None)
+    if floor is None:
+        return None
+    return replace(_unrendered(state, state.view), reasoning_floor=floor)
+
+
+async def _reduce_view(
+    deps: BuildDependencies, state: BuildState, overshoot: int
+) -> BuildState | Overflow:
     policy = state.resolved.policy
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         shortened = await _shorten_largest(
             deps, state, state.plan_entries, overshoot, only_large=True
         )
-        return (shortened, None) if shortened is not None else (state, state.view_entries)
-    state = (await _find_excluded_seqs(deps, state)).without_rendered()
+        return shortened or Overflow(state, state.view_entries)
+    state = _unrendered(await _find_excluded_seqs(deps, state), state.view)
     budget = _remaining_budget(state, overshoot)
     plan = STRATEGIES[policy.strategy].plan(
         state.view_entries, state.view.hidden, budget, policy, failures=0
@@ -189,8 +334,13 @@ async def _reduce_view(deps: BuildDependencies, state: BuildState, overshoot: in
             state = shortened
             truncation = _truncation(state, budget)
     if truncation is None:
-        return state, _never_dropped(state) or state.view_entries
-    return _truncate(state, truncation), None
+        return Overflow(state, _never_dropped(state) or state.view_entries)
+    through = truncation.results_cleared_through
+    uncleared = tuple(sorted(seq for seq in never_cleared(state.plan_entries) if seq <= through))
+    view = replace(state.view, results_cleared_through=through, uncleared_results=uncleared)
+    if truncation.shown is not None:
+        view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
+    return state.degrade(*truncation.steps).with_view(view)
 
 
 def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
@@ -204,15 +354,6 @@ def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
     )
 
 
-def _truncate(state: BuildState, truncation: Truncation) -> BuildState:
-    through = truncation.results_cleared_through
-    uncleared_results = tuple(sorted(seq for seq in state.never_cleared if seq <= through))
-    view = replace(state.view, results_cleared_through=through, uncleared_results=uncleared_results)
-    if truncation.shown is not None:
-        view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
-    return state.degrade(*truncation.steps).with_narrower_view(view)
-
-
 def _never_dropped(state: BuildState) -> list[Entry]:
     """Return the entries that no reduction drops."""
     kept = never_hidden(state.plan_entries)
@@ -221,10 +362,8 @@ def _never_dropped(state: BuildState) -> list[Entry]:
 
 async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
     """Compact this payload stream as planned; its extractive summary is stored with its epoch."""
-    view = state.view
-    summaries = view.summaries
-    if plan.hidden is not None and plan.summarises:
-        span = plan.hidden
+    view, span, summaries = state.view, plan.hidden, state.view.summaries
+    if span is not None and plan.summarises:
         spans = unsummarised_spans(span, view.summarised, plan.released_seqs, view.window)
         verbatim_seqs = frozenset(plan.unhidden_seqs)
         summaries = (await _summary(deps, state, span, spans, verbatim_seqs),)
@@ -233,9 +372,8 @@ async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPla
             state = state.degrade("preserved_ranges_summarised")
     if plan.results_cleared_through > view.results_cleared_through:
         state = state.degrade(RESULTS_CLEARED)
-    return state.with_narrower_view(
-        view_after(view, plan, summaries, view.retain, state.never_cleared)
-    )
+    kept = never_cleared(state.plan_entries)
+    return state.with_view(view_after(view, plan, summaries, view.retain, kept))
 
 
 async def _summary(
@@ -264,7 +402,7 @@ async def _summary(
     task = SummaryTask(
         SummaryRequest(),
         None,
-        summary_text_limit(state.limits),
+        summary_reserve(state.limits) - LABEL_TOKENS,
         deps.summariser.start_run(state.attempt.tenant_id),
         scope,
         state.attempt.conversation_id,
@@ -277,146 +415,27 @@ async def _summary(
     return Summary(span, result.text, tokens, sections=result.sections)
 
 
-# --- clearing and compacting ----------------------------------------------------------------------
-
-
-async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
-    """Clear tool results over their budget."""
-    resolved = state.resolved
-    limits, policy = resolved.compaction_limits(), resolved.policy.tool_output
-    is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
-    if is_kept or state.attempt.is_preview:
-        return state
-    budget = tool_output_budget(policy, limits.total)
-    if state.output_tokens <= budget:
-        return state
-    if is_suspended(state.stored, state.policy_usage.total, limits):
-        return state
-    state = await _find_excluded_seqs(deps, state)
-    min_cleared = min_cleared_tokens(policy, limits.total)
-    plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
-    if isinstance(plan, NoCompaction):
-        return state
-    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    is_changed = await deps.compaction.clear_tool_results(
-        state.attempt.tenant_id,
-        state.attempt.conversation_id,
-        state.attempt.settings,
-        state.stored.view_version,
-        plan,
-        state.view.spans if slides else None,
-    )
-    return state.changed() if is_changed else state
-
-
-async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:
-    """Add the seqs of shown results of tools that the policy excludes from clearing.
-
-    A cached payload keeps the names of the tools, so that they are read once.
-    """
-    tools = state.resolved.policy.tool_output.exclude_tools
-    if not tools or state.excluded_seqs is not None:
-        return state
-    rendered, entries = state.rendered, list(state.entries)  # a copy: the cached ones may grow
-    tool_names = rendered.tool_names if rendered is not None else {}
-    known_through = rendered.tool_names_through if rendered is not None else 0
-    last_seq = entries[-1].seq if entries else 0
-    unknown = [Span(max(span.start, known_through + 1), span.end) for span in state.view.spans]
-    if missing := spans_through(unknown, last_seq):
-        async with deps.database.session() as session:
-            for span in missing:
-                tool_names.update(
-                    await session.log.tool_names(
-                        state.attempt.conversation_id, span.start, span.end
-                    )
-                )
-    if rendered is not None:
-        rendered.tool_names_through = max(rendered.tool_names_through, last_seq)
-    excluded = excluded_seqs(entries, state.view, tool_names, tools)
-    return replace(state, entries=entries, excluded_seqs=excluded)
-
-
-async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
-    """Compact once in a build, if it is due."""
-    if not _is_compaction_due(state):
-        return state
-    attempt, conversation_state = state.attempt, state.stored
-    version = (
-        conversation_state.head_seq,
-        conversation_state.view_version,
-        state.resolved.policy_hash,
-        state.input.pins,
-    )
-    state = replace(state, attempt=replace(attempt, may_compact=False))
-    try:
-        result = await deps.compaction.compact_for_build(
-            attempt.tenant_id,
-            attempt.conversation_id,
-            attempt.settings,
-            conversation_state,
-            version,
-        )
-    except (ServiceUnavailable, ValidationError):
-        return state.degrade("summariser_unavailable")
-    if isinstance(result, CompactionPending):
-        return state.degrade("compaction_pending")
-    if isinstance(result, NoCompaction):
-        return state
-    if result is None:  # the view changed meanwhile
-        return replace(state, attempt=attempt).changed()
-    compacted = replace(state, attempt=replace(state.attempt, compaction=result))
-    return compacted.degrade(*result.degraded).changed()
-
-
-def _is_compaction_due(state: BuildState) -> bool:
-    resolved, limits = state.resolved, state.resolved.policy_limits
-    policy = resolved.policy.compaction
-    if not state.attempt.may_compact or limits is None or not policy.enabled:
-        return False
-    if not STRATEGIES[resolved.policy.strategy].compacts:
-        return False
-    is_provider = resolved.policy.strategy is StrategyName.PROVIDER
-    if is_provider and has_compaction(state.format, resolved.model or ""):
-        return False
-    usage = state.policy_usage
-    pressure = pressure_status(usage.total, limits).pressure
-    if pressure is Pressure.BLOCKED or usage.total > limits.capacity:
-        return True
-    conversation_state = state.stored
-    inline = policy.mode is CompactionMode.INLINE and not conversation_state.is_suspended
-    if inline and limits.due_at is not None and exceeds_messages(policy, conversation_state):
-        return True
-    due_levels = (Pressure.DUE, Pressure.COMPACT) if inline else (Pressure.COMPACT,)
-    return pressure in due_levels and policy.auto
-
-
 # --- shortening -----------------------------------------------------------------------------------
 
 
 def _remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
     """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
-    reserve = max(summary_reserve(StrategyName.SANDWICH, limits), summary)
+    reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
     return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)
 
 
-async def _shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState:
+async def _shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState | None:
     """Shorten the messages that would not fit beside a summary of everything else.
 
     It comes before a compaction, so that the pressure is that of the payload as it is sent.
     """
-    if state.fits:
-        return state
     budget = _remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.agent_tools))
     available_tokens = budget.capacity - budget.fixed - budget.summary
-    return (
-        await _with_shortened(
-            deps, state, limits_of_oversized(state.plan_entries, available_tokens)
-        )
-        or state
-    )
+    limits = limits_of_oversized(state.plan_entries, available_tokens)
+    return await _with_shortened(deps, state, limits)
 
 
 async def _shorten_largest(
@@ -436,13 +455,10 @@ async def _shorten_largest(
     available_tokens -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.agent_tools)
     shortenable = None
     if only_large:
-        shortened_seqs = {item.seq for item in state.view.shortened}
-        shortenable = {
-            item.seq for item in entries if 2 * item.tokens > available_tokens
-        } | shortened_seqs
-    return await _with_shortened(
-        deps, state, limits_of_largest(entries, available_tokens, shortenable)
-    )
+        shortenable = {item.seq for item in entries if 2 * item.tokens > available_tokens}
+        shortenable |= {item.seq for item in state.view.shortened}
+    limits = limits_of_largest(entries, available_tokens, shortenable)
+    return await _with_shortened(deps, state, limits)
 
 
 async def _with_shortened(
@@ -452,7 +468,8 @@ async def _with_shortened(
     if not max_tokens_by_seq or not state.resolved.policy.messages.offload_oversized:
         return None
     shortened = await shorten_messages(deps, state, max_tokens_by_seq)
-    return state.degrade(MESSAGES_SHORTENED).with_shortened(shortened) if shortened else None
+    view = with_shortened(state.view, shortened)
+    return state.with_view(view).degrade(MESSAGES_SHORTENED) if shortened else None
 
 
 async def shorten_messages(

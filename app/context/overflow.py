@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction import view_after_overflow
 from app.context.fit import shorten_messages
-from app.context.history import render_view
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
+from app.context.view import render_view
 from app.conversations.compaction_results import CompactResult, unchanged
-from app.conversations.contributors import Contributor, contributors, overflow_detail, suggestions
 from app.conversations.sent_media import cut_after_refusal
 from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
 from app.conversations.views import with_shortened, without_item
-from app.models.budget import Limits, Usage, measure
+from app.formats.message import Role
+from app.models.budget import Limits, Usage, measure, scaled
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import ResolvedSettings
+from app.prompt.resolved_settings import PayloadTools, ResolvedSettings
+
+_MAX_NAMED = 5
+"""How many parts an error lists."""
+_MAX_NAME = 128
 
 
 async def refusal(deps: BuildDependencies, overflow: Overflow) -> ContextOverflow:
@@ -32,31 +36,74 @@ async def refusal(deps: BuildDependencies, overflow: Overflow) -> ContextOverflo
     usage = resolved.usage(
         conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
     )
-    largest = contributors(resolved, state.tools, usage, entries)
+    largest = largest_parts(resolved, state.tools, usage, entries)
     seqs = [part.seq for part in largest if part.seq]
     ids: Mapping[int, str] = {}
     if seqs:
         async with deps.database.session() as session:
             ids = await session.log.ids(state.attempt.conversation_id, seqs)
-    return context_overflow(resolved, state.limits, usage, largest, ids)
+    return context_overflow(state.limits, usage, largest, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a payload: `kind` is section, tool, summary or message."""
+
+    kind: str
+    tokens: int
+    name: str = ""
+    seq: int = 0
+    role: Role | None = None
+    pinned: bool = False
+
+    def as_json(self, ids: Mapping[int, str]) -> dict[str, object]:
+        """Return its fields in an error."""
+        shown: dict[str, object] = {"kind": self.kind, "tokens": self.tokens}
+        if self.role is not None:
+            message = {"id": ids.get(self.seq), "seq": self.seq, "role": self.role}
+            return shown | message | {"pinned": self.pinned}
+        return shown | ({"name": self.name[:_MAX_NAME]} if self.name else {})
+
+
+def largest_parts(
+    resolved: ResolvedSettings, tools: PayloadTools, usage: Usage, entries: Iterable[Entry]
+) -> list[Part]:
+    """Return the largest parts of a payload that shows these entries, as the build counts them."""
+    factor = resolved.factor
+    parts = [
+        Part("section", scaled(resolved.section_tokens(section), factor), section.name)
+        for section in resolved.sections
+    ]
+    parts += [
+        Part("tool", scaled(tokens, factor), tool.name)
+        for tool, tokens in zip(resolved.tools, resolved.tool_costs, strict=True)
+        if tool.name not in tools.deferred
+    ]
+    parts += [
+        Part("tool", scaled(resolved.agent_tool_tokens((name,)), factor), name)
+        for name in tools.agent_tools
+    ]
+    parts += [
+        Part("message", scaled(item.tokens, factor), "", item.seq, item.role, item.pinned)
+        for item in entries
+    ]
+    parts.append(Part("summary", usage.summary))
+    parts.sort(key=lambda part: -part.tokens)
+    return [part for part in parts[:_MAX_NAMED] if part.tokens]
 
 
 def context_overflow(
-    resolved: ResolvedSettings,
-    limits: Limits,
-    usage: Usage,
-    largest: Sequence[Contributor],
-    ids: Mapping[int, str],
+    limits: Limits, usage: Usage, largest: list[Part], ids: Mapping[int, str]
 ) -> ContextOverflow:
-    """Return the error for this usage, with its largest parts and what would help."""
-    return ContextOverflow(
-        overflow_detail(usage.total, limits, largest),
-        {
-            "budget": measure(usage, limits),
-            "largest": [part.as_json(ids) for part in largest],
-            "suggestions": suggestions(resolved, limits, usage, largest),
-        },
+    """Return the error for this usage, with its largest parts."""
+    detail = (
+        f"No valid payload fits the window: {usage.total:,} tokens are needed and"
+        f" {limits.capacity:,} are there"
     )
+    if usage.total <= limits.capacity:
+        detail = f"No smaller valid payload can be made: {usage.total:,} tokens are left"
+    shown = [part.as_json(ids) for part in largest]
+    return ContextOverflow(detail, {"budget": measure(usage, limits), "largest": shown})
 
 
 async def reduce_after_overflow(

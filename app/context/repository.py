@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
-from app.conversations.epochs import BuildInput, Epoch, requested_window
+from app.conversations.conversation import Conversation
+from app.conversations.epochs import Epoch, requested_window
 from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
+    AGENT_JOIN,
     CONVERSATION_COLUMNS,
-    SETTINGS_JOINS,
     STATE_COLUMNS,
     epoch_from,
     log_rows_from,
     versions_of,
 )
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.conversations.view import Span, view_from
+from app.conversations.view import Span, View, view_from
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import edges, equal, fields_of, placeholders
@@ -80,7 +82,6 @@ READ = Statement(
         SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS},
             {_epoch_columns("e")}, {_epoch_columns("w")},
             CASE WHEN cached.is_current THEN NULL ELSE k.view END AS view,
-            k.created_at AS compacted_at,
             k.policy_strategy AS compaction_strategy,
             ARRAY(
                 SELECT pin.seq FROM pins pin
@@ -94,7 +95,7 @@ READ = Statement(
             rows.*
         FROM conversations c
         JOIN heads h ON h.conversation_id = c.conversation_id
-        {SETTINGS_JOINS}
+        {AGENT_JOIN}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
             WHERE active.conversation_id = :conversation_id
@@ -210,6 +211,28 @@ TEXTS = Statement(
 FIND_EPOCH = Statement(f"SELECT * FROM epochs WHERE {equal('conversation_id', 'epoch_id')}")
 
 
+@dataclass(frozen=True, slots=True)
+class BuildInput:
+    """The stored values that a build starts from, read in one statement.
+
+    `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
+    context window, if that is another one. `view` is that of the active compaction, None without
+    one or if the cached epoch has it. That compaction ran when the policy had the strategy
+    `compaction_strategy`. `other_streams` are the payload streams of the same format,
+    if this one has no epoch yet. `pins` are the pinned seqs. `rows` are the messages that came
+    since the cached payload of the newest epoch.
+    """
+
+    conversation: Conversation
+    epoch: Epoch | None
+    window_epoch: Epoch | None
+    view: View | None
+    compaction_strategy: str | None
+    other_streams: tuple[str, ...]
+    pins: tuple[int, ...]
+    rows: list[LogRow]
+
+
 class ContextRepository(CompactionQueries, PinQueries):
     """Queries about builds, epochs, compactions and pins of one conversation."""
 
@@ -255,7 +278,6 @@ class ContextRepository(CompactionQueries, PinQueries):
             window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(json_text.loads(row["view"])) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
-            compacted_at=row["compacted_at"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
             rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),

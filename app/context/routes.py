@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import (
     Conflict,
+    ContextError,
     ContextLimitUnknown,
     ContextOverflow,
     Gone,
     PayloadTooLarge,
+    Problem,
     UnpairedToolResult,
     ValidationError,
 )
@@ -29,11 +33,10 @@ from app.context.schemas import (
     PreviewedContext,
     StateShown,
 )
-from app.context.state import KnownPayload
-from app.context.steps import NOTHING_STORED, Step
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
 from app.conversations.messages.batch import Append
+from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
@@ -42,14 +45,16 @@ from app.http.fields import MAX_TOKENS
 from app.http.routing import WireRoute, direct
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.section_schemas import sections_to_store
+from app.prompt.schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
 _BUILD = problems_of(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
-_DEFAULT = RequestSettings()
+_DEFAULT = ContextRequest()
+NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
+"""What the answer to a build has in addition, without an append and a report."""
 OptionalTokens = Annotated[
     int | None,
     Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
@@ -79,7 +84,7 @@ async def build_context(
     `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
     `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
-    with their tokens, `suggestions` the changes that would help.
+    with their tokens.
 
     `append` and `usage` make it one request for a whole step of an agent loop: the messages are
     appended, the usage is stored, and the payload has the new messages. A build that fails does
@@ -87,21 +92,52 @@ async def build_context(
     Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
     not stored again, and the payload is built from the log as it is then.
     """
-    step = await _step(request, body, idempotency_key) if body is not None else Step(_DEFAULT)
-    return Json(await services(request).steps.run(tenant_of(request), conversation_id, step))
-
-
-async def _step(request: Request, body: ContextRequest, idempotency_key: str | None) -> Step:
-    append = None
+    body, where, running = (
+        body or _DEFAULT,
+        (tenant_of(request), conversation_id),
+        services(request),
+    )
+    stored: dict[str, Any] = dict(NOTHING_STORED)
+    facts: dict[str, Any] = {}
+    sent_seq = None
     if body.append is not None:
-        messages = body.append.messages
+        messages, format = body.append.messages, body.append.format or body.format
         await require_small_messages(request, messages, "/append/messages")
-        format, expected_seq = body.append.format or body.format, body.append.expected_seq
-        append = Append(messages, format, expected_seq, idempotency_key)
-    known = None
-    if body.known is not None:
-        known = KnownPayload(body.known.epoch, body.known.through_seq, body.known.build_id)
-    return Step(_settings(body), known, append, body.usage, idempotency_key)
+        append = Append(messages, format, body.append.expected_seq, idempotency_key)
+        with _located("/append"):
+            stored["appended"] = appended = await running.log.append(*where, append)
+        facts["appended"] = positions = _positions(appended)
+        sent_seq = positions["first_seq"] - 1
+    if body.usage is not None:
+        with _located("/usage", facts):
+            reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
+        stored["reported"] = reported
+        facts["reported"] = reported.report_id
+    with _located("", facts):
+        built = await running.context.build(*where, _settings(body), body.known)
+    return Json(built | stored)
+
+
+def _positions(stored: AppendAnswer | Mapping[str, Any]) -> dict[str, int]:
+    if isinstance(stored, AppendAnswer):
+        seqs, head_seq = [message.seq for message in stored.messages], stored.head_seq
+    else:
+        seqs = [message["seq"] for message in stored["messages"]]
+        head_seq = stored["head_seq"]
+    return {"first_seq": seqs[0], "last_seq": seqs[-1], "head_seq": head_seq}
+
+
+@contextmanager
+def _located(pointer: str, facts: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Add a pointer and facts to an error of this part of the request."""
+    try:
+        yield
+    except ContextError as error:
+        error.problems = tuple(
+            Problem(f"{pointer}{problem.pointer}", problem.detail) for problem in error.problems
+        )
+        error.facts = {**error.facts, **(facts or {})}
+        raise
 
 
 @router.get(
@@ -154,8 +190,8 @@ async def preview_context(
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
     reduced as for a smaller window of one request, so that a build that compacts may return
     another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
-    `summaries`, `cleared_through` and `breakpoint_seqs` say which messages of the log the payload
-    shows, and where a cached prefix may end.
+    `summaries` and `breakpoint_seqs` say which messages of the log the payload shows, and where a
+    cached prefix may end.
     """
     settings = RequestSettings(
         format=format,
@@ -213,16 +249,11 @@ async def overflow(
     of those so far is sent to this model again. Any other error is `422` and cuts nothing.
     """
     tenant_id = tenant_of(request)
-    settings = _settings(body) if body is not None else _DEFAULT
+    settings = _settings(body) if body is not None else RequestSettings()
     verdict = await _verdict(request, body)
-    context = services(request).context
     is_output = verdict.kind is VerdictKind.OUTPUT_TOO_LARGE
-    if is_output:
-        result, built = await context.lower_output(
-            tenant_id, conversation_id, settings, verdict.lowered_output, verdict.kind
-        )
-    else:
-        result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
+    context = services(request).context
+    result, built = await context.overflow(tenant_id, conversation_id, settings, verdict)
     return OverflowAnswer(
         **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
         verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER
@@ -233,7 +264,7 @@ async def overflow(
 
 async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
     """Return what the reported error means; without any, that the input is too long."""
-    status = body.http_status if body is not None else None
+    status = body.error_status if body is not None else None
     if body is None or body.error is None:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
@@ -258,8 +289,8 @@ def _settings(body: CallSettings) -> RequestSettings:
         model=body.model,
         max_output_tokens=body.max_output_tokens,
         max_context_tokens=body.max_context_tokens,
-        sections=json_text.dumps(static + replaced) if static or replaced else _DEFAULT.sections,
-        tools=json_text.dumps(body.tools) if body.tools else _DEFAULT.tools,
+        sections=json_text.dumps(static + replaced) if sections else "[]",
+        tools=json_text.dumps(body.tools) if body.tools else "[]",
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
-        status=body.status if isinstance(body.status, str) else None,
+        status=body.status,
     )

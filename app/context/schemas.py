@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.compaction_results import CompactResult
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
@@ -33,8 +33,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.calibration import Estimate
 from app.policy.policy import StrategyName
-from app.prompt.section_schemas import MAX_CONTENT_CHARS, Sections
-from app.prompt.tool_schemas import Tools
+from app.prompt.schemas import MAX_CONTENT_CHARS, Sections, Tools
 
 
 class StepAppend(RequestSchema):
@@ -189,9 +188,8 @@ class MeasuredPayload(Payload):
     `content_not_carried:` with a type stands for content that the format cannot carry: the
     payload has a label in its place, of a provider's `compaction` without a history a note.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
-    `builtin_tools_deferred`: tools without a category are deferred, because they would leave
-    no room for messages. `context_window_assumed:` with a model: the registry has no model of
-    this name, and the window is that of this other model of its family."""
+    `context_window_assumed:` with a model: the registry has no model of this name, and the window
+    is that of this other model of its family."""
     deferred_tools: int
     """Number of deferred tool definitions."""
     defers_natively: bool
@@ -217,8 +215,6 @@ class BuiltContext(MeasuredPayload):
     """Items a delta is appended after; 0 for a full payload."""
     summary_used: bool
     """Whether a summary stands for older messages."""
-    new_state: ContextState | None
-    """The state after a compaction in this build."""
     compaction: CompactResult | None
     """The compaction in this build."""
     delta: bool
@@ -276,10 +272,6 @@ class PreviewedContext(MeasuredPayload):
     """Ranges of seqs, the end excluded, whose messages the payload shows."""
     shown_messages: list[PreviewedMessage]
     """The newest 1,000 messages that the payload shows, in order."""
-    cleared_through: int
-    """Large tool results up to this seq are placeholders; 0 for none."""
-    uncleared_seqs: list[int]
-    """Results up to it that are not."""
     summaries: list[SummaryPlace]
     """The summaries that the payload shows."""
     stable_through: int | None
@@ -288,9 +280,6 @@ class PreviewedContext(MeasuredPayload):
     """The last message of the item of each breakpoint; null where that is a summary."""
     thresholds: Thresholds
     """The thresholds of this payload in tokens."""
-
-
-_StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 
 
 class OverflowRequest(CallSettings):
@@ -302,15 +291,6 @@ class OverflowRequest(CallSettings):
     """The body of the provider's error: the JSON it sent, an object or an array, or text."""
     error_status: HttpStatus | None = None
     """The HTTP status of the provider's error."""
-    status: _StatusText | HttpStatus | None = None  # type: ignore[assignment]  # not of builds
-    """As in a build. A number is taken for `error_status`."""
-
-    @property
-    def http_status(self) -> int | None:
-        """The HTTP status of the error, in either field."""
-        if self.error_status is None and isinstance(self.status, int):
-            return self.status
-        return self.error_status
 
 
 @answer()

@@ -1,41 +1,38 @@
-"""The values that the steps of a build pass on. They are immutable: a step returns a new one.
+"""The values that the steps of a build pass on, and the cache of rendered histories.
 
-The exception is `rendered`, the cached payload, which builds share and extend.
+Values are immutable: a step returns a new one. The exception is a `CachedPayload`, which builds
+share and extend.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
 
 from app.common import json_text
-from app.compaction.reduction import tool_output_tokens
-from app.compaction.runs import SUMMARY_SHORT
+from app.common.concurrency import in_thread_if
+from app.compaction.reduction import tool_output_tokens, with_excluded
 from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.repository import BuildInput
+from app.context.schemas import Known
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import ConversationState
-from app.conversations.epochs import BuildInput, Epoch, epoch_start_from, requested_window
+from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.provider_items import UNAVAILABLE
-from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
-from app.conversations.service_notes import Notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.turns import (
-    OPEN_CALLS_SHARE,
-    Entry,
-    entry,
-    marked,
-    never_cleared,
-    open_call_seqs,
-    pinned_seqs,
-)
-from app.conversations.view import WHOLE_VIEW, MediaCut, ShortenedMessage, View
+from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
+from app.conversations.view import WHOLE_VIEW, View
 from app.conversations.views import (
     agent_tools_tokens,
     shortened_entries,
@@ -45,11 +42,10 @@ from app.conversations.views import (
     with_shown_item,
 )
 from app.conversations.windows.service import ActiveWindows
-from app.formats.message import FormatName, Role
+from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
-from app.models.media import media_limits
-from app.payload.assembler import PayloadItems
-from app.policy.policy import DynamicPosition, StrategyName
+from app.payload.assembler import Assembler, PayloadItems
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     PayloadTools,
@@ -57,38 +53,120 @@ from app.prompt.resolved_settings import (
     ResolvedSettings,
     digest,
 )
-from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+from app.prompt.sections import DynamicTexts, Notes
 from app.repositories import Database
 
+_Result = TypeVar("_Result")
 LONG_BUILD_BYTES = 8 * 2**20
+LONG_BYTES = 2**20
+"""The length of rendered rows that only a thread copies; they are not shared while they grow."""
+_ROW_BYTES = 400
+"""Memory of a rendered row beside its text."""
+SUMMARY_AS_USER = "summary_role_user"
+"""`degraded`: the format cannot carry the summary as system text."""
+REASONING_DROPPED = "reasoning_dropped"
+"""`degraded`: reasoning that its own family made is left out of a shown message."""
+DEGRADED_ONE_BUILD = (
+    "summariser_unavailable",
+    "compaction_pending",
+    "tool_deferral",
+    "cache_breakpoints",
+    SUMMARY_AS_USER,
+    UNAVAILABLE,
+)
+"""Values of `degraded` that describe one build. The others describe its view."""
+
+
+# --- rendered histories ---------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class LongBuild:
-    """A build's place among the few at once that have read long messages.
+class CachedPayload:
+    """The rendered history of one payload stream: what its epoch shows of the log so far.
 
-    Each takes many times the memory of these messages.
+    The log never changes, so it is valid as long as its epoch lasts. `output_tokens` counts the
+    shown tool output, `cut_seqs` are the results of which the log has a preview. `tail_hash` is
+    that of the newest build's tail.
     """
 
-    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
-    is_held: bool = False
+    view: View
+    assembler: Assembler
+    epoch_id: str = ""
+    start_json: str = ""
+    entries: list[Entry] = field(default_factory=list)
+    output_tokens: int = 0
+    cut_seqs: list[int] = field(default_factory=list)
+    tail_hash: str = ""
 
-    async def hold(self, rows: Sequence[LogRow]) -> None:
-        """Wait for a place, if these messages are long, and keep it until the build ends."""
-        if not self.is_held and sum(len(row.text) for row in rows) > LONG_BUILD_BYTES:
-            await self.places.acquire()
-            self.is_held = True
+    @property
+    def size_bytes(self) -> int:
+        """Roughly how much memory it takes."""
+        return self.assembler.size_bytes + _ROW_BYTES * len(self.entries)
 
-    async def __aenter__(self) -> None: ...
+    async def call(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call a function that copies what is rendered, in a thread if that is long."""
+        return await in_thread_if(self.assembler.size_bytes > LONG_BYTES, work, *arguments)
 
-    async def __aexit__(self, *_: object) -> None:
-        if self.is_held:
-            self.places.release()
+    def copied(self) -> CachedPayload:
+        """Return a copy to which rows can be added apart."""
+        return replace(
+            self,
+            assembler=self.assembler.copied(),
+            entries=[*self.entries],
+            cut_seqs=[*self.cut_seqs],
+        )
+
+    def add(self, row: LogRow) -> None:
+        """Render one more row that the view shows."""
+        self.assembler.add(row)
+        item = entry(row.seq, row.role, row.tokens, joins=row.joins)
+        self.entries.append(item)
+        self.output_tokens += tool_output_tokens(item, self.view)
+        if (output := row.output) is not None and output.is_cut:
+            self.cut_seqs.append(row.seq)
+
+
+class PayloadCache:
+    """Rendered histories by payload stream, bounded in bytes; the least recently used go first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._cached: LRUCache[tuple[str, ...], CachedPayload] = LRUCache(
+            max_bytes, getsizeof=attrgetter("size_bytes")
+        )
+
+    def find(self, key: tuple[str, ...]) -> CachedPayload | None:
+        """Return the rendered history of a stream, None without one."""
+        return self._cached.get(key)
+
+    def of_epoch(self, tenant_id: str, conversation_id: str, epoch: Epoch) -> CachedPayload | None:
+        """Return the rendered history of an epoch, None where this process has none."""
+        for model in ("", model_in(epoch.payload_stream)):
+            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.window))
+            cached = self.find(key)
+            if cached is not None and cached.epoch_id == epoch.epoch_id:
+                return cached
+        return None
+
+    def put(self, key: tuple[str, ...], payload: CachedPayload) -> None:
+        """Replace the rendered history of a stream; one that is too large is not kept."""
+        self.drop(key)
+        if payload.size_bytes <= self._cached.maxsize:
+            self._cached[key] = payload
+
+    def drop(self, key: tuple[str, ...]) -> None:
+        """Remove the rendered history of a stream."""
+        self._cached.pop(key, None)
+
+
+# --- builds ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BuildDependencies:
-    """The ports and services that build steps call."""
+    """The ports and services that build steps call.
+
+    Few builds at once render long messages, each of which takes many times its memory.
+    """
 
     database: Database
     resolver: SettingsResolver
@@ -99,39 +177,12 @@ class BuildDependencies:
     statuses: Statuses
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
-    long_build: LongBuild = field(default_factory=LongBuild)
+    long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
 
-    def for_one_build(self) -> BuildDependencies:
-        """Return the dependencies of one build."""
-        return replace(self, long_build=LongBuild(self.long_build.places))
-
-
-SUMMARY_AS_USER = "summary_role_user"
-"""`degraded`: the format cannot carry the summary as system text."""
-REASONING_DROPPED = "reasoning_dropped"
-"""`degraded`: reasoning that its own family made is left out of a shown message."""
-_DEGRADED_ONE_BUILD = (
-    "summariser_unavailable",
-    "compaction_pending",
-    "tool_deferral",
-    "cache_breakpoints",
-    SUMMARY_AS_USER,
-    SUMMARY_SHORT,
-    UNAVAILABLE,
-)
-"""Values of `degraded` that describe one build. The others describe its view."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPayload:
-    """The payload that a caller holds: its epoch and the seq of its newest message.
-
-    Epochs are numbered per payload stream; `build_id` identifies the epoch.
-    """
-
-    epoch: int
-    through_seq: int
-    build_id: str | None = None
+    def place_for(self, rows: Iterable[LogRow]) -> AbstractAsyncContextManager[Any]:
+        """Return what waits for a place to render these messages, if they are long."""
+        is_long = sum(len(row.text) for row in rows) > LONG_BUILD_BYTES
+        return self.long_builds if is_long else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +196,7 @@ class Attempt:
     tenant_id: str
     conversation_id: str
     settings: RequestSettings
-    known: KnownPayload | None = None
+    known: Known | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
@@ -171,33 +222,30 @@ class Changed:
 class BuildState:
     """The view that a build shows, with its entries and, once rendered, its payload items.
 
-    `entries` are the messages of the view with their tokens; they may grow while a cached payload
-    does. `dynamic_texts` are those of scratchpad and status: `opening` has those before the
-    history, `tail` those after it, with the notes. `excluded_seqs` are the tool results that the
-    policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left out,
-    because no payload with it fits. `last_epoch` is the newest of this stream and context window.
-    `cached_epoch_id` was read with `cached`, which other builds may change meanwhile.
+    `last_epoch` is the newest of this stream and context window; `cached` its rendered history,
+    which the rows of `input` extend. `entries` are the messages of the view with their tokens; they
+    may grow while a cached payload does. `dynamic_texts` are those of scratchpad and status, which
+    stand before or after the history as the policy says. `excluded_seqs` are the tool results that
+    the policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left
+    out, because no payload with it fits.
     """
 
     attempt: Attempt
     input: BuildInput
     resolved: ResolvedSettings
     limits: Limits
+    last_epoch: Epoch | None
+    cached: CachedPayload | None
+    reasoning_floor: int
+    degraded: tuple[str, ...]
     view: View = WHOLE_VIEW
     entries: Sequence[Entry] = ()
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     dynamic_texts: tuple[str, ...] = ()
-    opening: DynamicTexts = NO_DYNAMIC_TEXTS
-    tail: DynamicTexts = NO_DYNAMIC_TEXTS
     notes: Notes = field(default_factory=Notes)
     rendered: CachedPayload | None = None
     items: PayloadItems | None = None
     excluded_seqs: frozenset[int] | None = None
-    degraded: tuple[str, ...] = ()
-    reasoning_floor: int = 0
-    last_epoch: Epoch | None = None
-    cached: CachedPayload | None = None
-    cached_epoch_id: str = ""
 
     @property
     def format(self) -> FormatName:
@@ -209,21 +257,6 @@ class BuildState:
         """The state of the conversation."""
         return self.input.conversation.state
 
-    @property
-    def fits(self) -> bool:
-        """Whether the payload fits in the context window."""
-        return self.usage.total <= self.limits.capacity
-
-    @property
-    def has_reasoning(self) -> bool:
-        """Whether the rendered payload replays reasoning."""
-        return self.rendered is not None and self.rendered.assembler.has_reasoning
-
-    @property
-    def lasting_degraded(self) -> tuple[str, ...]:
-        """The values of `degraded` that describe the view, and so hold for its whole epoch."""
-        return tuple(value for value in self.degraded if value not in _DEGRADED_ONE_BUILD)
-
     # --- other states ---------------------------------------------------------------------
 
     def degrade(self, *values: str) -> BuildState:
@@ -233,7 +266,7 @@ class BuildState:
 
     def changed(self) -> Changed:
         """Return the attempt to go on with, because the conversation changed."""
-        one_build = tuple(value for value in self.degraded if value in _DEGRADED_ONE_BUILD)
+        one_build = tuple(value for value in self.degraded if value in DEGRADED_ONE_BUILD)
         return Changed(replace(self.attempt, degraded=one_build))
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
@@ -241,95 +274,21 @@ class BuildState:
         items = rendered.assembler.items(self.tail)
         return replace(self, rendered=rendered, entries=rendered.entries, items=items)
 
-    def with_dynamic_texts(self, texts: tuple[str, ...]) -> BuildState:
-        """Show these texts of scratchpad and status where the policy puts them."""
-        position, shown = (
-            self.resolved.policy.dynamic_position,
-            self.resolved.dynamic_texts_of(texts),
-        )
-        return replace(
-            self,
-            dynamic_texts=texts,
-            opening=shown if position is DynamicPosition.BEFORE_WINDOW else NO_DYNAMIC_TEXTS,
-            tail=shown if position is DynamicPosition.TAIL else NO_DYNAMIC_TEXTS,
-        )
-
-    def without_rendered(self) -> BuildState:
-        """Drop the rendered history, because the view will change."""
-        return replace(self, rendered=None, items=None)
-
-    def with_rendered_costs(self) -> BuildState:
-        """Drop the rendered history; each entry costs what its rendered items did."""
-        costs = self.rendered.assembler.costs_by_seq if self.rendered is not None else {}
-        entries = [
-            entry(item.seq, item.role, costs[item.seq], joins=item.joins)
-            if item.seq in costs
-            else item
-            for item in self.entries
-        ]
-        return replace(self.without_rendered(), entries=entries)
-
-    def with_narrower_view(self, view: View) -> BuildState:
-        """Show another view, which shows no message that this one hides."""
-        entries = [item for item in self.entries if view.shows(item.seq)]
-        view = with_shown_item(with_shortened(view, ()))
+    def with_view(self, view: View) -> BuildState:
+        """Show another view, which shows no message that this one hides; it is to be rendered."""
+        view, entries = with_shown_item(with_shortened(view, ())), self.entries
+        if view.spans != self.view.spans:
+            entries = [item for item in entries if view.shows(item.seq)]
         return replace(self, rendered=None, items=None, view=view, entries=entries)
 
-    def with_shortened(self, messages: Sequence[ShortenedMessage]) -> BuildState:
-        """Show less of these messages."""
-        return replace(self, rendered=None, items=None, view=with_shortened(self.view, messages))
-
-    def with_media_cut(self, cut: MediaCut) -> BuildState:
-        """Leave out the media up to a cut."""
-        view = replace(self.view, media_cut=cut)
-        return replace(self.without_rendered(), view=view).degrade(MEDIA_LEFT_OUT)
-
-    def media_cut(self) -> MediaCut | None:
-        """Return which media a rendered payload has to leave out, None where it need not."""
-        assert self.rendered is not None and self.items is not None
-        sent, resolved = self.rendered.assembler.media, self.resolved
-        limits = media_limits(resolved.model or "", self.format, self.limits.total)
-        if limits is None or not sent:
-            return None
-        tools = resolved.wire_tools(self.format, self.tools) or b""
-        system = (*(section.content for section in resolved.sections), *self.system_dynamic_texts)
-        size = sum(map(len, self.items.wire_items)) + len(tools) + sum(map(len, system))
-        cut = cut_for(sent, size, limits)
-        return cut if cut != self.view.media_cut else None
-
-    def with_less_reasoning(self) -> BuildState | None:
-        """Leave out the reasoning of earlier turns, or else of earlier steps, or else all of it.
-
-        The last step keeps its own the longest: its results go back with it. None where there is
-        no more to leave out.
-        """
-        kept = max(self.reasoning_floor, self.view.reasoning_after)
-        newest = {item.role: item.seq for item in self.entries}
-        floors = (newest.get(Role.USER, 0), newest.get(Role.ASSISTANT, 0) - 1)
-        head_seq = self.stored.head_seq
-        floor = min((seq for seq in (*floors, head_seq) if seq > kept), default=None)
-        return None if floor is None else replace(self.without_rendered(), reasoning_floor=floor)
-
-    # --- agent tools ----------------------------------------------------------------------
-
-    @property
-    def may_add_tools(self) -> bool:
-        """Whether agent tools may come or go: not in a tool loop, whose prefix that would break."""
-        newest = self.entries[-1].role if self.entries else Role.USER
-        has_calls = newest is Role.ASSISTANT and bool(self.stored.open_calls)
-        in_loop = newest is Role.TOOL or has_calls
-        return self.input.epoch is None or not in_loop or bool(self.resolved.agent_tools(()))
-
-    @property
-    def last_agent_tools(self) -> tuple[str, ...]:
-        """The agent tools of the last epoch."""
-        epoch = self.input.epoch
-        return epoch_start_from(epoch.start_json).tools.agent_tools if epoch is not None else ()
-
-    @property
-    def named_tools(self) -> frozenset[str]:
-        """The agent tools that texts of the payload may name."""
-        return self.resolved.named_agent_tools(self.tools.agent_tools)
+    def with_notes(self, notes: Notes) -> BuildState:
+        """Show other notes."""
+        if notes == self.notes:
+            return self
+        noted = replace(self, notes=notes)
+        if self.rendered is None or noted.tail == self.tail:
+            return noted
+        return replace(noted, items=self.rendered.assembler.items(noted.tail))
 
     # --- the entries ----------------------------------------------------------------------
 
@@ -339,18 +298,15 @@ class BuildState:
 
         Results that the policy excludes from clearing are marked, once `excluded_seqs` is set.
         """
-        excluded = self.excluded_seqs or frozenset()
-        if not (self.pinned or excluded or self.view.shortened):
-            return self.entries
-        pins = self.pinned_group_seqs
-        entries = [
-            marked(item, pinned=item.seq in pins, excluded=item.seq in excluded)
-            for item in self.entries
-        ]
-        return [*shortened_entries(entries, self.view)]
+        entries: Sequence[Entry] = self.entries
+        if pins := self._pinned:
+            entries = with_pins(entries, pins)
+        if self.excluded_seqs:
+            entries = with_excluded(entries, self.excluded_seqs)
+        return list(shortened_entries(entries, self.view)) if self.view.shortened else entries
 
     @property
-    def pinned(self) -> tuple[int, ...]:
+    def _pinned(self) -> frozenset[int]:
         """The seqs of pinned messages, of open calls, and of a provider's compaction item.
 
         A sliding window goes on without open calls.
@@ -359,38 +315,35 @@ class BuildState:
         slides = self.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
         max_tokens = 0 if slides else self.limits.capacity // OPEN_CALLS_SHARE
         open_calls = open_call_seqs(self.entries, seqs, max_tokens)
-        return (*self.input.pins, *open_calls, *((item.seq,) if item is not None else ()))
-
-    @property
-    def pinned_group_seqs(self) -> frozenset[int]:
-        """The seqs of call groups with a pin; a result may have come after the pin."""
-        pins = set(self.pinned)
-        return pinned_seqs([replace(item, pinned=item.seq in pins) for item in self.entries])
+        return open_calls.union(self.input.pins, (item.seq,) if item is not None else ())
 
     @property
     def view_entries(self) -> list[Entry]:
         """The same entries with the tokens that they cost in this view."""
         return shown_entries(self.plan_entries, self.view)
 
-    @property
-    def never_cleared(self) -> frozenset[int]:
-        """The seqs of entries that no clearing touches: pins and excluded results."""
-        return never_cleared(self.plan_entries)
-
-    @property
-    def output_tokens(self) -> int:
-        """The tokens of shown tool output, without placeholders."""
-        if self.rendered is not None:
-            return self.rendered.output_tokens
-        return sum(tool_output_tokens(item, self.view) for item in self.entries)
-
     # --- dynamic text ---------------------------------------------------------------------
 
     @property
+    def opening(self) -> DynamicTexts:
+        """The dynamic texts before the history."""
+        is_opening = self.resolved.policy.dynamic_position == "before_window"
+        return self.resolved.dynamic_texts_of(self.dynamic_texts if is_opening else ())
+
+    @property
+    def tail(self) -> DynamicTexts:
+        """The dynamic texts and notes after the history."""
+        position, texts = self.resolved.policy.dynamic_position, self.notes.texts
+        if position == "tail":
+            texts = (*self.dynamic_texts, *texts)
+        is_system = position == "system"
+        return self.resolved.dynamic_texts_of(() if is_system else texts)
+
+    @property
     def system_dynamic_texts(self) -> tuple[str, ...]:
-        """The dynamic texts at the end of the system prompt."""
-        in_system = self.resolved.policy.dynamic_position is DynamicPosition.SYSTEM
-        return (*self.dynamic_texts, *self.notes.texts) if in_system else ()
+        """The dynamic texts and notes at the end of the system prompt."""
+        is_system = self.resolved.policy.dynamic_position == "system"
+        return (*self.dynamic_texts, *self.notes.texts) if is_system else ()
 
     @property
     def texts_before_history(self) -> tuple[str, ...]:
@@ -404,6 +357,11 @@ class BuildState:
         return digest(json_text.dumps(texts)) if texts else ""
 
     # --- cost -----------------------------------------------------------------------------
+
+    @property
+    def fits(self) -> bool:
+        """Whether the payload fits in the context window."""
+        return self.usage.total <= self.limits.capacity
 
     @property
     def summary_tokens(self) -> int:

@@ -25,7 +25,7 @@ from app.http.fields import (
 from app.http.pages import Page
 from app.models.limits import ModelInfo
 from app.policy.policy import CounterName
-from app.prompt.tool_schemas import Tools
+from app.prompt.schemas import Tools
 
 EXAMPLE_MESSAGES: list[Any] = [
     {"role": "user", "content": "Plan a trip to Bergen."},

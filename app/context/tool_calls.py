@@ -1,8 +1,9 @@
-"""Calls of agent tools: executed by other services, answered in text.
+"""Calls of agent tools, and the native messages that answer them [agent-tools.execute].
 
-1. A call appends nothing: the caller appends the message that comes back.
+1. A call appends nothing: the caller appends the message that comes back. Its id is the call's.
 2. Errors that the model can correct are answered to the model: wrong arguments, a bad pattern, an
    unknown or deleted output. Errors that only the caller can correct are raised.
+   [agent-tools.model-errors]
 3. Tools that a search finds are promoted, and a compaction changes later payloads. Neither changes
    the log.
 4. An answer ends with a note whether there is more, and how to read it.
@@ -10,38 +11,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from app.blobs.blobs import encode
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
+from app.blobs.result_content import result_in
 from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
+from app.common.texts import sendable
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.conversations.compaction_results import CompactResult
-from app.conversations.search.recall import Recalled, RecallPage
 from app.conversations.search.service import SearchService
+from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
-from app.prompt.agent_tool_calls import (
-    arguments_of,
-    parse_call,
-    result_message,
-    search_result_message,
-)
-from app.prompt.agent_tools import MAX_BYTES, MAX_MATCHES
+from app.formats.tools import arguments_object
+from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_search import ToolSearchService
 
-END = "[End of output.]"
-EMPTY = "[The output is empty.]"
-NO_MATCH = "[No line matches.]"
-NOTHING_RECALLED = "[No message matches.]"
-NOT_NOW = "The context cannot be compacted at the moment. Go on without it."
-
-_MAX_NAME = 64
+_MAX_ARGUMENTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +42,21 @@ class ToolCallResult:
 
     message: dict[str, Any]
     is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an agent tool.
+
+    `arguments` is None if the model did not send a JSON object. Only Gemini's calls may lack an
+    `id`. `is_search_item` is true for a `tool_search_call` of OpenAI Responses, whose result is an
+    item of its own type.
+    """
+
+    id: str | None
+    name: str
+    arguments: Mapping[str, Any] | None
+    is_search_item: bool = False
 
 
 class _ModelError(Exception):
@@ -77,51 +84,44 @@ class ToolCallService:
         """Execute a native call and return the native message for it.
 
         With `native` the provider itself defers tools in the caller's payloads. Raises
-        ValidationError for a call of another tool, NotFound for an unknown
-        conversation, and other errors that a model cannot correct.
+        ValidationError for a call of another tool, NotFound for an unknown conversation, and other
+        errors that a model cannot correct.
         """
-        call = parse_call(raw, format, "/tool_call")
-        where = (tenant_id, conversation_id)
+        call, where = parse_call(raw, format, "/tool_call"), (tenant_id, conversation_id)
         try:
-            try:
-                arguments = arguments_of(call)
-            except ValidationError as error:
-                await self._blobs.check(*where)
-                raise _ModelError(error.detail) from error
-            if call.name == TOOL_SEARCH:
-                # A native search result defines the tools itself, so the tool list stays as it is.
-                promotes = not (native or call.is_search_item)
-                matches = await self._tools.search(
-                    *where, arguments["query"], arguments["limit"], promotes=promotes
-                )
-                message = search_result_message(call, format, matches.tools, native=native)
-                return ToolCallResult(message, is_error=False)
-            text = await self._answer_text(*where, call.name, arguments)
-        except _ModelError as error:
-            return ToolCallResult(
-                result_message(call, format, str(error), is_error=True), is_error=True
+            arguments = AGENT_TOOLS[call.name].parse(call.arguments)
+        except ValidationError as error:
+            await self._blobs.check(*where)
+            return ToolCallResult(result_message(call, format, error.detail, is_error=True), True)
+        if call.name == TOOL_SEARCH:
+            # A native search result defines the tools itself, so the tool list stays as it is.
+            promotes = not (native or call.is_search_item)
+            matches = await self._tools.search(
+                *where, arguments["query"], arguments["limit"], promotes=promotes
             )
-        return ToolCallResult(result_message(call, format, text), is_error=False)
+            message = search_result_message(call, format, matches.tools, native=native)
+            return ToolCallResult(message, is_error=False)
+        try:
+            text, is_error = await self._text(*where, call.name, arguments), False
+        except _ModelError as error:
+            text, is_error = str(error), True
+        return ToolCallResult(result_message(call, format, text, is_error=is_error), is_error)
 
-    async def _answer_text(
+    async def _text(
         self, tenant_id: str, conversation_id: str, name: str, arguments: dict[str, Any]
     ) -> str:
+        where = (tenant_id, conversation_id)
         if name == COMPACT_CONTEXT:
             try:
-                result = await self._compaction.compact(
-                    tenant_id, conversation_id, CompactionRequest()
-                )
+                return _compaction_text(await self._compaction.compact(*where, CompactionRequest()))
             except (Conflict, ServiceUnavailable) as error:
-                raise _ModelError(NOT_NOW) from error
-            return _compaction_text(result)
+                text = "The context cannot be compacted at the moment. Go on without it."
+                raise _ModelError(text) from error
         if name == RECALL:
-            page = await self._messages.recall(
-                tenant_id, conversation_id, arguments["query"], arguments["offset"]
-            )
-            return _recalled_text(page)
+            return (await self._messages.recall(*where, *arguments.values())).text
         ref = arguments.pop("ref_id")
         try:
-            return await self._read(name, (tenant_id, conversation_id, ref), arguments)
+            return await self._read(name, (*where, ref), arguments)
         except NotFound as error:
             if error.facts.keys() == {"conversation_id"}:
                 raise
@@ -143,17 +143,94 @@ class ToolCallService:
         if name == READ_LINES:
             lines = await self._blobs.read_lines(*where, **arguments)
             unit, text, next_offset = "lines", lines.text, lines.next_offset
-            numbers = lines.first_line, lines.line_count, lines.total_lines
+            first, count, total = lines.first_line, lines.line_count, lines.total_lines
         else:
             slice_ = await self._blobs.read_bytes(*where, **arguments)
             unit, text, next_offset = "bytes", slice_.text, slice_.next_offset
-            numbers = slice_.offset, slice_.byte_count, slice_.total_bytes
-        return _slice_text(unit, text, *numbers, arguments["offset"], next_offset)
+            first, count, total = slice_.offset, slice_.byte_count, slice_.total_bytes
+        if not count:
+            offset = arguments["offset"]
+            past = f"[The output has {total:,} {unit}; offset={offset} is past its end.]"
+            return past if total else "[The output is empty.]"
+        note = "[End of output.]"
+        if next_offset is not None:
+            shown = f"{unit.capitalize()} {first}-{first + count - 1} of {total:,}."
+            note = f"[{shown} Go on with offset={next_offset}.]"
+        return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
+
+
+# --- calls and their messages ---------------------------------------------------------------------
+
+
+def parse_call(raw: object, format: FormatName, pointer: str) -> Call:
+    """Parse a call of an agent tool in a provider's format; unknown fields are ignored.
+
+    Raises ValidationError below `pointer` for a malformed field or an unknown tool.
+    """
+    call = PROVIDERS[format].read_call(json_fields.Fields(raw, pointer))
+    fields, key = call.fields, call.key
+    name = TOOL_SEARCH if call.is_search else fields.filled_text("name")
+    if name not in AGENT_TOOLS:
+        raise fields.error(
+            "name", f"is no tool of this service; there are {', '.join(AGENT_TOOLS)}"
+        )
+    if key not in fields.raw:
+        raise fields.error(key, "is required")
+    arguments = fields.raw[key]
+    if isinstance(arguments, str):
+        is_short = len(arguments) <= _MAX_ARGUMENTS
+        arguments = (arguments_object(arguments) if arguments.strip() else {}) if is_short else None
+    is_object = isinstance(arguments, Mapping)
+    return Call(call.id, name, arguments if is_object else None, call.is_search)
+
+
+def result_message(
+    call: Call, format: FormatName, text: str, *, is_error: bool = False
+) -> dict[str, Any]:
+    """Return the native message that answers a call.
+
+    OpenAI's formats have no error flag: there the text begins with "Error:". The output of OpenAI's
+    tool search takes no text; an error is an empty list with the status `incomplete`.
+    """
+    if call.is_search_item:
+        status = "incomplete" if is_error else "completed"
+        return PROVIDERS[format].search_output(call.id, (), status)
+    return PROVIDERS[format].result(call.id, call.name, sendable(text), is_error=is_error)
+
+
+def search_result_message(
+    call: Call, format: FormatName, tools: Sequence[ToolDefinition], *, native: bool
+) -> dict[str, Any]:
+    """Return the native message with the tools that a search found.
+
+    It is text, one definition a line, and beyond MAX_BYTES only names. An output of OpenAI's tool
+    search takes definitions. `native` is true if the caller's payloads defer tools with the
+    provider's own mechanism: Anthropic takes references then.
+    """
+    provider = PROVIDERS[format]
+    if call.is_search_item:
+        return provider.search_output(call.id, tools, "completed")
+    lines: list[str] = []
+    remaining_bytes = MAX_BYTES
+    for tool in tools:
+        definition = {"name": tool.name, "description": tool.description}
+        line = json_fields.compact(definition | {"parameters": tool.parameters})
+        remaining_bytes -= len(encode(line)) + 1
+        if remaining_bytes < 0 and lines:
+            others = ", ".join(tool.name for tool in tools[len(lines) :])
+            lines.append(f"[Found as well: {others}.]")
+            break
+        lines.append(line)
+    message = result_message(call, format, "\n".join(lines) or "[No tool matches.]")
+    if native and (references := provider.tool_references(tools)):
+        result_in(message, format)[provider.result_key] = references
+    return message
+
+
+# --- texts for the model --------------------------------------------------------------------------
 
 
 def _compaction_text(result: CompactResult) -> str:
-    if result.provider_call is not None:
-        return "[Nothing was compacted: the provider compacts this conversation by itself.]"
     if not result.compacted:
         return f"[Nothing was compacted: {result.reason}.]"
     return (
@@ -162,57 +239,15 @@ def _compaction_text(result: CompactResult) -> str:
     )
 
 
-def _recalled_text(page: RecallPage) -> str:
-    """Return a page's messages, best first, and a note whether there are more."""
-    if not page.messages:
-        past = f"[{page.total} messages are ranked; offset={page.offset} is past the last.]"
-        return past if page.total else NOTHING_RECALLED
-    lines = [line for item in page.messages for line in _recalled_lines(item)]
-    next_offset = page.offset + len(page.messages)
-    if next_offset < page.total:
-        shown = f"{page.offset + 1}-{next_offset} of {page.total}"
-        lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
-    return "\n".join(lines)
-
-
-def _recalled_lines(item: Recalled) -> Iterator[str]:
-    """Yield a message's line, and below it one for each message around it."""
-    ref = item.output_ref
-    more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]' if ref is not None else ""
-    who = _who(item.role, item.tool_name)
-    yield f"#{item.seq} {who} {item.time:%Y-%m-%d %H:%M}: {item.excerpt}{more}"
-    for place, beside in (("before", item.before), ("after", item.after)):
-        if beside is not None:
-            yield f"  {place}, {_who(beside.role, beside.tool_name)}: {beside.excerpt}"
-
-
-def _who(role: str, tool_name: str | None) -> str:
-    return f"{role} {tool_name[:_MAX_NAME]}" if tool_name else role
-
-
-def _slice_text(
-    unit: str, text: str, first: int, count: int, total: int, offset: int, next_offset: int | None
-) -> str:
-    """Return `count` lines or bytes of an output, and a note on how to read on."""
-    if not count:
-        past = f"[The output has {total:,} {unit}; offset={offset} is past its end.]"
-        return past if total else EMPTY
-    note = END
-    if next_offset is not None:
-        shown = f"{unit.capitalize()} {first}-{first + count - 1} of {total:,}."
-        note = f"[{shown} Go on with offset={next_offset}.]"
-    return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
-
-
 def _matches_text(result: GrepResult, arguments: Mapping[str, Any]) -> str:
+    """Return matches as grep prints them, with `--` between groups of lines around them."""
     if not result.matches:
-        return NO_MATCH
+        return "[No line matches.]"
     numbered, count = _lines_to_show(result.matches)
-    lines = (
-        _with_group_separators(numbered)
-        if arguments["before"] or arguments["after"]
-        else [*numbered.values()]
-    )
+    lines: list[str] = []
+    for number, text in numbered.items():
+        is_apart = number - 1 not in numbered and (arguments["before"] or arguments["after"])
+        lines += ["--", text] if lines and is_apart else [text]
     if count < len(result.matches):
         lines.append(f"[More matches than these {count:,}; narrow the pattern.]")
     elif result.truncated:
@@ -226,32 +261,20 @@ def _lines_to_show(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]
     """Return the lines to show by number, each once, and the number of their matches."""
     shown: dict[int, str] = {}
     remaining_bytes = MAX_BYTES
-    count = 0
-    for match in matches:
-        context_lines = chain(
+    for count, match in enumerate(matches):
+        around = chain(
             enumerate(match.before, match.line - len(match.before)),
             enumerate(match.after, match.line + 1),
         )
-        new_lines = {
-            number: f"{number}-{text}" for number, text in context_lines if number not in shown
-        }
-        new_lines[match.line] = f"{match.line}:{match.text}"
-        remaining_bytes -= sum(len(encode(text)) + 1 for text in new_lines.values())
+        new = {number: f"{number}-{text}" for number, text in around if number not in shown}
+        new[match.line] = f"{match.line}:{match.text}"
+        remaining_bytes -= sum(len(encode(text)) + 1 for text in new.values())
         if remaining_bytes < 0:
             # At least one match is shown, without its context where that is too long.
-            if not shown:
-                return {match.line: new_lines[match.line]}, 1
-            break
-        shown |= new_lines
-        count += 1
-    return dict(sorted(shown.items())), count
+            return ({match.line: new[match.line]}, 1) if not shown else (_sorted(shown), count)
+        shown |= new
+    return _sorted(shown), len(matches)
 
 
-def _with_group_separators(numbered: Mapping[int, str]) -> list[str]:
-    """Return the lines as grep prints them, with `--` between groups."""
-    lines: list[str] = []
-    for number, text in numbered.items():
-        if lines and number - 1 not in numbered:
-            lines.append("--")
-        lines.append(text)
-    return lines
+def _sorted(lines: Mapping[int, str]) -> dict[int, str]:
+    return dict(sorted(lines.items()))

@@ -1,74 +1,115 @@
-"""Chooses the view that a build starts from: the last epoch's while it holds, else a new one."""
+"""Chooses the view that a build starts from, and renders views with their notes.
+
+The last epoch's view is shown while it holds. Its history is that of the payload cache, with the
+rows that came since, or it is read from the log.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from app.blobs.preview import COMPACT_CONTEXT
+from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
+from app.compaction.planning import history_budget
 from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.strategies import STRATEGIES
-from app.compaction.summary_budget import history_budget
-from app.context.history import can_extend, extended, render_view
-from app.context.state import BuildDependencies, BuildState, Changed
-from app.conversations.epochs import BuildInput, EpochStart, epoch_start_from, is_view_current
+from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
+from app.conversations.epochs import EpochStart, epoch_start_from
+from app.conversations.messages.row import LogRow
 from app.conversations.plans import SlidingCut
 from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
-from app.conversations.views import base_view, lacks_summary, view_for_model, with_omission_note
+from app.conversations.views import (
+    base_view,
+    lacks_summary,
+    lasting_agent_tools,
+    view_for_model,
+    with_omission_note,
+)
+from app.formats import PROVIDERS
+from app.formats.message import FormatName, Role
+from app.payload import assembler_of
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import PayloadTools, accepts_all_tools
+from app.prompt.resolved_settings import (
+    STUB_TOOL,
+    PayloadTools,
+    ResolvedSettings,
+    accepts_all_tools,
+)
+from app.prompt.sections import NOTE_ROUNDS, DynamicTexts, Notes, percent_of
+from app.repositories import Repositories
 
 _MAX_UNKNOWN_TOKENS = 260_000
 """How many tokens are rendered before it is known whether they fit."""
+_THREAD_BYTES = 200_000
+"""Rows with more text than this are rendered in a thread, off the event loop."""
 
 
 async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
     """Return the state to start from, rendered unless its history may be far too long."""
-    resolved, last_epoch, format = state.resolved, state.last_epoch, state.format
+    stored, resolved, last_epoch = state.stored, state.resolved, state.last_epoch
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
+    current = start if _is_current(state, start, stored.view_version) else None
+    for seq in state.input.pins:
+        if current is not None and (not current.view.shows(seq) or current.view.clears_result(seq)):
+            current = None
     degraded: tuple[str, ...] = ()
-    epoch_tools: PayloadTools | None = None
-    is_current = (
-        start is not None
-        and _is_current(state, start, state.stored.view_version)
-        and all(
-            start.view.shows(seq) and not start.view.clears_result(seq) for seq in state.input.pins
-        )
-    )
-    if is_current and last_epoch is not None and start is not None:
-        view, degraded = start.view, start.degraded
-        if last_epoch.tools_hash == resolved.tools_hash:
-            epoch_tools = start.tools
+    if current is not None:
+        view, degraded = current.view, current.degraded
     else:
-        state = replace(state, input=await _with_active_view(deps, state.input))
-        conversation_state = state.stored
-        view = replace(
-            base_view(conversation_state, state.input.view, resolved.policy),
-            reasoning_of=resolved.accepted_reasoning(format),
-            late_through=conversation_state.head_seq,
-            reasoning_after=start.view.reasoning_after if start is not None else 0,
-        )
-        view = view_for_model(view, resolved.model or "", format)
-        is_sent = state.attempt.is_preview or view.sent_item is not None
-        if not is_sent and lacks_summary(view):
+        view = await _new_view(deps, state, start)
+        if view.sent_item is None and lacks_summary(view) and not state.attempt.is_preview:
             return await _add_missing_summary(deps, state)
         if slides and start is not None and _keeps_sliding_window(state, start):
             view = replace(view, spans=start.view.spans)
-    if view.shortened:
-        degraded = (*degraded, MESSAGES_SHORTENED)
-    if view.media_cut is not None:
-        degraded = (*degraded, MEDIA_LEFT_OUT)
-    state = replace(state, view=view).degrade(*degraded)
-    state = state.with_dynamic_texts(resolved.dynamic(state.attempt.settings))
+    degraded += (MESSAGES_SHORTENED,) if view.shortened else ()
+    degraded += (MEDIA_LEFT_OUT,) if view.media_cut is not None else ()
+    texts = resolved.dynamic(state.attempt.settings)
+    state = replace(state, view=view, dynamic_texts=texts).degrade(*degraded)
     if view.provider_item is not None and view.sent_item is None:
         state = await show_newest_user(deps, state)
+    has_same_tools = last_epoch is not None and last_epoch.tools_hash == resolved.tools_hash
+    epoch_tools = current.tools if current is not None and has_same_tools else None
     state = await _choose_tools(deps, state, epoch_tools)
-    state = await _with_history(deps, state, is_current=is_current)
+    state = await _with_history(deps, state, is_known=current is not None)
     return _slide(state) if slides else state
+
+
+def _is_current(state: BuildState, start: EpochStart | None, view_version: int) -> bool:
+    """Whether a build at this version of the conversation's view still shows the last epoch's."""
+    epoch, limits = state.last_epoch, state.limits
+    return (
+        epoch is not None
+        and start is not None
+        and epoch.view_version == view_version
+        and epoch.policy_hash == state.resolved.policy_hash
+        and (start.total, start.max_output_tokens) == (limits.total, limits.max_output_tokens)
+    )
+
+
+async def _new_view(deps: BuildDependencies, state: BuildState, start: EpochStart | None) -> View:
+    stored, active, resolved = state.stored, state.input.view, state.resolved
+    if active is None and stored.compaction_id is not None:
+        # The first read leaves it out for a cached epoch.
+        async with deps.database.session() as session:
+            receipt = await session.contexts.find_compaction(
+                state.attempt.conversation_id, stored.compaction_id
+            )
+        active = receipt.view if receipt is not None else None
+    view = replace(
+        base_view(stored, active, resolved.policy),
+        reasoning_of=resolved.accepted_reasoning(state.format),
+        late_through=stored.head_seq,
+        reasoning_after=start.view.reasoning_after if start is not None else 0,
+    )
+    return view_for_model(view, resolved.model or "", state.format)
 
 
 async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Changed:
@@ -83,38 +124,17 @@ async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Ch
     return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
 
-def _is_current(state: BuildState, start: EpochStart, view_version: int) -> bool:
-    """Whether the last epoch's view is the one of this version of the conversation's."""
-    epoch = state.last_epoch
-    return epoch is not None and is_view_current(
-        epoch, start, state.resolved, state.limits, view_version
-    )
-
-
 def _keeps_sliding_window(state: BuildState, start: EpochStart) -> bool:
     """Whether the last N messages are where they were, so that the log need not be read.
 
     They are when tool results were cleared since, and nothing else happened.
     """
-    conversation_state = state.stored
     return (
-        conversation_state.view_cause == RESULTS_CLEARED
-        and _is_current(state, start, conversation_state.view_version - 1)
+        state.stored.view_cause == RESULTS_CLEARED
+        and _is_current(state, start, state.stored.view_version - 1)
         and not start.degraded
         and all(map(start.view.shows, state.input.pins))
     )
-
-
-async def _with_active_view(deps: BuildDependencies, build_input: BuildInput) -> BuildInput:
-    """Read the active compaction's view, which the first read leaves out for a cached epoch."""
-    conversation = build_input.conversation
-    if build_input.view is not None or conversation.state.compaction_id is None:
-        return build_input
-    async with deps.database.session() as session:
-        receipt = await session.contexts.find_compaction(
-            conversation.conversation_id, conversation.state.compaction_id
-        )
-    return replace(build_input, view=receipt.view if receipt is not None else None)
 
 
 async def _choose_tools(
@@ -127,7 +147,7 @@ async def _choose_tools(
     resolved, format = state.resolved, state.format
     promoted = state.stored.promoted_now
     if epoch_tools is not None and not set(promoted).intersection(epoch_tools.deferred):
-        return state if epoch_tools == state.tools else replace(state, tools=epoch_tools)
+        return replace(state, tools=epoch_tools)
     deferred = resolved.deferral(format, promoted=promoted)
     if deferred:
         try:
@@ -136,38 +156,44 @@ async def _choose_tools(
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
-            if accepts_all_tools(resolved, format) and not resolved.has_last_resort(deferred):
+            if accepts_all_tools(resolved, format):
                 deferred = ()
-    agent_tools = resolved.agent_tools(state.last_agent_tools if epoch_tools is not None else ())
+    agent_tools = resolved.agent_tools(_last_agent_tools(state) if epoch_tools is not None else ())
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
 
 async def _with_history(
-    deps: BuildDependencies, state: BuildState, *, is_current: bool
+    deps: BuildDependencies, state: BuildState, *, is_known: bool
 ) -> BuildState:
     """Render the history, by the payload cache or the log; only read entries of a long one.
 
     One that is too long would be rendered in vain. That of the last epoch's view probably fits.
     """
-    build_input, last_epoch, cached = state.input, state.last_epoch, state.cached
-    # Only a payload of the same view is extended by the rows that were read.
-    is_warm = (
-        last_epoch is not None
-        and state.cached_epoch_id == last_epoch.epoch_id
-        and last_epoch.view_version == state.stored.view_version
-    )
-    if is_warm and cached is not None and cached.view == state.view and can_extend(cached, state):
-        await deps.long_build.hold(build_input.rows)
-        cached = await extended(deps, state, cached, build_input.rows)
+    cached, rows = state.cached, state.input.rows
+    if cached is not None and cached.view == state.view and _can_extend(cached, state):
+        if _are_long(rows) or cached.assembler.size_bytes > LONG_BYTES:
+            # Concurrent builds read the cached one while a thread adds to a copy.
+            cached = cached.copied()
+            async with deps.place_for(rows):
+                await asyncio.to_thread(_extend, cached, rows)
+            deps.cache.put(state.attempt.cache_key, cached)
+        else:
+            _extend(cached, rows)
         return await cached.call(state.with_rendered, cached)
-    if is_current or state.stored.shown_tokens <= _MAX_UNKNOWN_TOKENS:
+    if is_known or state.stored.shown_tokens <= _MAX_UNKNOWN_TOKENS:
         return await render_view(deps, state)
-    return replace(state, entries=await read_entries(deps, state, state.view))
+    return replace(state, entries=await _read_entries(deps, state, state.view))
 
 
-async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
-    """Read the entries that a view shows."""
+def _extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
+    """Add new rows; a concurrent build may have added some already."""
+    for row in rows:
+        if row.seq > cached.assembler.rendered_through and cached.view.shows(row.seq):
+            cached.add(row)
+
+
+async def _read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
     entries: list[Entry] = []
     async with deps.database.session() as session:
         for span in spans_through(view.spans, state.stored.head_seq):
@@ -180,7 +206,7 @@ async def read_entries(deps: BuildDependencies, state: BuildState, view: View) -
 async def show_newest_user(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Show the newest user message, which a provider's item stands for that is not sent."""
     view = state.view
-    newest = newest_user_message(await read_entries(deps, state, View(spans=view.window)))
+    newest = newest_user_message(await _read_entries(deps, state, View(spans=view.window)))
     if newest is None or view.shows(newest.seq):
         return state
     spans = union((*view.spans, Span(newest.seq, newest.seq + 1)))
@@ -198,4 +224,187 @@ def _slide(state: BuildState) -> BuildState:
     spans = spans_beside(Span(1, plan.tail_start), plan.kept_seqs, state.view.spans)
     if spans == state.view.spans:
         return state
-    return state.with_narrower_view(replace(state.view, spans=spans, note=None))
+    return state.with_view(replace(state.view, spans=spans, note=None))
+
+
+# --- rendering ------------------------------------------------------------------------------------
+
+
+async def render(
+    deps: BuildDependencies, state: BuildState, view: View, kept_tools: tuple[str, ...]
+) -> BuildState:
+    """Render this view, unless it is rendered already, and write the payload's notes."""
+    rendered = state.rendered
+    if rendered is None or not (_can_extend(rendered, state) and _renders_alike(rendered, view)):
+        state = await render_view(deps, replace(state, view=view))
+    elif rendered.view != view:
+        rendered.view = rendered.assembler.view = view
+        state = replace(state, view=view)
+    return await noted(state, kept_tools)
+
+
+def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
+    """Whether a payload was rendered with the opening and tools of this build."""
+    assembler = cached.assembler
+    return (
+        assembler.mentionable_tools == state.resolved.named_agent_tools(state.tools.agent_tools)
+        and assembler.opening == state.opening
+        and assembler.defined_tools == state.resolved.defined_tool_names(state.tools)
+    )
+
+
+def _renders_alike(rendered: CachedPayload, view: View) -> bool:
+    """Whether a rendered payload is that of this view.
+
+    One that no other build has yet is so, too, if it has no reasoning and only the limits of
+    reasoning differ. Other formats than Chat may have reasoning that counts nothing.
+    """
+    if rendered.view == view:
+        return True
+    assembler = rendered.assembler
+    if rendered.epoch_id or assembler.has_reasoning or assembler.drops_reasoning:
+        return False
+    return assembler.provider.names_family and view == replace(
+        rendered.view, reasoning_after=view.reasoning_after, reasoning_of=view.reasoning_of
+    )
+
+
+async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Read the messages of the view and render them."""
+    async with deps.database.session() as session:
+        rows = await read_rows(
+            session, state.attempt.conversation_id, state.format, state.view, state.stored.head_seq
+        )
+    inputs = (state.format, state.view, state.resolved, state.tools, state.opening)
+    async with deps.place_for(rows):
+        rendered = await in_thread_if(_are_long(rows), rendered_rows, rows, *inputs)
+    return await rendered.call(state.with_rendered, rendered)
+
+
+async def read_rows(
+    session: Repositories, conversation_id: str, format: FormatName, view: View, through_seq: int
+) -> list[LogRow]:
+    """Read the messages that a view shows up to a seq, for rendering in a format."""
+    return await session.contexts.rows(
+        conversation_id,
+        spans_through(view.spans, through_seq),
+        as_chat=PROVIDERS[format].is_stored,
+        results_cleared_through=view.results_cleared_through,
+        uncleared_results=view.uncleared_results,
+    )
+
+
+def rendered_rows(
+    rows: Sequence[LogRow],
+    format: FormatName,
+    view: View,
+    resolved: ResolvedSettings,
+    tools: PayloadTools,
+    opening: DynamicTexts,
+) -> CachedPayload:
+    """Return the rendered history of a view, of which these are the rows."""
+    assembler = assembler_of(format)(
+        view,
+        resolved.count,
+        resolved.named_agent_tools(tools.agent_tools),
+        opening,
+        resolved.defined_tool_names(tools),
+    )
+    rendered = CachedPayload(view, assembler)
+    assembler.expect(rows)
+    for row in rows:
+        rendered.add(row)
+    assembler.finish()
+    return rendered
+
+
+def _are_long(rows: Iterable[LogRow]) -> bool:
+    return sum(len(row.text) for row in rows) > _THREAD_BYTES
+
+
+# --- notes and agent tools ------------------------------------------------------------------------
+
+
+async def noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
+    """Write the notes of a rendered payload, and add the agent tools that its text mentions.
+
+    A usage note that does not fit together with the tool that it names names none, and is left out
+    where even that does not fit.
+    """
+    assert state.rendered is not None
+    return await state.rendered.call(_noted, state, kept_tools)
+
+
+def _noted(state: BuildState, kept_tools: tuple[str, ...]) -> BuildState:
+    addable = (COMPACT_CONTEXT,) if _may_add_tools(state) else _last_agent_tools(state)
+    named = state.resolved.named_agent_tools(state.resolved.agent_tools(addable))
+    noted = state
+    for names_tool in (True, False) if COMPACT_CONTEXT in named else (False,):
+        noted, tools = state, kept_tools
+        for _ in range(NOTE_ROUNDS):  # the percentage includes the tools that the note mentions
+            noted = _with_usage_note(noted, names_tool)
+            tools = needed_agent_tools(noted, tools)
+            if tools == noted.tools.agent_tools:
+                break
+            noted = _with_agent_tools(noted, tools)
+        if noted.notes.percent is None or noted.fits:
+            return noted
+    noted = noted.with_notes(replace(noted.notes, percent=None))
+    return _with_agent_tools(noted, needed_agent_tools(noted, kept_tools))
+
+
+def _with_usage_note(state: BuildState, names_tool: bool) -> BuildState:
+    state = state.with_notes(Notes(None, len(state.tools.deferred), names_tool))
+    limits = state.limits
+    for _ in range(NOTE_ROUNDS):
+        used = state.usage.total
+        if state.notes.percent is None and not limits.reached(used, limits.notice_at):
+            break
+        percent = percent_of(used, limits)
+        if percent == state.notes.percent:
+            break
+        state = state.with_notes(replace(state.notes, percent=percent))
+    return state
+
+
+def _with_agent_tools(state: BuildState, names: tuple[str, ...]) -> BuildState:
+    return replace(state, tools=state.tools.with_agent_tools(names))
+
+
+def _last_agent_tools(state: BuildState) -> tuple[str, ...]:
+    """Return the agent tools of the stream's last epoch."""
+    epoch = state.input.epoch
+    return epoch_start_from(epoch.start_json).tools.agent_tools if epoch is not None else ()
+
+
+def _may_add_tools(state: BuildState) -> bool:
+    """Whether agent tools may come or go: not in a tool loop, whose prefix that would break."""
+    newest = state.entries[-1].role if state.entries else Role.USER
+    has_calls = newest is Role.ASSISTANT and bool(state.stored.open_calls)
+    in_loop = newest is Role.TOOL or has_calls
+    return state.input.epoch is None or not in_loop or bool(state.resolved.agent_tools(()))
+
+
+def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the agent tools that items and notes mention, the lasting and the kept ones.
+
+    In a tool loop that has none of its own they are those of the last epoch. Where there would be
+    no tool at all, it is a stub if Anthropic demands a tool definition because the history has
+    calls.
+    """
+    assert state.items is not None
+    view = state.view
+    if _may_add_tools(state):
+        lasting = lasting_agent_tools(
+            state.resolved.policy,
+            has_placeholders=view.results_cleared_through > 0,
+            hides_messages=view.hides_messages,
+        )
+        wanted = {*state.items.mentions, *lasting, *kept}
+    else:
+        wanted = set(_last_agent_tools(state))
+    tools = state.resolved.agent_tools(wanted | state.notes.mentions)
+    has_tools = bool(tools or state.resolved.tools)
+    if PROVIDERS[state.format].needs_tools and state.items.has_calls and not has_tools:
+        return (STUB_TOOL.name,)
+    return tools

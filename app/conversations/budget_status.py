@@ -22,10 +22,9 @@ from app.conversations.reported_usage import (
     judged_tokens,
     should_compact,
 )
-from app.conversations.service_notes import usage_with_notes
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
-from app.conversations.views import agent_tools_tokens, lasting_agent_tools
+from app.conversations.views import lasting_agent_tools
 from app.conversations.visibility import start_of_last
 from app.models.budget import ContextBudget, PressureStatus, Usage, measure, pressure_status, scaled
 from app.policy.policy import StrategyName
@@ -120,23 +119,13 @@ def stored_usage_of(
 ) -> Usage:
     """Return the usage that follows from the sums of the log alone."""
     state = conversation.state
-    if resolved.limits is None:
-        return resolved.usage(
-            visible_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
-        )
-    return usage_with_notes(
-        resolved,
-        resolved.limits,
-        visible_tokens,
-        state.summary_tokens,
-        (
-            *state.mentions,
-            *lasting_agent_tools(
-                resolved.policy,
-                has_placeholders=state.results_cleared_through > 0,
-                hides_messages=state.hidden_span is not None,
-            ),
-        ),
+    lasting = lasting_agent_tools(
+        resolved.policy,
+        has_placeholders=state.results_cleared_through > 0,
+        hides_messages=state.hidden_span is not None,
+    )
+    return resolved.usage_with_notes(
+        visible_tokens, state.summary_tokens, (*state.mentions, *lasting)
     )
 
 

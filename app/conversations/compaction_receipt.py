@@ -37,8 +37,8 @@ class Compaction:
       or have merged a new one into another.
     - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. A
       view with a provider's item has `provider` instead: it does not depend on the policy.
-    - `model` is None without model calls. `summary_input` is what it read last, None for the
-      built-in summariser. Of `input_tokens` it read `cached_tokens` from its provider's cache.
+    - `model` is None without model calls. Of `input_tokens` it read `cached_tokens` from its
+      provider's cache.
     - `degraded` lists what the compaction did without. `target_tokens` were asked for by its
       caller, None where the policy decided.
     - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
@@ -68,7 +68,6 @@ class Compaction:
     cost_usd: float | None = None
     duration_ms: int = 0
     degraded: tuple[str, ...] = ()
-    summary_input: str | None = None
     cached_tokens: int = 0
     target_tokens: int | None = None
     created_at: datetime | None = None

@@ -3,36 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
 
-from typing_extensions import TypedDict
-
-from app.common.answers import AnyObject, answer
+from app.common.answers import answer
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.view import Summary
-from app.formats.message import FormatName
-from app.policy.policy import SummaryInput
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class ProviderCall:
-    """The call of the provider's SDK that compacts a conversation.
-
-    Make it with the fields of a new build in this format, and append the compaction that it
-    returns, before any other message.
-    """
-
-    format: FormatName
-    """Format of that build."""
-    method: str
-    """Method of the SDK's client, such as `responses.compact`."""
-    fields: tuple[str, ...]
-    """Fields of the payload to send, where it has them."""
-    added: AnyObject
-    """Fields to send besides."""
-    betas: tuple[str, ...] = ()
-    """Beta features of Anthropic that the call needs."""
 
 
 @answer()
@@ -74,82 +47,6 @@ class CompactResult:
     left out, or that stay, although the policy asks for one;
     `provider_compaction_unavailable` where a summary was made because the provider has no
     compaction of its own."""
-    provider_call: ProviderCall | None = None
-    """With the strategy `provider`: the call to make; nothing was done."""
-
-
-@answer()
-class PromptMessage(TypedDict):
-    """One message of a prompt."""
-
-    role: Literal["system", "user"]
-    """Its role."""
-    content: str
-    """Its text, with secrets masked."""
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call of a model that a compaction would make."""
-
-    model: str
-    """The model."""
-    messages: tuple[PromptMessage, ...]
-    """The prompt, exactly as it would be sent. `[the answer of call 1]` stands for the answer of
-    an earlier call, and the text around it is what would be sent if that answer were half as
-    long as it may be."""
-    input_tokens: int
-    """Tokens of the prompt; answers of earlier calls count half of their limit."""
-    max_output_tokens: int
-    """The limit of the answer."""
-    cost_usd: float | None
-    """Price of the prompt and of the longest answer, at the prices of `GET /v1/models/{model}`;
-    null where unknown."""
-    depends_on: tuple[int, ...]
-    """The earlier calls whose answers are in the prompt; the first call is 1."""
-    summary_input: SummaryInput = SummaryInput.TRANSCRIPT
-    """`prefix`: the payload of `build_id` comes before `messages`, in its format."""
-    build_id: str | None = None
-    """The build whose payload is sent first, see `as_of` of `GET …/context`."""
-    prefix_tokens: int = 0
-    """Tokens of that payload, part of `input_tokens`."""
-    cached_cost_usd: float | None = None
-    """Price where all of that payload is read from the provider's cache; null without one, or
-    where a price is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunResult(CompactResult):
-    """What a compaction would do.
-
-    Tokens and `cost_usd` are those of all calls, with answers as long as they may be.
-    """
-
-    summaries: tuple[Summary, ...] = ()
-    """The summaries that the context would show, in order, byte for byte as the compaction then
-    stores them; empty where a model would write them."""
-    retain: str | None = None
-    """The text that would be kept beside the summary."""
-    note: str | None = None
-    """The note about messages that would be left out."""
-    calls: tuple[PlannedCall, ...] = ()
-    """The calls of the model, in order, if each is answered at once; empty without a model."""
-    planned_calls: int = 0
-    """The number of calls, those left out included."""
-    input_tokens: int = 0
-    """Tokens of the prompts of all calls."""
-    output_tokens: int = 0
-    """The most that all answers can take."""
-    truncated: bool = False
-    """Whether summaries or calls at the end are left out, because the answer would be larger
-    than a page (`CONTEXT_PAGE_BYTES`)."""
-
-
-def dry_run_of(result: CompactResult, **shown: Any) -> DryRunResult:
-    """Return the result of a dry run: that of the compaction, and what it would show."""
-    known = {field.name: getattr(result, field.name) for field in fields(CompactResult)}
-    return DryRunResult(**(known | shown))
 
 
 _OF_RECEIPT = {field.name for field in fields(CompactResult)} & {

@@ -1,31 +1,100 @@
-"""Agents and conversations: their settings, and the state of a log and its view."""
+"""Agents and conversations: their settings, and the state of a log and its view.
+
+Settings are stored as the caller gave them, without defaults. They stay JSON text because most
+reads only compare them with settings that are already parsed. A caller replaces sections and tools
+as whole lists: each list is a new version, and earlier versions stay readable.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Literal
 
+from app.common import json_text
+from app.common.errors import ValidationError
 from app.common.ids import AgentId, ConversationId
 from app.conversations.messages.batch import NO_CALLS, Calls
-from app.conversations.settings import NO_VERSIONS, ListVersions, StoredSettings
 from app.conversations.view import Span
-from app.conversations.windows.active_window import (
-    DEFAULT_AGENT_WINDOW_SECONDS,
-    NO_LIMIT,
-    WHOLE_LOG_WINDOW,
-    ActiveWindow,
-    RollingWindow,
-    WindowSource,
-    has_to_move,
-)
+from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
+from app.formats import parse_tool
 from app.models.calibration import Calibration
 
-DEFAULT_AGENT_WINDOW = RollingWindow(DEFAULT_AGENT_WINDOW_SECONDS, WindowSource.SERVICE)
+INHERIT: Final = "inherit"
+OwnWindow = int | None | Literal["inherit"]
+"""The length of the rolling window that one level sets, in seconds; None is no limit."""
+DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDefaults:
+    """The lengths of the service: for agents, and for conversations without an agent."""
+
+    agents: int = DEFAULT_AGENT_WINDOW_SECONDS
+    conversations: int = 0
+
+
+SERVICE_DEFAULTS: Final = WindowDefaults()
+
+
+def stored_window(own: OwnWindow) -> int | None:
+    """Return the length that a level sets as it is stored: None inherits, 0 is no limit."""
+    return None if own == INHERIT else own or 0
+
+
+def window_of(*stored: int | None) -> int | None:
+    """Return the first length that is set, the strongest level first; None is no limit."""
+    return next((seconds for seconds in stored if seconds is not None), 0) or None
+
+
+class SettingsList(StrEnum):
+    """The lists of which earlier versions are stored."""
+
+    SECTIONS = "sections"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """The own settings of an agent or a conversation, without those it inherits.
+
+    The version of a list is 1 for the first list that was set, and 0 for none.
+    """
+
+    model: str | None = None
+    policy: str = "{}"
+    sections: str = "[]"
+    tools: str = "[]"
+    sections_version: int = 0
+    tools_version: int = 0
+
+    def newest(self, kind: SettingsList) -> tuple[str, int]:
+        """Return a list and its version."""
+        return getattr(self, kind), getattr(self, f"{kind}_version")
+
+    def with_list(self, kind: SettingsList, body: str, version: int) -> StoredSettings:
+        """Return the settings with another list."""
+        changes: dict[str, Any] = {kind.value: body, f"{kind}_version": version}
+        return replace(self, **changes)
+
+
+def list_json(kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> str:
+    """Return sections or tools as stored; raises ValidationError for a tool or a repeated name."""
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        is_tool = kind is SettingsList.TOOLS
+        name = parse_tool(item, f"/tools/{index}").name if is_tool else item["name"]
+        if name in seen:
+            raise ValidationError.at(f"/{kind}/{index}/name", f"The name {name!r} is used twice")
+        seen.add(name)
+    return json_text.dumps(list(items))
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent."""
+    """A stored agent; its `own_window` is as `stored_window` returns it."""
 
     agent_id: AgentId
     name: str
@@ -33,8 +102,8 @@ class Agent:
     metadata: str
     created_at: datetime
     updated_at: datetime
-    versions: ListVersions = NO_VERSIONS
-    rolling_window: RollingWindow = DEFAULT_AGENT_WINDOW
+    own_window: int | None = None
+    rolling_window_seconds: int | None = DEFAULT_AGENT_WINDOW_SECONDS
     cleared_at: datetime | None = None
 
     @property
@@ -153,10 +222,10 @@ class Conversation:
     updated_at: datetime
     state: ConversationState
     model_entry: str | None = None
-    versions: ListVersions = NO_VERSIONS
     calibration: Calibration | None = None
     last_message_at: datetime | None = None
-    rolling_window: RollingWindow = NO_LIMIT
+    own_window: int | None = None
+    rolling_window_seconds: int | None = None
     own_id: str | None = None
     expires_at: datetime | None = None
 
@@ -185,26 +254,10 @@ class Conversation:
         state = self.state
         return has_to_move(
             state.window_seconds,
-            self.rolling_window.seconds,
+            self.rolling_window_seconds,
             state.cleared_at,
             state.oldest_at,
             now,
-        )
-
-    def given_to(self, agent: Agent | None) -> Conversation:
-        """Return the conversation with this agent, or without one.
-
-        No message from before the last clear of the agent is shown, as in its other conversations.
-        The rolling window is inherited anew when the conversation is read.
-        """
-        if agent is None:
-            return replace(self, agent_id=None, agent=StoredSettings())
-        clears = filter(None, (self.state.cleared_at, agent.cleared_at))
-        return replace(
-            self,
-            agent_id=agent.agent_id,
-            agent=agent.settings,
-            state=replace(self.state, cleared_at=max(clears, default=None)),
         )
 
     @property

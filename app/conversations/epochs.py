@@ -9,24 +9,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from app.common import json_text
-from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.messages.row import LogRow
-from app.conversations.sent_media import MEDIA_LEFT_OUT
-from app.conversations.text_shortening import MESSAGES_SHORTENED
-from app.conversations.view import View, minus, view_from
-from app.models.budget import Limits
-from app.prompt.resolved_settings import (
-    NO_PAYLOAD_TOOLS,
-    PayloadTools,
-    RequestSettings,
-    ResolvedSettings,
-)
+from app.conversations.view import View, view_from
+from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
 NO_REQUESTED_WINDOW = 0
 """The `window` of an epoch for the policy's own context window, not a requested one."""
@@ -39,8 +29,6 @@ _BUILD_ID = re.compile(
 
 PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
-MAX_FACTOR_DRIFT = 0.05
-"""An epoch keeps its factor while the model's present factor differs by at most this share."""
 LONG_CHARS = 4096
 """Longer starts have long summaries: a process remembers fewer of them."""
 
@@ -79,29 +67,6 @@ class PastEpoch:
     reason: str | None
     start_seq: int
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class BuildInput:
-    """The stored values that a build starts from, read in one statement.
-
-    `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
-    context window, if that is another one. `view` is that of the active compaction, None without
-    one or if the cached epoch has it. That compaction ran at `compacted_at`, when the policy had
-    the strategy `compaction_strategy`. `other_streams` are the payload streams of the same format,
-    if this one has no epoch yet. `pins` are the pinned seqs. `rows` are the messages that came
-    since the cached payload of the newest epoch.
-    """
-
-    conversation: Conversation
-    epoch: Epoch | None
-    window_epoch: Epoch | None
-    view: View | None
-    compaction_strategy: str | None
-    compacted_at: datetime | None
-    other_streams: tuple[str, ...]
-    pins: tuple[int, ...]
-    rows: list[LogRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +114,7 @@ _short_start = lru_cache(1024)(_read_start)
 _long_start = lru_cache(32)(_read_start)
 
 
-def epoch_factor(start: EpochStart, current: float) -> float:
-    """Return the epoch's factor, or the model's current one where they differ too much."""
-    return start.factor if abs(current / start.factor - 1) <= MAX_FACTOR_DRIFT else current
-
-
-@dataclass(frozen=True, slots=True)
-class BuildId:
+class BuildId(NamedTuple):
     """The parts of a build's id: its epoch, the seq of its newest message, and its tail."""
 
     epoch_id: str
@@ -189,87 +148,3 @@ def model_in(payload_stream: str) -> str:
 def requested_window(settings: RequestSettings) -> int:
     """Return the requested context window, NO_REQUESTED_WINDOW where the policy decides."""
     return settings.max_context_tokens or NO_REQUESTED_WINDOW
-
-
-def is_view_current(
-    epoch: Epoch, start: EpochStart, resolved: ResolvedSettings, limits: Limits, version: int
-) -> bool:
-    """Whether a build at this view version, policy and window still shows the epoch's view."""
-    return (
-        epoch.view_version == version
-        and epoch.policy_hash == resolved.policy_hash
-        and start.total == limits.total
-        and start.max_output_tokens == limits.max_output_tokens
-    )
-
-
-def break_reason(
-    last_epoch: Epoch,
-    last_start: EpochStart,
-    new_start: EpochStart,
-    resolved: ResolvedSettings,
-    state: ConversationState,
-    window: int,
-    pins: Collection[int] = (),
-) -> str | None:
-    """Return why a payload cannot extend those of the stream's last epoch, None when it can.
-
-    `new_start` is that of an epoch that would begin now, for this requested window. `pins` are
-    the seqs that are pinned now.
-    """
-    if last_epoch.view_version < state.redacted_version:
-        return "redacted"
-    if last_epoch.tools_hash != resolved.tools_hash:
-        return "tools_changed"
-    if (last_epoch.sections_hash, last_start.dynamic_hash) != (
-        resolved.sections_hash,
-        new_start.dynamic_hash,
-    ):
-        return "sections_changed"
-    totals = (last_start.total, last_start.max_output_tokens)
-    if totals != (new_start.total, new_start.max_output_tokens) or last_epoch.window != window:
-        return "budget_changed"
-    if last_epoch.policy_hash != resolved.policy_hash:
-        return "policy_changed"
-    if last_epoch.view_version != state.view_version:
-        return state.view_cause or "compaction"
-    old, new = last_start.view, new_start.view
-    if old is not new and (reason := _pin_change(old, new, pins) or _view_change(old, new)):
-        return reason
-    if last_start.tools != new_start.tools:
-        return "tools_changed"
-    return "budget_changed" if last_start.factor != new_start.factor else None
-
-
-def is_same_prefix(reason: str, last_start: EpochStart, new_start: EpochStart) -> bool:
-    """Whether a payload begins as those of the last epoch, of which only numbers changed."""
-    same = (last_start.view, last_start.tools) == (new_start.view, new_start.tools)
-    return same and reason == "budget_changed"
-
-
-def _pin_change(old: View, new: View, pins: Collection[int]) -> str | None:
-    """Return `pinned` where a pin shows a hidden message, `unpinned` where one is hidden again."""
-    if old.spans == new.spans and old.uncleared_results == new.uncleared_results:
-        return None
-    if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
-        return "pinned"
-    hidden_again = minus(old.spans, new.spans)
-    is_same_end = old.spans[-1] == new.spans[-1]
-    if hidden_again and is_same_end and not minus(new.spans, old.spans) and old.note == new.note:
-        return "unpinned"
-    return None
-
-
-def _view_change(old: View, new: View) -> str | None:
-    if old.summary_texts() != new.summary_texts():
-        return "compaction"
-    if old.spans != new.spans:
-        return "window_moved"
-    if (old.results_cleared_through, old.uncleared_results) != (
-        new.results_cleared_through,
-        new.uncleared_results,
-    ):
-        return "tool_results_cleared"
-    if old.shortened != new.shortened:
-        return MESSAGES_SHORTENED
-    return MEDIA_LEFT_OUT if old.media_cut != new.media_cut else None

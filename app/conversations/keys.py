@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.common.errors import Conflict
-from app.common.public_ids import keys_of
+from app.common.ids import keys_of
 from app.repositories import Database, Repositories
 
 
@@ -55,17 +55,16 @@ async def free_key(repositories: Repositories, tenant_id: str, public_id: str) -
     return free
 
 
+async def require_free(repositories: Repositories, tenant_id: str, public_id: str) -> None:
+    """Lock an id until the transaction ends; raises Conflict if the tenant has a conversation."""
+    await repositories.conversations.lock_id(tenant_id, public_id)
+    if await find_key(repositories, tenant_id, public_id) is not None:
+        raise id_taken(public_id)
+
+
 def own_id_of(key: str, public_id: str) -> str | None:
     """Return the id to store beside a key, None if the key is that id."""
     return public_id if public_id != key else None
-
-
-def creation_deleted(public_id: str) -> Conflict:
-    """Return the error for an idempotency key whose conversation was deleted."""
-    return Conflict(
-        "The resource that the Idempotency-Key created was deleted",
-        {"conversation_id": public_id},
-    )
 
 
 def id_taken(public_id: str) -> Conflict:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.conversations.compaction_results import ProviderCall
 from app.conversations.view import ProviderItem, View
 from app.formats import PROVIDERS
 from app.formats.base import Compaction
@@ -66,14 +65,3 @@ def provider_fields(
     threshold = int(threshold_ratio * limits.effective_window)
     requested = item.requested if item is not None else None
     return PROVIDERS[format].compaction(threshold, requested, asks=compacts)
-
-
-def provider_call(
-    format: FormatName, model: str, item: ProviderItem | None, instructions: str | None
-) -> ProviderCall | None:
-    """Return the call with which the provider of a model compacts, None where it has none."""
-    if not has_compaction(format, model):
-        return None
-    requested = item.requested if item is not None else None
-    made = PROVIDERS[format].compaction_call(requested, instructions)
-    return ProviderCall(format, made.method, made.fields, dict(made.added), made.betas)

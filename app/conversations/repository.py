@@ -8,26 +8,27 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from app.common.errors import Conflict
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Agent, Conversation
+from app.conversations.conversation import (
+    INHERIT,
+    Agent,
+    Conversation,
+    OwnWindow,
+    SettingsList,
+    StoredSettings,
+    stored_window,
+    window_of,
+)
 from app.conversations.rows import (
+    AGENT_JOIN,
     CONVERSATION_COLUMNS,
-    SETTINGS_JOINS,
     STATE_COLUMNS,
     agent_from,
     newest_message_at,
     versions_of,
 )
-from app.conversations.settings import ListVersion, SettingsList, StoredSettings
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
-from app.conversations.windows.active_window import (
-    INHERIT,
-    OwnWindow,
-    WindowSource,
-    conversation_window,
-)
 from app.database.connections import Statement
 from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
@@ -37,13 +38,10 @@ from app.database.tables import TABLES
 
 _KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""
-FIRST_VERSIONS = {
-    f"{kind}_version": f"CASE WHEN :{kind} = '[]' THEN 0 ELSE 1 END" for kind in SettingsList
-}
-"""The versions of the lists of a new resource: an empty list has none."""
-_SETTINGS = ("model", "policy", "sections", "tools", "metadata")
-_VERSIONS = ("sections_version", "tools_version")
-SET_SETTINGS = f"{assigned(*_SETTINGS, *_VERSIONS)}, updated_at = statement_timestamp()"
+_SETTINGS = ("model", "policy", "sections", "tools", "sections_version", "tools_version")
+SET_SETTINGS = f"{assigned(*_SETTINGS, 'metadata')}, updated_at = statement_timestamp()"
+Resource = TypeVar("Resource", Agent, Conversation)
+"""A kind of resource with settings of its own."""
 
 
 class VersionStatements:
@@ -57,57 +55,35 @@ class VersionStatements:
         self.drop = Statement(f"DELETE FROM {table} WHERE {of_kind}")
 
 
-Resource = TypeVar("Resource", Agent, Conversation)
-
-
 class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     """Stores the settings of one kind of resource, and the versions of its lists."""
 
     versions: ClassVar[VersionStatements]
+    changed: ClassVar[Statement]
 
     @abstractmethod
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
 
-    @abstractmethod
     async def change(self, tenant_id: str, resource: Resource) -> None:
         """Store the settings of a resource that exists."""
+        values = fields_of(resource) | fields_of(resource.settings)
+        values |= {"tenant_id": tenant_id, "rolling_window_seconds": resource.own_window}
+        await self._session.run(self.changed, **values)
 
     async def replace_list(
-        self,
-        tenant_id: str,
-        resource: Resource,
-        kind: SettingsList,
-        body: str,
-        expected: int | None = None,
-    ) -> ListVersion:
-        """Store a list of a locked resource as its newest version, unless it is the same.
-
-        Raises Conflict with the newest version when the caller expected another one.
-        """
-        newest: int = getattr(resource.versions, kind)
-        if expected not in (None, newest):
-            raise Conflict(
-                f"The {kind} are at version {newest}, not {expected}",
-                {"version": newest, "expected_version": expected},
-            )
-        if body == getattr(resource.settings, kind):
-            return ListVersion(body, newest)
+        self, tenant_id: str, resource: Resource, kind: SettingsList, body: str
+    ) -> int:
+        """Store a list of a locked resource, and return its version: a new one if it differs."""
+        stored, newest = resource.settings.newest(kind)
+        if body == stored:
+            return newest
         version, key = newest + 1, self._key(tenant_id, resource.key)
         await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
         if (through := version - _KEPT_VERSIONS) > 0:
             await self._session.run(self.versions.drop, kind=kind, through=through, **key)
-        settings = replace(resource.settings, **{kind.value: body})
-        versions = replace(resource.versions, **{kind.value: version})
-        await self.change(tenant_id, replace(resource, settings=settings, versions=versions))
-        return ListVersion(body, version)
-
-    async def _add_first_versions(
-        self, tenant_id: str, resource_id: str, settings: StoredSettings
-    ) -> None:
-        key = self._key(tenant_id, resource_id)
-        for kind, body in ((kind, getattr(settings, kind)) for kind in SettingsList):
-            if body != "[]":
-                await self._session.run(self.versions.add, kind=kind, version=1, body=body, **key)
+        settings = resource.settings.with_list(kind, body, version)
+        await self.change(tenant_id, replace(resource, settings=settings))
+        return version
 
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
@@ -119,25 +95,25 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
         )
         return found
 
+    async def _add_first_versions(
+        self, tenant_id: str, resource_id: str, settings: StoredSettings
+    ) -> None:
+        key = self._key(tenant_id, resource_id)
+        for kind in SettingsList:
+            body, version = settings.newest(kind)
+            if version:
+                values = {"kind": kind, "version": version, "body": body}
+                await self._session.run(self.versions.add, **values, **key)
 
-def _change_parameters(resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the fields of a resource and the parameters of `SET_SETTINGS`."""
-    versions = {f"{kind}_version": getattr(resource.versions, kind) for kind in SettingsList}
-    return fields_of(resource) | fields_of(resource.settings) | versions
 
-
-_OF_AGENT = (
-    *("tenant_id", "agent_id", "name", "model", "policy", "metadata", "rolling_window_seconds"),
-    "inherits_window",
-)
+_IS_AGENT = equal("tenant_id", "agent_id")
+_OF_AGENT = ("name", "metadata", "rolling_window_seconds")
 ADD_AGENT = Statement(f"""
-    {insert("agents", *_OF_AGENT, "sections", "tools", **FIRST_VERSIONS)}
+    {insert("agents", "tenant_id", "agent_id", *_OF_AGENT, *_SETTINGS)}
     ON CONFLICT (tenant_id, agent_id) DO NOTHING
 """)
-_IS_AGENT = equal("tenant_id", "agent_id")
-_FIND_AGENT = f"SELECT * FROM agents WHERE {_IS_AGENT}"
-FIND_AGENT = Statement(_FIND_AGENT)
-LOCK_AGENT = Statement(f"{_FIND_AGENT} FOR UPDATE")
+FIND_AGENT = Statement(f"SELECT * FROM agents WHERE {_IS_AGENT}")
+LOCK_AGENT = Statement(f"SELECT * FROM agents WHERE {_IS_AGENT} FOR UPDATE")
 # The list omits policies, sections and tools, which may be large.
 LIST_AGENTS = Statement(
     bounded(
@@ -157,7 +133,7 @@ LIST_AGENTS = Statement(
 )
 CHANGE_AGENT = Statement(f"""
     UPDATE agents
-    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds", "inherits_window")}
+    SET {SET_SETTINGS}, {assigned("name", "rolling_window_seconds")}
     WHERE {_IS_AGENT}
 """)
 SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGENT}")
@@ -171,75 +147,58 @@ AGENT_DELETE_STATEMENTS = {
 class AgentRepository(ConfigurableRepository[Agent]):
     """Stores agents."""
 
-    versions = VersionStatements("agent_versions")
+    versions, changed = VersionStatements("agent_versions"), CHANGE_AGENT
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"tenant_id": tenant_id, "agent_id": resource_id}
 
-    async def add(self, tenant_id: str, agent: Agent) -> bool:
-        """Create one; False when the id is taken."""
-        values = fields_of(agent) | fields_of(agent.settings) | _window_parameters(agent)
-        if not await self._session.run(ADD_AGENT, tenant_id=tenant_id, **values):
+    async def add(
+        self, tenant_id: str, agent_id: str, settings: StoredSettings, **others: Any
+    ) -> bool:
+        """Create one, with its other columns; False when the id is taken."""
+        values = fields_of(settings) | self._key(tenant_id, agent_id) | others
+        if not await self._session.run(ADD_AGENT, **values):
             return False
-        await self._add_first_versions(tenant_id, agent.agent_id, agent.settings)
+        await self._add_first_versions(tenant_id, agent_id, settings)
         return True
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
         """Return one, or None; `lock` locks its row until the transaction ends."""
-        row = await self._session.first(
-            LOCK_AGENT if lock else FIND_AGENT, tenant_id=tenant_id, agent_id=agent_id
-        )
+        statement, key = LOCK_AGENT if lock else FIND_AGENT, self._key(tenant_id, agent_id)
+        row = await self._session.first(statement, **key)
         return agent_from(row, self._settings_cache.defaults) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
     ) -> Page[Agent]:
         """Return a page, newest first; `before` is the creation time and id to start after."""
+        at, agent_id = before or (None, None)
         rows = await self._session.all(
-            LIST_AGENTS,
-            tenant_id=tenant_id,
-            before=before[0] if before else None,
-            before_id=before[1] if before else None,
-            **limits(limit, bound),
+            LIST_AGENTS, tenant_id=tenant_id, before=at, before_id=agent_id, **limits(limit, bound)
         )
         return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
 
-    async def change(self, tenant_id: str, resource: Agent) -> None:
-        """Store the settings of an agent that exists."""
-        values = _change_parameters(resource) | _window_parameters(resource)
-        await self._session.run(CHANGE_AGENT, tenant_id=tenant_id, **values)
-
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""
-        await self._session.run(SET_CLEARED, tenant_id=tenant_id, agent_id=agent_id, at=at)
+        await self._session.run(SET_CLEARED, at=at, **self._key(tenant_id, agent_id))
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete the agent without its conversations; returns deleted rows by table."""
         snapshot_rows = await delete_snapshots_of_agent(self._session, tenant_id, agent_id)
         deleted = {
-            name: await self._session.run(statement, tenant_id=tenant_id, agent_id=agent_id)
+            name: await self._session.run(statement, **self._key(tenant_id, agent_id))
             for name, statement in AGENT_DELETE_STATEMENTS.items()
         }
         return deleted | snapshot_rows
 
 
-def _window_parameters(agent: Agent) -> dict[str, Any]:
-    window = agent.rolling_window
-    inherits = window.source is WindowSource.SERVICE
-    return {"rolling_window_seconds": window.seconds, "inherits_window": inherits}
-
-
-_OF_CONVERSATION = (
-    *("conversation_id", "tenant_id", "agent_id", "model", "policy", "metadata"),
-    *("rolling_window_seconds", "expires_at", "own_id"),
-)
+_OF_CONVERSATION = ("rolling_window_seconds", "expires_at")
+_KEYS = ("conversation_id", "tenant_id", "own_id", "agent_id")
 ADD_CONVERSATION = Statement(f"""
-    {insert("conversations", *_OF_CONVERSATION, "sections", "tools", **FIRST_VERSIONS)}
+    {insert("conversations", *_KEYS, "metadata", *_SETTINGS, *_OF_CONVERSATION)}
     ON CONFLICT (conversation_id) DO NOTHING
 """)
-
-ADD_HEAD = Statement(insert("heads", "conversation_id", "counter", "window_seconds"))
-ADD_HEAD_OF_AGENT = Statement("""
+ADD_HEAD = Statement("""
     INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
     SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
@@ -249,7 +208,7 @@ ADD_HEAD_OF_AGENT = Statement("""
 _FIND = f"""
     FROM conversations c
     JOIN heads h ON h.conversation_id = c.conversation_id
-    {SETTINGS_JOINS}
+    {AGENT_JOIN}
     WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """
 STORED_KEYS = Statement("""
@@ -279,13 +238,10 @@ CHANGE_CONVERSATION = Statement(f"""
         UPDATE heads SET counter = :counter
         WHERE conversation_id = :conversation_id AND counter <> :counter
     )
-    UPDATE conversations
-    SET {SET_SETTINGS}, {assigned("agent_id", "rolling_window_seconds", "expires_at")}
+    UPDATE conversations SET {SET_SETTINGS}, {assigned(*_OF_CONVERSATION)}
     WHERE {equal("conversation_id", "tenant_id")}
 """)
-IDS_OF_AGENT = Statement(
-    f"SELECT conversation_id FROM conversations WHERE {equal('tenant_id', 'agent_id')}"
-)
+IDS_OF_AGENT = Statement(f"SELECT conversation_id FROM conversations WHERE {_IS_AGENT}")
 FIND_OWNER = Statement(
     f"SELECT tenant_id, own_id FROM conversations WHERE {equal('conversation_id')}"
 )
@@ -298,7 +254,7 @@ DELETE_STATEMENTS = {
 class ConversationRepository(ConfigurableRepository[Conversation]):
     """Stores conversations and their settings."""
 
-    versions = VersionStatements("conversation_versions")
+    versions, changed = VersionStatements("conversation_versions"), CHANGE_CONVERSATION
 
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]:
         return {"conversation_id": resource_id}
@@ -316,32 +272,23 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         expires_at: datetime | None = None,
     ) -> bool:
         """Create one with an empty log; False when the key is taken."""
-        window = conversation_window(
-            own_window,
-            agent.rolling_window if agent is not None else None,
-            self._settings_cache.defaults,
-        )
-        key = {"conversation_id": conversation_id, "tenant_id": tenant_id}
-        agent_id = agent.agent_id if agent is not None else None
-        added = await self._session.run(
-            ADD_CONVERSATION,
-            **key,
-            agent_id=agent_id,
-            metadata=metadata,
-            own_id=own_id,
-            rolling_window_seconds=window.stored,
-            expires_at=expires_at,
-            **fields_of(settings),
-        )
-        if not added:
+        own, inherited = stored_window(own_window), self._settings_cache.defaults.conversations
+        if agent is not None:
+            inherited = agent.rolling_window_seconds or 0
+        values = fields_of(settings) | {
+            "conversation_id": conversation_id,
+            "tenant_id": tenant_id,
+            "agent_id": agent.agent_id if agent is not None else None,
+            "metadata": metadata,
+            "own_id": own_id,
+            "rolling_window_seconds": own,
+            "window_seconds": window_of(own, inherited),
+            "expires_at": expires_at,
+            "counter": counter,
+        }
+        if not await self._session.run(ADD_CONVERSATION, **values):
             return False
-        await self._session.run(
-            ADD_HEAD if agent_id is None else ADD_HEAD_OF_AGENT,
-            **key,
-            agent_id=agent_id,
-            counter=counter,
-            window_seconds=window.seconds,
-        )
+        await self._session.run(ADD_HEAD, **values)
         await self._add_first_versions(tenant_id, conversation_id, settings)
         return True
 
@@ -383,12 +330,6 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             return None
         return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
-    async def change(self, tenant_id: str, resource: Conversation) -> None:
-        """Store the settings of a conversation that exists."""
-        values = _change_parameters(resource)
-        values["rolling_window_seconds"] = resource.rolling_window.stored
-        await self._session.run(CHANGE_CONVERSATION, tenant_id=tenant_id, **values)
-
     async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
         """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
@@ -399,9 +340,8 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         owner = await self._session.first(FIND_OWNER, conversation_id=conversation_id)
         snapshot_rows: dict[str, int] = {}
         if owner is not None:
-            public_id = owner["own_id"] or conversation_id
             snapshot_rows = await remove_from_snapshots(
-                self._session, owner["tenant_id"], conversation_id, public_id
+                self._session, owner["tenant_id"], conversation_id
             )
         deleted = {
             name: await self._session.run(statement, conversation_id=conversation_id)

@@ -10,18 +10,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict
-from app.conversations.agents import AgentService
-from app.conversations.budget_status import BudgetStatus
-from app.conversations.configurable_resources import Configured
-from app.conversations.conversation import Agent, Conversation
-from app.conversations.list_filters import (
-    METADATA_PARAMETER,
-    Filter,
-    Include,
-    cursor_at,
-    place_from,
-)
-from app.conversations.listing_repository import ListedTotals
+from app.conversations.conversation import Agent, Conversation, SettingsList
+from app.conversations.listing import METADATA_PARAMETER, Filter, Include
 from app.conversations.schemas import (
     AgentCreate,
     AgentItem,
@@ -37,8 +27,7 @@ from app.conversations.schemas import (
     ShownAgent,
     ShownConversation,
 )
-from app.conversations.service import ConversationService
-from app.conversations.settings import SettingsList
+from app.conversations.service import AgentService, ConversationService
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.conversation_ids import path_of, public_id_of
@@ -59,26 +48,19 @@ from app.http.fields import NoFields
 from app.http.pages import Deleted
 from app.http.routing import WireRoute, paged
 from app.models.usage_totals import shown_usd
-from app.prompt.section_schemas import (
+from app.prompt.schemas import (
     SectionList,
     ShownSections,
     ShownTools,
     ToolList,
     Version,
     complete_sections,
-    sections_answer,
     sections_to_store,
-    tools_answer,
 )
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 agents_router = APIRouter(route_class=WireRoute, tags=["agents"])
-_REPLACE = """\
-Replace its own {kind}; the next build starts a new epoch.
-
-A list that differs from the current one becomes a new version, and the newest 50 versions stay
-readable. `409` when `expected_version` is not the newest version."""
 
 
 @router.post(
@@ -95,11 +77,9 @@ async def create_conversation(
 
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """
-    configured = await services(request).conversations.create(
-        tenant_of(request), body, idempotency_key
-    )
-    headers = {"Location": path_of(configured.resource.public_id)}
-    return Json(ShownConversation(**conversation_fields(configured)), 201, headers=headers)
+    made = await services(request).conversations.create(tenant_of(request), body, idempotency_key)
+    shown = ShownConversation(**conversation_fields(request, made))
+    return Json(shown, 201, headers={"Location": path_of(made.public_id)})
 
 
 @router.get("/v1/conversations", summary="List conversations", openapi_extra=METADATA_PARAMETER)
@@ -116,7 +96,8 @@ async def list_conversations(
     Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
     page may have fewer items than `limit`, or none, and still a `next_cursor`.
     """
-    before = place_from(cursor, wanted) if cursor else None
+    name, digest = "conversations", wanted.digest
+    before = cursors.decode_place(cursor, name, digest) if cursor else None
     page, end = await services(request).conversations.list(
         tenant_of(request),
         wanted,
@@ -125,11 +106,19 @@ async def list_conversations(
         page_bound(request),
         with_usage=include is not None,
     )
-    data = [
-        ListedConversation(**_item(found), usage=_usage(totals, status))
-        for found, totals, status in page
-    ]
-    return ConversationPage(data=data, next_cursor=cursor_at(end, wanted) if end else None)
+    data = []
+    for found, totals, status in page:
+        usage = None
+        if totals is not None:
+            usage = ConversationUsage.of(
+                totals,
+                budget=status.budget if status is not None else None,
+                pressure=status.pressure.pressure if status is not None else None,
+                cost_usd=shown_usd(totals.cost_usd),
+            )
+        data.append(ListedConversation(**_item(found), usage=usage))
+    next_cursor = cursors.encode(name, digest, end[0].isoformat(), end[1]) if end else None
+    return ConversationPage(data=data, next_cursor=next_cursor)
 
 
 @router.get("/v1/conversations/{conversation_id}", summary="Read a conversation")
@@ -137,8 +126,8 @@ async def get_conversation(
     request: Request, conversation_id: ConversationPath
 ) -> ShownConversation:
     """Return a conversation with the effective value of every setting."""
-    configured = await services(request).conversations.get(tenant_of(request), conversation_id)
-    return ShownConversation(**conversation_fields(configured))
+    found = await services(request).conversations.get(tenant_of(request), conversation_id)
+    return ShownConversation(**conversation_fields(request, found))
 
 
 @router.patch(
@@ -149,18 +138,14 @@ async def get_conversation(
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> ShownConversation:
-    """Change agent, model, policy, rolling window, metadata or expiry.
+    """Change model, policy, rolling window, metadata or expiry; the policy is merged leaf by leaf.
 
-    The policy is merged leaf by leaf.
-
-    With another agent the conversation inherits the settings of that one from its next append or
-    build, and shows no message from before the last clear of that agent. `409` for another token
-    counter once there are messages, since their counts are stored.
+    `409` for another token counter once there are messages, since their counts are stored.
     """
-    configured = await services(request).conversations.change(
+    changed = await services(request).conversations.change(
         tenant_of(request), conversation_id, body
     )
-    return ShownConversation(**conversation_fields(configured))
+    return ShownConversation(**conversation_fields(request, changed))
 
 
 @router.delete("/v1/conversations/{conversation_id}", summary="Delete a conversation")
@@ -203,9 +188,9 @@ async def create_agent(
 
     `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
     """
-    configured = await services(request).agents.create(tenant_of(request), body, idempotency_key)
-    headers = {"Location": f"/v1/agents/{configured.resource.agent_id}"}
-    return Json(_shown_agent(configured), 201, headers=headers)
+    agent = await services(request).agents.create(tenant_of(request), body, idempotency_key)
+    headers = {"Location": f"/v1/agents/{agent.agent_id}"}
+    return Json(_shown_agent(request, agent), 201, headers=headers)
 
 
 @agents_router.get("/v1/agents", summary="List agents")
@@ -216,9 +201,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     page = await services(request).agents.list(
         tenant_of(request), limit, before, page_bound(request)
     )
-    last = page[-1] if page.has_more else None
-    cursor_fields = (last.created_at.isoformat(), last.agent_id) if last else ()
-    next_cursor = cursors.encode("agents", *cursor_fields) if last else None
+    next_cursor = None
+    if page.has_more:
+        next_cursor = cursors.encode("agents", page[-1].created_at.isoformat(), page[-1].agent_id)
     return AgentPage(
         data=[AgentItem(**_agent_item(agent)) for agent in page], next_cursor=next_cursor
     )
@@ -227,9 +212,8 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
 @agents_router.get("/v1/agents/{agent_id}", summary="Read an agent")
 async def get_agent(request: Request, agent_id: AgentPath) -> ShownAgent:
     """Return an agent with the effective value of every setting."""
-    return _shown_agent(
-        await services(request).agents.get(tenant_of(request), agent_id_from(agent_id))
-    )
+    agent_id = agent_id_from(agent_id)
+    return _shown_agent(request, await services(request).agents.get(tenant_of(request), agent_id))
 
 
 @agents_router.patch("/v1/agents/{agent_id}", summary="Change an agent")
@@ -239,7 +223,8 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
     Conversations of the agent use the new settings from their next append or build.
     """
     agent_id = agent_id_from(agent_id)
-    return _shown_agent(await services(request).agents.change(tenant_of(request), agent_id, body))
+    changed = await services(request).agents.change(tenant_of(request), agent_id, body)
+    return _shown_agent(request, changed)
 
 
 @agents_router.delete("/v1/agents/{agent_id}", summary="Delete an agent")
@@ -269,57 +254,69 @@ async def clear_agent(
 def _add_list_routes(router: APIRouter, resource: str, id_of: Callable[..., str]) -> None:
     """Add the routes of both lists of a kind of resource; `id_of` reads its id from the path."""
     path = f"/v1/{resource}s/{{{resource}_id}}"
+    owner = f"an {resource}" if resource == "agent" else f"a {resource}"
 
     def service_of(request: Request) -> AgentService | ConversationService:
         found = services(request)
         return found.agents if resource == "agent" else found.conversations
 
-    def add(
-        kind: SettingsList,
-        body_schema: type[SectionList | ToolList],
-        answer_schema: type[ShownSections | ShownTools],
-        shown: Callable[[str, int], ShownSections | ShownTools],
-        list_description: str,
-    ) -> None:
-        owner = f"an {resource}" if resource == "agent" else f"a {resource}"
+    def described(kind: SettingsList) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of the two routes of a list."""
+        read = {
+            "path": f"{path}/{kind}",
+            "operation_id": f"get_{resource}_{kind}",
+            "summary": f"Read {owner}'s {kind}",
+            "description": f"Return its own {kind}, without inherited ones.",
+        }
+        replace = {
+            "path": f"{path}/{kind}",
+            "operation_id": f"set_{resource}_{kind}",
+            "summary": f"Replace {owner}'s {kind}",
+            "description": f"Replace its own {kind}; the next build starts a new epoch.\n\nA list "
+            "that differs from the current one becomes a new version, and the newest 50 versions "
+            "stay readable.",
+        }
+        return read, replace
 
-        @router.get(
-            f"{path}/{kind}",
-            operation_id=f"get_{resource}_{kind}",
-            summary=f"Read {owner}'s {kind}",
-            description=f"Return its own {list_description}, without inherited ones.",
-            response_model=answer_schema,
+    sections, tools = SettingsList.SECTIONS, SettingsList.TOOLS
+    read, replace = described(sections)
+
+    @router.get(**read)
+    async def get_sections(
+        request: Request, resource_id: str = Depends(id_of), version: Version = None
+    ) -> ShownSections:
+        service = service_of(request)
+        body, found = await service.get_list(tenant_of(request), resource_id, sections, version)
+        return ShownSections(sections=complete_sections(body), version=found)
+
+    @router.put(**replace)
+    async def set_sections(
+        request: Request, body: SectionList, resource_id: str = Depends(id_of)
+    ) -> ShownSections:
+        items = sections_to_store(body.sections)
+        stored, version = await service_of(request).set_list(
+            tenant_of(request), resource_id, sections, items
         )
-        async def get_list(
-            request: Request, resource_id: str = Depends(id_of), version: Version = None
-        ) -> ShownSections | ShownTools:
-            service = service_of(request)
-            found = await service.get_list(tenant_of(request), resource_id, kind, version)
-            return shown(found.body, found.version)
+        return ShownSections(sections=complete_sections(stored), version=version)
 
-        async def put_list(
-            request: Request, body: SectionList | ToolList, resource_id: str = Depends(id_of)
-        ) -> ShownSections | ShownTools:
-            items = (
-                sections_to_store(body.sections) if isinstance(body, SectionList) else body.tools
-            )
-            found = await service_of(request).set_list(
-                tenant_of(request), resource_id, kind, items, body.expected_version
-            )
-            return shown(found.body, found.version)
+    read, replace = described(tools)
 
-        put_list.__annotations__["body"] = body_schema
-        router.put(
-            f"{path}/{kind}",
-            operation_id=f"set_{resource}_{kind}",
-            summary=f"Replace {owner}'s {kind}",
-            description=_REPLACE.format(kind=kind),
-            response_model=answer_schema,
-            responses=problems_of(Conflict),
-        )(put_list)
+    @router.get(**read)
+    async def get_tools(
+        request: Request, resource_id: str = Depends(id_of), version: Version = None
+    ) -> ShownTools:
+        service = service_of(request)
+        body, found = await service.get_list(tenant_of(request), resource_id, tools, version)
+        return ShownTools(tools=json_text.loads(body), version=found)
 
-    add(SettingsList.SECTIONS, SectionList, ShownSections, sections_answer, "sections")
-    add(SettingsList.TOOLS, ToolList, ShownTools, tools_answer, "tools as the caller gave them")
+    @router.put(**replace)
+    async def set_tools(
+        request: Request, body: ToolList, resource_id: str = Depends(id_of)
+    ) -> ShownTools:
+        stored, version = await service_of(request).set_list(
+            tenant_of(request), resource_id, tools, body.tools
+        )
+        return ShownTools(tools=json_text.loads(stored), version=version)
 
 
 def _conversation_id(conversation_id: ConversationPath) -> str:
@@ -334,6 +331,20 @@ _add_list_routes(router, "conversation", _conversation_id)
 _add_list_routes(agents_router, "agent", _agent_id)
 
 
+def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:
+    """Return the fields of `ShownConversation`."""
+    levels = conversation.agent.policy, conversation.settings.policy
+    shown = _item(conversation) | _effective_settings(request, conversation, *levels)
+    # The counter is fixed with the first message, even if the agent's policy changes later.
+    budget = shown["policy"]["budget"] | {"counter": conversation.counter}
+    return shown | {"policy": shown["policy"] | {"budget": budget}}
+
+
+def _shown_agent(request: Request, agent: Agent) -> ShownAgent:
+    effective = _effective_settings(request, agent, agent.settings.policy)
+    return ShownAgent(**_agent_item(agent), **effective)
+
+
 def _item(conversation: Conversation) -> dict[str, Any]:
     state = conversation.state
     return {
@@ -343,40 +354,14 @@ def _item(conversation: Conversation) -> dict[str, Any]:
         "turns": state.turns,
         "message_count": state.head_seq,
         "tokens": state.tokens,
-        "last_cleared_at": conversation.last_cleared_at,
         "last_message_at": conversation.last_message_at,
         "expires_at": conversation.expires_at,
         **_listed_settings(conversation),
     }
 
 
-def _usage(totals: ListedTotals | None, status: BudgetStatus | None) -> ConversationUsage | None:
-    if totals is None:
-        return None
-    return ConversationUsage.of(
-        totals,
-        budget=status.budget if status is not None else None,
-        pressure=status.pressure.pressure if status is not None else None,
-        cost_usd=shown_usd(totals.cost_usd),
-    )
-
-
-def conversation_fields(configured: Configured[Conversation]) -> dict[str, Any]:
-    """Return the fields of `ShownConversation`."""
-    return _item(configured.resource) | _effective_settings(configured)
-
-
 def _agent_item(agent: Agent) -> dict[str, Any]:
-    return {
-        "agent_id": agent.agent_id,
-        "name": agent.name,
-        "last_cleared_at": agent.last_cleared_at,
-        **_listed_settings(agent),
-    }
-
-
-def _shown_agent(configured: Configured[Agent]) -> ShownAgent:
-    return ShownAgent(**_agent_item(configured.resource), **_effective_settings(configured))
+    return {"agent_id": agent.agent_id, "name": agent.name, **_listed_settings(agent)}
 
 
 def _listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
@@ -384,22 +369,24 @@ def _listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
     return {
         "model": resource.settings.model,
         "metadata": json_text.loads(resource.metadata),
-        "rolling_window_seconds": resource.rolling_window.seconds,
-        "rolling_window_source": resource.rolling_window.source,
+        "rolling_window_seconds": resource.rolling_window_seconds,
+        "last_cleared_at": resource.last_cleared_at,
         "created_at": resource.created_at,
         "updated_at": resource.updated_at,
     }
 
 
-def _effective_settings(configured: Configured[Agent] | Configured[Conversation]) -> dict[str, Any]:
-    """Return the fields of `EffectiveSettings`."""
-    settings, versions = configured.resource.settings, configured.resource.versions
+def _effective_settings(
+    request: Request, resource: Agent | Conversation, *policies: str
+) -> dict[str, Any]:
+    """Return the fields of `EffectiveSettings`; the policy is not checked again."""
+    own, resolver = resource.settings, services(request).resolver
     return {
-        "effective_model": configured.model,
-        "policy": configured.policy,
-        "policy_overrides": json_text.loads(settings.policy),
-        "sections": complete_sections(json_text.loads(settings.sections)),
-        "sections_version": versions.sections,
-        "tools": json_text.loads(settings.tools),
-        "tools_version": versions.tools,
+        "effective_model": resource.model or resolver.default_model,
+        "policy": resolver.unchecked_policy(*policies),
+        "policy_overrides": json_text.loads(own.policy),
+        "sections": complete_sections(own.sections),
+        "sections_version": own.sections_version,
+        "tools": json_text.loads(own.tools),
+        "tools_version": own.tools_version,
     }

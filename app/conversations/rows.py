@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -12,70 +11,65 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.conversation import Agent, Conversation, ConversationState
+from app.conversations.conversation import (
+    Agent,
+    Conversation,
+    ConversationState,
+    StoredSettings,
+    WindowDefaults,
+    window_of,
+)
 from app.conversations.epochs import Epoch
 from app.conversations.messages.batch import Calls
 from app.conversations.messages.row import LogRow, StoredMessage
-from app.conversations.settings import ListVersions, StoredSettings
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import (
-    INHERIT,
-    OwnWindow,
-    RollingWindow,
-    WindowDefaults,
-    agent_window,
-    conversation_window,
-    own_from,
-    window_from,
-)
+from app.conversations.windows.active_window import window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.calibration import Calibration
 
 # Settings can be large and change rarely. PostgreSQL returns them only if the version that this
 # process has cached, named by the parameters `cached_…`, is outdated.
-_IS_CACHED = """(c.updated_at = CAST(:cached_at AS timestamptz)
-    AND a.updated_at IS NOT DISTINCT FROM CAST(:cached_agent_at AS timestamptz)
-    AND m.updated_at IS NOT DISTINCT FROM CAST(:cached_model_at AS timestamptz))"""
-
-
-CALIBRATION_COLUMNS = """
-    cal.factor AS calibrated_factor, cal.margin AS calibrated_margin,
-    cal.reports AS calibrated_reports,
-    cal.sealed_reported / cal.sealed_counted AS calibrated_sealed
-"""
-_SMALL_COLUMNS = (
-    "c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at",
-    "a.updated_at AS agent_updated_at, m.updated_at AS model_updated_at, c.model",
-    "c.sections_version, c.tools_version",
-    CALIBRATION_COLUMNS,
-    "c.rolling_window_seconds AS own_window_seconds",
-    "a.rolling_window_seconds AS agent_window_seconds, a.inherits_window",
-    "c.expires_at",
-)
-_SETTINGS = {
+_IS_CACHED = """coalesce(c.updated_at = CAST(:cached_at AS timestamptz)
+    AND a.updated_at IS NOT DISTINCT FROM CAST(:cached_agent_at AS timestamptz), false)"""
+_LARGE = {
     **{name: f"c.{name}" for name in ("metadata", "policy", "sections", "tools")},
-    **{f"agent_{name}": f"a.{name}" for name in ("model", "policy", "sections", "tools")},
-    "model_entry": "m.entry",
+    **{f"agent_{name}": f"a.{name}" for name in ("policy", "sections", "tools")},
 }
-_UNLISTED = {
-    **dict.fromkeys(("policy", "agent_policy"), "'{}'"),
-    **dict.fromkeys(("sections", "tools", "agent_sections", "agent_tools"), "'[]'"),
-}
+_UNLISTED = dict.fromkeys(("policy", "agent_policy"), "'{}'") | dict.fromkeys(
+    ("sections", "tools", "agent_sections", "agent_tools"), "'[]'"
+)
+# What is known of the model is read by its key in the SELECT list: Citus plans no join of reference
+# tables whose condition has parameters.
+_MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
+_OF_MODEL = f"m.tenant_id = c.tenant_id AND m.model = {_MODEL}"
+CALIBRATION = """
+    ARRAY[cal.factor, cal.margin, cal.reports, cal.sealed_reported / cal.sealed_counted]
+"""
+_SMALL_COLUMNS = f"""
+    c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
+    c.model, a.model AS agent_model, c.sections_version, c.tools_version,
+    c.rolling_window_seconds AS own_window, a.rolling_window_seconds AS agent_window,
+    a.updated_at AS agent_updated_at,
+    (SELECT m.updated_at FROM models m WHERE {_OF_MODEL}) AS model_updated_at,
+    (SELECT m.entry FROM models m WHERE {_OF_MODEL}) AS model_entry,
+    (SELECT {CALIBRATION} FROM calibrations cal WHERE cal.tenant_id = c.tenant_id
+        AND cal.model = {_MODEL} AND cal.counter = h.counter) AS calibration
+"""
 
 
-def _columns(settings: Mapping[str, str]) -> str:
-    return ", ".join((*_SMALL_COLUMNS, *(f"{term} AS {name}" for name, term in settings.items())))
+def _columns(settings: dict[str, str]) -> str:
+    return ", ".join((_SMALL_COLUMNS, *(f"{term} AS {name}" for name, term in settings.items())))
 
 
 CONVERSATION_COLUMNS = _columns(
-    {"is_cached": f"coalesce({_IS_CACHED}, false)"}
-    | {name: f"CASE WHEN {_IS_CACHED} THEN NULL ELSE {of} END" for name, of in _SETTINGS.items()}
+    {"is_cached": _IS_CACHED}
+    | {name: f"CASE WHEN NOT {_IS_CACHED} THEN {of} END" for name, of in _LARGE.items()}
 )
-LISTED_COLUMNS = _columns(_SETTINGS | _UNLISTED)
+LISTED_COLUMNS = _columns(_LARGE | _UNLISTED)
 """The columns of conversations for a list, without settings except for the model."""
-SETTINGS_COLUMNS = _columns(_SETTINGS)
+SETTINGS_COLUMNS = _columns(_LARGE)
 """The columns of conversations with all of their settings."""
 STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
@@ -87,6 +81,7 @@ STATE_COLUMNS = """
     h.unstored_tokens, h.unstored_version, h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
+AGENT_JOIN = "LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id"
 
 
 def newest_message_at(conversation_id: str) -> str:
@@ -98,24 +93,15 @@ def newest_message_at(conversation_id: str) -> str:
     )"""
 
 
-_MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
-SETTINGS_JOINS = f"""
-    LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
-    LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = {_MODEL}
-    LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = {_MODEL}
-        AND cal.counter = h.counter
-"""
-
-
 def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
     """Return an agent from its row."""
-    own_window: OwnWindow = INHERIT if row["inherits_window"] else row["rolling_window_seconds"]
+    own_window = row["rolling_window_seconds"]
     return read(
         Agent,
         row,
         settings=read(StoredSettings, row),
-        versions=_versions_from(row),
-        rolling_window=agent_window(own_window, defaults),
+        own_window=own_window,
+        rolling_window_seconds=window_of(own_window, defaults.agents),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -157,7 +143,6 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
     return {
         "cached_at": cached.conversation.updated_at if cached else None,
         "cached_agent_at": cached.agent_updated_at if cached else None,
-        "cached_model_at": cached.model_updated_at if cached else None,
     }
 
 
@@ -177,15 +162,21 @@ class SettingsCache:
     def conversation_from(
         self, row: Any, tenant_id: str, cached: CachedSettings | None, model: str | None = None
     ) -> Conversation:
-        """Return a conversation from a row of a statement with the versions of `cached`."""
+        """Return a conversation from a row of a statement with the versions of `cached`.
+
+        The row of an append has no model: the statement has compared it.
+        """
         if row["is_cached"] and cached is not None:
+            known = cached.conversation
             conversation = replace(
-                cached.conversation,
+                known,
                 counter=row["counter"],
                 state=state_from(row),
+                model_entry=row.get("model_entry", known.model_entry),
                 calibration=calibration_from(row),
             )
-            cached = replace(cached, conversation=conversation)
+            model_at = row.get("model_updated_at", cached.model_updated_at)
+            cached = CachedSettings(conversation, cached.agent_updated_at, model_at)
         else:
             conversation = conversation_from(row, self.defaults)
             cached = CachedSettings(conversation, row["agent_updated_at"], row["model_updated_at"])
@@ -195,42 +186,30 @@ class SettingsCache:
 
 def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
     """Return a conversation from a row with all of its settings."""
-    agent = StoredSettings()
-    if row["agent_policy"] is not None:
-        agent = StoredSettings(
-            row["agent_model"], row["agent_policy"], row["agent_sections"], row["agent_tools"]
-        )
+    agent, default_window = StoredSettings(), defaults.conversations
+    if row["agent_updated_at"] is not None:
+        names = ("model", "policy", "sections", "tools")
+        agent = StoredSettings(*(row[f"agent_{name}"] for name in names))
+        default_window = defaults.agents
     return read(
         Conversation,
         row,
         settings=read(StoredSettings, row),
         agent=agent,
         state=state_from(row),
-        versions=_versions_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
-        rolling_window=_window_from(row, defaults),
+        rolling_window_seconds=window_of(row["own_window"], row["agent_window"], default_window),
     )
-
-
-def _window_from(row: Any, defaults: WindowDefaults) -> RollingWindow:
-    agent = None
-    if row["inherits_window"] is not None:  # it has an agent
-        inherits = row["inherits_window"]
-        agent = agent_window(INHERIT if inherits else row["agent_window_seconds"], defaults)
-    return conversation_window(own_from(row["own_window_seconds"]), agent, defaults)
-
-
-def _versions_from(row: Any) -> ListVersions:
-    return ListVersions(row["sections_version"], row["tools_version"])
 
 
 def calibration_from(row: Any) -> Calibration | None:
     """Return the calibration of a row, None without one."""
-    if row["calibrated_factor"] is None:
+    found = row["calibration"]
+    if found is None or found[0] is None:
         return None
-    names = ("factor", "margin", "reports", "sealed")
-    return Calibration(*(row[f"calibrated_{name}"] for name in names))
+    factor, margin, reports, sealed = found
+    return Calibration(factor, margin, int(reports), sealed)
 
 
 def stored_message_from(row: Any) -> StoredMessage:

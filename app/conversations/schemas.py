@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar, get_type_hints
+from datetime import datetime
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, Field, WrapValidator, create_model
 
 from app.common import json_text
 from app.common.answers import AnyObject
-from app.common.errors import Problem, ValidationError
-from app.conversations.conversation import Agent, Conversation
-from app.conversations.listing_repository import LastCompaction
-from app.conversations.settings import SettingsList, StoredSettings, list_json
-from app.conversations.windows.active_window import INHERIT, WindowSource
+from app.common.errors import ValidationError
+from app.conversations.conversation import (
+    INHERIT,
+    SettingsList,
+    StoredSettings,
+    list_json,
+    stored_window,
+)
+from app.conversations.listing import LastCompaction
+from app.conversations.repository import Resource
 from app.environment import one_line
 from app.http.fields import (
     AgentId,
@@ -32,14 +37,8 @@ from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
-from app.prompt.section_schemas import StoredSections, sections_to_store
+from app.prompt.schemas import AnyTool, Sections, Tools, sections_to_store
 from app.prompt.sections import PromptSection
-from app.prompt.tool_schemas import AnyTool, StoredTools
-
-MAX_TTL_SECONDS = 100 * 366 * 86_400
-TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS, examples=[86_400])]
-Resource = TypeVar("Resource", Agent, Conversation)
-"""A kind of resource with settings of its own."""
 
 
 class _PolicyPatch(RequestSchema):
@@ -66,11 +65,15 @@ PolicyPatch: Any = _patch_of(Policy)
 """Policy settings in a request."""
 
 
-class _Settings(RequestSchema):
-    """What requests that set settings have in common."""
+class SettingsPatch(RequestSchema):
+    """A change of settings; omitted fields stay unchanged."""
 
     model: ModelName | None = None
+    """Its own model; null inherits from the agent or the service."""
     policy: PolicyPatch | None = None
+    """Its own policy, merged leaf by leaf: a null leaf inherits, a null policy resets all."""
+    rolling_window_seconds: OwnRollingWindow = None
+    metadata: Metadata = Field(default_factory=dict)
 
     @property
     def own_policy(self) -> dict[str, Any] | None:
@@ -83,42 +86,8 @@ class _Settings(RequestSchema):
         compaction = self.policy and self.policy.compaction
         return compaction.model if compaction else None
 
-
-class SettingsCreate(_Settings):
-    """The settings of a new agent or conversation."""
-
-    model: ModelName | None = None
-    """Its own model; null inherits from the agent or the service."""
-    policy: PolicyPatch | None = None
-    """Its own policy settings."""
-    sections: StoredSections = Field(default_factory=list)
-    """Its own sections of the system prompt."""
-    tools: StoredTools = Field(default_factory=list)
-    """Its own tools."""
-    metadata: Metadata = Field(default_factory=dict)
-
-    def stored(self) -> StoredSettings:
-        """Return them as they are stored; raises ValidationError for a name used twice."""
-        return StoredSettings(
-            model=self.model,
-            policy=json_text.dumps(merge({}, self.own_policy or {})),
-            sections=list_json(SettingsList.SECTIONS, sections_to_store(self.sections)),
-            tools=list_json(SettingsList.TOOLS, self.tools),
-        )
-
-
-class SettingsPatch(_Settings):
-    """A change of settings; omitted fields stay unchanged."""
-
-    model: ModelName | None = None
-    """`null` inherits from the agent or the service again."""
-    policy: PolicyPatch | None = None
-    """Merged leaf by leaf: a null leaf inherits again, a null policy resets all."""
-    metadata: Metadata = Field(default_factory=dict)
-    """Replaces the stored metadata."""
-
     def applied(self, resource: Resource) -> Resource:
-        """Return the resource with model, policy and metadata changed."""
+        """Return the resource with model, policy, rolling window and metadata changed."""
         settings, fields = resource.settings, self.model_fields_set
         if "model" in fields:
             settings = replace(settings, model=self.model)
@@ -126,8 +95,32 @@ class SettingsPatch(_Settings):
             own = json_text.loads(settings.policy) if self.policy is not None else {}
             merged = _without_empty_objects(merge(own, self.own_policy or {}))
             settings = replace(settings, policy=json_text.dumps(merged))
+        if "rolling_window_seconds" in fields:  # an inherited one is read again
+            own_window = stored_window(self.rolling_window_seconds)
+            resource = replace(resource, own_window=own_window)
         metadata = json_text.dumps(self.metadata) if "metadata" in fields else resource.metadata
         return replace(resource, settings=settings, metadata=metadata)
+
+
+class SettingsCreate(SettingsPatch):
+    """The settings of a new agent or conversation."""
+
+    sections: Sections = Field(default_factory=list)
+    """Its own sections of the system prompt."""
+    tools: Tools = Field(default_factory=list)
+    """Its own tools."""
+    rolling_window_seconds: OwnRollingWindow = INHERIT
+
+    def stored(self) -> StoredSettings:
+        """Return them as they are stored; raises ValidationError for a name used twice."""
+        return StoredSettings(
+            self.model,
+            json_text.dumps(merge({}, self.own_policy or {})),
+            list_json(SettingsList.SECTIONS, sections_to_store(self.sections)),
+            list_json(SettingsList.TOOLS, self.tools),
+            sections_version=1 if self.sections else 0,
+            tools_version=1 if self.tools else 0,
+        )
 
 
 def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
@@ -138,23 +131,15 @@ def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Expiring(RequestSchema):
-    """An expiry as a caller gives it: a time, or seconds from now; without both there is none."""
+    """A request that may set when a conversation expires."""
 
     expires_at: Time | None = None
     """When it expires; null for never."""
-    ttl_seconds: TtlSeconds | None = None
-    """Seconds from now until it expires, instead of `expires_at`; null for never."""
 
-    def expiry(self, now: datetime) -> datetime | None:
-        """Return the time; raises ValidationError for both, and for one that is not after now."""
-        if self.ttl_seconds is not None:
-            if self.expires_at is not None:
-                places = (Problem("/ttl_seconds", "must not be set beside expires_at"),)
-                raise ValidationError("Set expires_at or ttl_seconds, not both", problems=places)
-            return now + timedelta(seconds=self.ttl_seconds)
+    def check_expiry(self, now: datetime) -> None:
+        """Raise ValidationError for a time that is not after now."""
         if self.expires_at is not None and self.expires_at <= now:
             raise ValidationError.at("/expires_at", "must be in the future")
-        return self.expires_at
 
 
 class ListedSettings(ResponseSchema):
@@ -166,8 +151,6 @@ class ListedSettings(ResponseSchema):
     """As the caller gave it."""
     rolling_window_seconds: int | None
     """Effective maximum age of the messages shown; null is no limit."""
-    rolling_window_source: WindowSource
-    """The level that sets this age."""
     created_at: datetime
     """When it was created."""
     updated_at: datetime
@@ -209,7 +192,6 @@ class ConversationCreate(SettingsCreate, _Expiring):
     conversation_id: ConversationId | None = None
     agent_id: AgentId | None = None
     """The agent it belongs to."""
-    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class ConversationPatch(SettingsPatch, _Expiring):
@@ -217,13 +199,7 @@ class ConversationPatch(SettingsPatch, _Expiring):
 
     model_config = examples(
         {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
-        {"agent_id": "support-bot"},
-        {"ttl_seconds": 86_400},
     )
-
-    agent_id: AgentId | None = None
-    """The agent it belongs to from now on; null for none."""
-    rolling_window_seconds: OwnRollingWindow = None
 
 
 class ConversationItem(ListedSettings):
@@ -305,7 +281,6 @@ class AgentCreate(SettingsCreate):
 
     agent_id: AgentId | None = None
     name: DisplayName
-    rolling_window_seconds: OwnRollingWindow = INHERIT
 
 
 class AgentPatch(SettingsPatch):
@@ -315,7 +290,6 @@ class AgentPatch(SettingsPatch):
 
     name: DisplayName | None = None
     """A new name; null leaves it."""
-    rolling_window_seconds: OwnRollingWindow = None
 
 
 class AgentItem(ListedSettings):

@@ -1,33 +1,246 @@
-"""Conversations: created, read, changed, cleared and deleted."""
+"""Agents and conversations: created, read, changed, cleared and deleted, without their logs.
+
+Both are resources with settings of their own: a model, a policy, metadata, and versioned lists of
+sections and tools. Settings are checked together with those that they inherit, when they are set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Place
+from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.budget_status import BudgetStatus, read_budgets, within
-from app.conversations.configurable_resources import ConfigurableService, Configured
-from app.conversations.conversation import Agent, Conversation, ConversationState
-from app.conversations.keys import find_key, free_key, own_id_of
-from app.conversations.listing_repository import (
-    EVERY_CONVERSATION,
-    ConversationFilter,
-    ListedTotals,
+from app.conversations.conversation import (
+    Agent,
+    Conversation,
+    ConversationState,
+    SettingsList,
+    StoredSettings,
+    list_json,
+    stored_window,
 )
-from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.repository import ConversationRepository
-from app.conversations.schemas import ConversationCreate, ConversationPatch
-from app.conversations.settings import StoredSettings
-from app.conversations.windows.active_window import SERVICE_DEFAULTS, conversation_window
-from app.repositories import Repositories
+from app.conversations.keys import find_key, free_key, own_id_of
+from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
+from app.conversations.lookup import get_agent, get_conversation, lock_conversation
+from app.conversations.messages.stored_results import DeleteConversationObjects
+from app.conversations.repository import ConfigurableRepository, Resource
+from app.conversations.schemas import (
+    AgentCreate,
+    AgentPatch,
+    ConversationCreate,
+    ConversationPatch,
+    SettingsCreate,
+    SettingsPatch,
+)
+from app.conversations.settings_resolver import SettingsResolver
+from app.policy.policy import Policy
+from app.prompt.resolved_settings import digest
+from app.repositories import Database, Repositories
+from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
+from app.tenancy.retention import is_idle, lock_expired
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
+_ROWS_AT_ONCE = 1_000
+_New = TypeVar("_New", bound=SettingsCreate)
+
+
+@dataclass(eq=False, repr=False)
+class _ResourceService(ABC, Generic[Resource, _New]):
+    """Creates, reads and changes one kind of resource.
+
+    `_check_model` raises ValidationError at a JSON pointer for a model that may not summarise.
+    """
+
+    kind: ClassVar[str]
+    """The name of the resource in ids, such as `agent` in `agent_id`."""
+
+    _database: Database
+    _resolver: SettingsResolver
+    _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
+    _delete_objects: DeleteConversationObjects
+    _check_model: Callable[[str, str], None]
+
+    async def create(
+        self, tenant_id: str, new: _New, idempotency_key: str | None = None
+    ) -> Resource:
+        """Create one; a repeated idempotency key returns the first.
+
+        Raises Conflict when the id is taken, ValidationError for an unknown agent or an invalid
+        policy.
+        """
+        id_name = f"{self.kind}_id"
+        given_id: str | None = getattr(new, id_name)
+        resource_id = given_id or self._new_id()
+        async with self._database.transaction() as repositories:
+            if idempotency_key is not None:
+                request = [self.kind, new.model_dump(exclude_unset=True)]
+                made = await claim_idempotency_key(
+                    repositories, tenant_id, idempotency_key, request, resource_id
+                )
+                if made is not None:
+                    try:
+                        key = await self._key_of(repositories, tenant_id, made)
+                        return await self._get(repositories, tenant_id, key)
+                    except NotFound:
+                        message = "What the Idempotency-Key created has been deleted"
+                        raise Conflict(message, {id_name: made}) from None
+            stored_key = await self._add(repositories, tenant_id, resource_id, new)
+            if stored_key is None:
+                raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
+            return await self._get(repositories, tenant_id, stored_key)
+
+    async def get(self, tenant_id: str, resource_id: str) -> Resource:
+        """Return one; raises NotFound."""
+        async with self._database.session() as repositories:
+            return await self._get(repositories, tenant_id, resource_id)
+
+    async def get_list(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int | None = None
+    ) -> tuple[str, int]:
+        """Return the newest or an earlier version of its own sections or tools, with its number.
+
+        Raises NotFound for an unknown resource or version.
+        """
+        async with self._database.session() as repositories:
+            resource = await self._get(repositories, tenant_id, resource_id)
+            body, newest = resource.settings.newest(kind)
+            if version is None or version == newest:
+                return body, newest
+            found = await self._of(repositories).find_version(tenant_id, resource_id, kind, version)
+        if found is None:
+            raise NotFound(f"There is no version {version} of the {kind}", {"version": version})
+        return found, version
+
+    async def set_list(
+        self,
+        tenant_id: str,
+        resource_id: str,
+        kind: SettingsList,
+        items: Sequence[Mapping[str, Any]],
+    ) -> tuple[str, int]:
+        """Replace its own sections or tools; raises NotFound or ValidationError."""
+        body = list_json(kind, items)
+        async with self._database.transaction() as repositories:
+            resource = await self._get(repositories, tenant_id, resource_id, lock=True)
+            return body, await self._of(repositories).replace_list(tenant_id, resource, kind, body)
+
+    def _of(self, repositories: Repositories) -> ConfigurableRepository[Resource]:
+        repository: ConfigurableRepository[Resource] = getattr(repositories, f"{self.kind}s")
+        return repository
+
+    @abstractmethod
+    async def _get(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
+    ) -> Resource:
+        """Return a resource, locked until the transaction ends with `lock`; raises NotFound."""
+
+    @abstractmethod
+    async def _add(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, new: _New
+    ) -> str | None:
+        """Store a resource with an id and return its key, None when the id is taken."""
+
+    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
+        """Return the key of the resource that callers know by this id; raises NotFound."""
+        return resource_id
+
+    def _checked(self, request: SettingsCreate | SettingsPatch, *levels: str) -> Policy:
+        """Return the policy of stored settings; raises ValidationError for an invalid one.
+
+        Of the models that may not summarise only the one that the request names is refused: a model
+        that was allowed before does not block other changes.
+        """
+        if request.summariser is not None:
+            self._check_model(request.summariser, "/policy/compaction/model")
+        return self._resolver.policy(*levels, at="/policy")
+
+
+class AgentService(_ResourceService[Agent, AgentCreate]):
+    """Agents: the settings that several conversations share."""
+
+    kind = "agent"
+
+    async def list(
+        self,
+        tenant_id: str,
+        limit: int,
+        before: tuple[datetime, str] | None,
+        bound: Bound = UNBOUNDED,
+    ) -> Page[Agent]:
+        """Return a page, newest first; `before` is the creation time and id to start after."""
+        async with self._database.session() as repositories:
+            return await repositories.agents.page(tenant_id, limit, before, bound)
+
+    async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
+        """Change the fields that a patch names; raises NotFound or ValidationError."""
+        async with self._database.transaction() as repositories:
+            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
+            after = replace(patch.applied(agent), name=patch.name or agent.name)
+            self._checked(patch, after.settings.policy)
+            await repositories.agents.change(tenant_id, after)
+            return await get_agent(repositories, tenant_id, agent_id)
+
+    async def clear(self, tenant_id: str, agent_id: str) -> tuple[datetime, int]:
+        """Empty the active windows of all its conversations, and delete nothing.
+
+        Returns when it was cleared, and the number of conversations. Raises NotFound.
+        """
+        async with self._database.transaction() as repositories:
+            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
+            now = self._now()
+            cleared_at = max(agent.cleared_at or now, now)
+            event = {"agent_id": agent_id, "last_cleared_at": cleared_at.isoformat()}
+            count = await repositories.windows.clear_all(
+                tenant_id, agent_id, cleared_at, json_text.dumps(event)
+            )
+            await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
+        return cleared_at, count
+
+    async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
+        """Delete it with all its conversations; return rows by table. Raises NotFound."""
+        deleted: Counter[str] = Counter()
+        removed: list[str] = []
+        async with self._database.transaction() as repositories:
+            await get_agent(repositories, tenant_id, agent_id, lock=True)
+            ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
+            for conversation_id in ids:  # locked in the order in which a clear locks them
+                is_there = await repositories.log.lock(tenant_id, conversation_id, None) is not None
+                if not (is_there or await lock_expired(repositories.session, conversation_id)):
+                    continue  # deleted since the ids were read
+                deleted.update(await repositories.conversations.remove(conversation_id))
+                removed.append(conversation_id)
+            deleted.update(await repositories.agents.remove(tenant_id, agent_id))
+        await self._delete_objects(tenant_id, removed)
+        return dict(deleted)
+
+    async def _get(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
+    ) -> Agent:
+        return await get_agent(repositories, tenant_id, resource_id, lock=lock)
+
+    async def _add(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, new: AgentCreate
+    ) -> str | None:
+        settings = new.stored()
+        self._checked(new, settings.policy)
+        added = await repositories.agents.add(
+            tenant_id,
+            resource_id,
+            settings,
+            name=new.name,
+            metadata=json_text.dumps(new.metadata),
+            rolling_window_seconds=stored_window(new.rolling_window_seconds),
+        )
+        return resource_id if added else None
 
 
 ListedConversations = tuple[
@@ -36,81 +249,10 @@ ListedConversations = tuple[
 """Conversations of a page with what was asked for, and the place to continue after."""
 
 
-class ConversationService(ConfigurableService[Conversation]):
-    """Creates, reads, changes, clears and deletes conversations, without their logs."""
+class ConversationService(_ResourceService[Conversation, ConversationCreate]):
+    """Conversations, without their logs."""
 
     kind = "conversation"
-
-    async def create(
-        self, tenant_id: str, new: ConversationCreate, idempotency_key: str | None = None
-    ) -> Configured[Conversation]:
-        """Create one; a repeated idempotency key returns the first.
-
-        Raises Conflict when the id is taken, ValidationError for an unknown agent or an invalid
-        policy.
-        """
-        settings, expires_at = new.stored(), new.expiry(self._now())
-
-        async def add(repositories: Repositories, public_id: str) -> str | None:
-            key = public_id
-            if new.conversation_id is not None:
-                await repositories.conversations.lock_id(tenant_id, public_id)
-                key = await free_key(repositories, tenant_id, public_id)
-            agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
-            inherited = agent.settings if agent is not None else StoredSettings()
-            counter = self._policy(inherited.policy, settings.policy).budget.counter
-            metadata = json_text.dumps(new.metadata)
-            for _ in range(_MAX_KEYS):
-                own_id = own_id_of(key, public_id)
-                if await repositories.conversations.add(
-                    tenant_id,
-                    key,
-                    agent,
-                    counter,
-                    settings,
-                    metadata,
-                    new.rolling_window_seconds,
-                    own_id,
-                    expires_at,
-                ):
-                    return key
-                # Another tenant has created a conversation with this UUID meanwhile.
-                key = await free_key(repositories, tenant_id, public_id)
-            return None
-
-        return await self._create(tenant_id, new.conversation_id, new, idempotency_key, add)
-
-    async def change(
-        self, tenant_id: str, conversation_id: str, patch: ConversationPatch
-    ) -> Configured[Conversation]:
-        """Change the fields that a patch names.
-
-        Raises NotFound, ValidationError, or Conflict for another counter once a conversation has
-        messages, since their counts are stored.
-        """
-        self._check_summariser(patch)
-        fields = patch.model_fields_set
-        async with self._database.transaction() as repositories:
-            # The agent is locked before the conversation, as in a creation.
-            agent = await self._lock_agent(repositories, tenant_id, patch.agent_id)
-            before = await self._get(repositories, tenant_id, conversation_id, lock=True)
-            after = patch.applied(before)
-            if "agent_id" in fields:
-                after = after.given_to(agent)
-            if "rolling_window_seconds" in fields:
-                window = conversation_window(patch.rolling_window_seconds, None, SERVICE_DEFAULTS)
-                after = replace(after, rolling_window=window)  # an inherited one is read again
-            if not fields.isdisjoint(("expires_at", "ttl_seconds")):
-                after = replace(after, expires_at=patch.expiry(self._now()))
-            unchanged = self._merged_policy(before.agent.policy, before.settings.policy)
-            counter = self._policy(after.agent.policy, after.settings.policy).budget.counter
-            if not before.state.head_seq:
-                after = replace(after, counter=counter)
-            elif counter not in (unchanged["budget"]["counter"], before.counter):
-                raise Conflict("The counter cannot change once there are messages")
-            await repositories.conversations.change(tenant_id, after)
-            await self._after_change(repositories, before, after)
-            return self._configured(await self._get(repositories, tenant_id, conversation_id))
 
     async def list(
         self,
@@ -145,6 +287,34 @@ class ConversationService(ConfigurableService[Conversation]):
             end = next(place for place in reversed(places) if place[1] in shown)
         return [(*each, statuses.get(each[0].conversation_id)) for each in listed], end
 
+    async def change(
+        self, tenant_id: str, conversation_id: str, patch: ConversationPatch
+    ) -> Conversation:
+        """Change the fields that a patch names; raises NotFound, ValidationError or Conflict."""
+        async with self._database.transaction() as repositories:
+            before = await self._get(repositories, tenant_id, conversation_id, lock=True)
+            after = patch.applied(before)
+            if "expires_at" in patch.model_fields_set:
+                patch.check_expiry(self._now())
+                after = replace(after, expires_at=patch.expires_at)
+            levels = before.agent.policy, before.settings.policy
+            unchanged = self._resolver.unchecked_policy(*levels)["budget"]["counter"]
+            policy = self._checked(patch, after.agent.policy, after.settings.policy)
+            counter, contexts = policy.budget.counter, repositories.contexts
+            if not before.state.head_seq:
+                after = replace(after, counter=counter)
+            elif counter not in (unchanged, before.counter):  # counts of messages are stored
+                raise Conflict("The counter cannot change once there are messages")
+            await repositories.conversations.change(tenant_id, after)
+            receipt = await contexts.find_compaction(conversation_id, before.state.compaction_id)
+            if (
+                receipt is not None
+                and receipt.view.provider_item is None
+                and not receipt.is_shown_with(policy.strategy)
+            ):  # the whole log is shown when the strategy changes
+                await contexts.hide_compaction(conversation_id, before.state.view_version)
+            return await self._get(repositories, tenant_id, conversation_id)
+
     async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:
         """Empty its active window, delete nothing, and return its state. Raises NotFound."""
         async with self._database.transaction() as repositories:
@@ -154,33 +324,114 @@ class ConversationService(ConfigurableService[Conversation]):
             await repositories.windows.clear(conversation_id, now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
+    async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
+        """Delete it with all data derived from it; return rows by table. Raises NotFound."""
+
+        async def is_there(repositories: Repositories) -> bool:
+            await lock_conversation(repositories, tenant_id, conversation_id, None)
+            return True
+
+        return await self._remove_if(is_there, tenant_id, conversation_id)
+
     async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
         """Delete it unless it was changed or appended to since a time; return if it was deleted."""
-        async with self._database.transaction() as repositories:
-            if await repositories.log.lock(tenant_id, conversation_id, None) is None:
-                return False
-            if not await repositories.tenants.is_idle(conversation_id, since):
-                return False
-            await repositories.conversations.remove(conversation_id)
-        await self._delete_objects(tenant_id, [conversation_id])
-        return True
+
+        async def has_no_use(repositories: Repositories) -> bool:
+            found = await repositories.log.lock(tenant_id, conversation_id, None)
+            return found is not None and await is_idle(repositories.session, conversation_id, since)
+
+        return bool(await self._remove_if(has_no_use, tenant_id, conversation_id))
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
-        async with self._database.transaction() as repositories:
-            if not await repositories.tenants.lock_expired(conversation_id):
-                return False
-            await repositories.conversations.remove(conversation_id)
-        await self._delete_objects(tenant_id, [conversation_id])
-        return True
 
-    async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
-        """Delete it with all data derived from it; return rows by table. Raises NotFound."""
+        async def is_expired(repositories: Repositories) -> bool:
+            return await lock_expired(repositories.session, conversation_id)
+
+        return bool(await self._remove_if(is_expired, tenant_id, conversation_id))
+
+    async def remove_tenant(self, tenant_id: str) -> Mapping[str, int]:
+        """Delete everything of a tenant; return the numbers of rows by table [tenancy.delete].
+
+        It revokes the keys first, then deletes conversation by conversation and the other rows in
+        batches. The tenant's own row is the last, so that an interrupted deletion is repeated.
+        Revoked keys stay: a service that had keys never accepts requests without one.
+        """
+        counts: Counter[str] = Counter()
+        async with self._database.session() as session:
+            counts["revoked_keys"] = await session.session.run(REVOKE_KEYS, tenant_id=tenant_id)
+        some = {"tenant_id": tenant_id, "limit": _ROWS_AT_ONCE}
+        while True:
+            async with self._database.session() as session:
+                rows = await session.session.all(SOME_CONVERSATIONS, **some)
+            if not rows:
+                break
+            for conversation_id in (str(row["conversation_id"]) for row in rows):
+                try:
+                    counts.update(await self.remove(tenant_id, conversation_id))
+                except NotFound:  # expired, or deleted meanwhile
+                    await self.remove_expired(tenant_id, conversation_id)
+        for table in DELETE:
+            deleted = _ROWS_AT_ONCE
+            while deleted == _ROWS_AT_ONCE:
+                async with self._database.session() as session:
+                    deleted = await session.session.run(DELETE[table], **some)
+                counts[table] += deleted
+        return +counts
+
+    async def _remove_if(
+        self,
+        may_remove: Callable[[Repositories], Awaitable[bool]],
+        tenant_id: str,
+        conversation_id: str,
+    ) -> Mapping[str, int]:
+        """Delete it if this condition holds, which locks it; return rows by table."""
         async with self._database.transaction() as repositories:
-            await lock_conversation(repositories, tenant_id, conversation_id, None)
+            if not await may_remove(repositories):
+                return {}
             deleted = await repositories.conversations.remove(conversation_id)
         await self._delete_objects(tenant_id, [conversation_id])
         return deleted
+
+    async def _get(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
+    ) -> Conversation:
+        get = lock_conversation if lock else get_conversation
+        return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
+
+    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
+        key = await find_key(repositories, tenant_id, resource_id)
+        if key is None:
+            raise NotFound.conversation(resource_id)
+        return key
+
+    async def _add(
+        self, repositories: Repositories, tenant_id: str, resource_id: str, new: ConversationCreate
+    ) -> str | None:
+        settings, key = new.stored(), resource_id
+        new.check_expiry(self._now())
+        if new.conversation_id is not None:
+            await repositories.conversations.lock_id(tenant_id, resource_id)
+            key = await free_key(repositories, tenant_id, resource_id)
+        agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
+        inherited = agent.settings if agent is not None else StoredSettings()
+        counter = self._checked(new, inherited.policy, settings.policy).budget.counter
+        for _ in range(_MAX_KEYS):
+            if await repositories.conversations.add(
+                tenant_id,
+                key,
+                agent,
+                counter,
+                settings,
+                json_text.dumps(new.metadata),
+                new.rolling_window_seconds,
+                own_id_of(key, resource_id),
+                new.expires_at,
+            ):
+                return key
+            # Another tenant has created a conversation with this UUID meanwhile.
+            key = await free_key(repositories, tenant_id, resource_id)
+        return None
 
     async def _lock_agent(
         self, repositories: Repositories, tenant_id: str, agent_id: str | None
@@ -194,42 +445,20 @@ class ConversationService(ConfigurableService[Conversation]):
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent
 
-    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
-        key = await find_key(repositories, tenant_id, resource_id)
-        if key is None:
-            raise NotFound.conversation(resource_id)
-        return key
 
-    def _repository(self, repositories: Repositories) -> ConversationRepository:
-        return repositories.conversations
+async def claim_idempotency_key(
+    repositories: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
+) -> str | None:
+    """Claim an idempotency key for a creation.
 
-    async def _get(
-        self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False
-    ) -> Conversation:
-        get = lock_conversation if lock else get_conversation
-        return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
-
-    async def _after_change(
-        self, repositories: Repositories, before: Conversation, after: Conversation
-    ) -> None:
-        """Apply the clear of a new agent, and show the whole log when the strategy changes."""
-        state = before.state
-        cleared_at = after.state.cleared_at
-        if cleared_at is not None and cleared_at != state.cleared_at:
-            # A summary can be of messages from before the clear as well.
-            await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
-            await repositories.windows.take_clear(before.conversation_id, cleared_at)
-            return
-        receipt = await repositories.contexts.find_compaction(
-            before.conversation_id, state.compaction_id
-        )
-        if receipt is None or receipt.view.provider_item is not None:
-            return
-        if not receipt.is_shown_with(self._resolver.policy_of(after).strategy):
-            await repositories.contexts.hide_compaction(before.conversation_id, state.view_version)
-
-    def _effective_policy(self, resource: Conversation) -> dict[str, Any]:
-        policy = self._merged_policy(resource.agent.policy, resource.settings.policy)
-        # The counter is fixed with the first message, even if the agent's policy changes later.
-        policy["budget"] = policy["budget"] | {"counter": resource.counter}
-        return policy
+    Returns the id of the resource that an equal request created before, None for a new key.
+    Raises Conflict when the key was used with another request. Call it first in the transaction
+    of the creation: a creation that fails then releases the key.
+    """
+    request_hash = digest(json_text.dumps(request))
+    if await repositories.tenants.add_creation(tenant_id, key, request_hash, resource_id):
+        return None
+    stored = await repositories.tenants.find_creation(tenant_id, key)
+    if stored is None or stored[0] != request_hash:
+        raise Conflict("The Idempotency-Key was used with another body")
+    return stored[1]

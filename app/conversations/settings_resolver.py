@@ -17,11 +17,11 @@ from cachetools import LRUCache
 
 from app.blobs.preview import bounded_by_window
 from app.common import json_text
-from app.common.errors import ContextError, ContextLimitUnknown, ModelSource
+from app.common.errors import ContextError, ContextLimitUnknown
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.lookup import get_conversation
-from app.formats import tool_from, tools_of
+from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import Limits, limits_for
 from app.models.calibration import NO_REPORTS, Calibration, safety_margin
@@ -34,7 +34,14 @@ from app.models.limits import (
     start_factor,
 )
 from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
-from app.policy.policy import CounterName, Policy, ToolOutputPolicy, effective
+from app.policy.policy import (
+    DEFAULT_POLICY,
+    CounterName,
+    Policy,
+    ToolOutputPolicy,
+    effective,
+    merge,
+)
 from app.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
@@ -44,7 +51,13 @@ from app.prompt.resolved_settings import (
     tool_costs,
     tools_from,
 )
-from app.prompt.sections import dynamic_texts, merge_sections, section_from, static_sections
+from app.prompt.sections import (
+    PromptSection,
+    dynamic_texts,
+    merge_sections,
+    section_from,
+    static_sections,
+)
 from app.repositories import Repositories
 
 _INLINE_CHARS = 32_768
@@ -66,7 +79,12 @@ class SettingsResolver:
         max_chars: int = 16 * 2**20,
     ) -> None:
         self._models = models
-        self._tokenizer = tokenizer
+        self._counters = {
+            CounterName.TOKENIZER: tokenizer.count,
+            CounterName.BYTES_4: text_bytes_4,
+            CounterName.CHARS_4: text_chars_4,
+            CounterName.CHARS_2_5: text_chars_2_5,
+        }
         self._service_policy = service_policy
         self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
         self._cache = LRUCache(max_chars, getsizeof=lambda cached: cached[1])
@@ -82,17 +100,18 @@ class SettingsResolver:
 
     def counter(self, name: str) -> CountText:
         """Return the function that counts tokens with this counter."""
-        counters = {
-            CounterName.TOKENIZER: self._tokenizer.count,
-            CounterName.BYTES_4: text_bytes_4,
-            CounterName.CHARS_4: text_chars_4,
-            CounterName.CHARS_2_5: text_chars_2_5,
-        }
-        return counters[CounterName(name)]
+        return self._counters[CounterName(name)]
 
-    def policy(self, *levels: str) -> Policy:
+    def policy(self, *levels: str, at: str = "") -> Policy:
         """Return the effective policy of stored settings levels, weakest first."""
-        return effective(self._service_policy, *(json_text.loads(level) for level in levels))
+        return effective(self._service_policy, *map(json_text.loads, levels), at=at)
+
+    def unchecked_policy(self, *levels: str) -> dict[str, Any]:
+        """Return a value for every setting, from stored settings levels, weakest first."""
+        merged = merge(DEFAULT_POLICY, self._service_policy)
+        for level in levels:
+            merged = merge(merged, json_text.loads(level))
+        return merged
 
     def policy_of(self, conversation: Conversation) -> Policy:
         """Return the effective policy of a conversation."""
@@ -164,33 +183,24 @@ class SettingsResolver:
         They serve to render payloads; they have no limits for compaction.
         """
         model = epoch.payload_stream.partition(":")[2]
-        info = self.model_info(conversation, model)
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
         stored = json_text.loads(texts[epoch.sections_hash])
-        sections = tuple(section_from(raw, index) for index, raw in enumerate(stored))
-        tools = tuple(map(tool_from, json_text.loads(texts[epoch.tools_hash])))
-        count = self.counter(conversation.counter)
-        costs = tool_costs(tools, count)
-        limits = limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0)
-        resolved = ResolvedSettings(
+        return self._counted(
+            tuple(section_from(raw, index) for index, raw in enumerate(stored)),
+            tuple(map(tool_from, json_text.loads(texts[epoch.tools_hash]))),
+            self.counter(conversation.counter),
             policy=policy,
             model=model,
-            info=info,
-            limits=limits,
+            info=self.model_info(conversation, model),
+            limits=limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0),
             policy_limits=None,
             limits_error=None,
-            sections=sections,
-            tools=tools,
-            raw_fixed=fixed_usage(sections, sum(costs), count),
             factor=start.factor,
-            count=count,
             sections_hash=epoch.sections_hash,
             tools_hash=epoch.tools_hash,
             policy_hash=epoch.policy_hash,
             texts=texts,
-            tool_costs=costs,
-        )
-        return resolved.with_usual_deferral(FormatName(epoch.format))
+        ).with_usual_deferral(FormatName(epoch.format))
 
     def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Add settings to the cache, and evict the least recently used ones beyond its bound."""
@@ -217,18 +227,9 @@ class SettingsResolver:
         left_out: tuple[str, ...] = ()
         if given is not None:  # otherwise the hosted tools of all formats are counted
             tools, left_out = tools_of(tools, given.format)
-        count = self.counter(conversation.counter)
-        costs = tool_costs(tools, count)
         limits, limits_error = _limits(policy, request, info, tenant)
         if isinstance(limits_error, ContextLimitUnknown):
-            sources: dict[ModelSource, str | None] = {
-                "request": request.model,
-                "conversation": conversation.settings.model,
-                "agent": conversation.agent.model,
-                "service": self.default_model,
-            }
-            source = next((source for source, named in sources.items() if named), None)
-            limits_error = ContextLimitUnknown.of(model, source)
+            limits_error = ContextLimitUnknown.of(model, is_requested=request.model is not None)
         of_stored = (info, tenant)
         if stored is not None and stored != model:
             of_stored = (self._models.find(stored), None)
@@ -237,27 +238,43 @@ class SettingsResolver:
         lists = static, [tool.record() for tool in tools]
         texts = [json_text.dumps(value) for value in (*lists, policy.model_dump(mode="json"))]
         hashes = [*map(digest, texts)]
-        resolved = ResolvedSettings(
+        count = self.counter(conversation.counter)
+        return self._counted(
+            sections,
+            tools,
+            count,
             policy=policy,
             model=model,
             info=tenant or info,
             limits=limits,
             policy_limits=policy_limits,
             limits_error=limits_error,
-            sections=sections,
-            tools=tools,
-            raw_fixed=fixed_usage(sections, sum(costs), count),
             factor=1.0,
-            count=count,
             sections_hash=hashes[0],
             tools_hash=hashes[1],
             policy_hash=hashes[2],
             texts=dict(zip(hashes, texts, strict=True)),
-            tool_costs=costs,
             left_out_tools=left_out,
             raw_dynamic=message_tokens(dynamic_texts(sections), count),
+        ).with_usual_deferral(request.format)
+
+    def _counted(
+        self,
+        sections: tuple[PromptSection, ...],
+        tools: tuple[ToolDefinition, ...],
+        count: CountText,
+        **others: Any,
+    ) -> ResolvedSettings:
+        """Return resolved settings with the tokens of these sections and tools."""
+        costs = tool_costs(tools, count)
+        return ResolvedSettings(
+            sections=sections,
+            tools=tools,
+            count=count,
+            tool_costs=costs,
+            raw_fixed=fixed_usage(sections, sum(costs), count),
+            **others,
         )
-        return resolved.with_usual_deferral(request.format)
 
 
 def applied_calibration(
@@ -282,15 +299,13 @@ def _calibrated(
             return None
         return replace(limits, margin=safety_margin(limits.margin, factor, calibration))
 
-    is_stored_model = resolved.model == stored
+    limits = resolved.policy_limits
     return replace(
         resolved,
         factor=factor,
         sealed_factor=calibration.sealed,
         limits=with_margin(resolved.limits),
-        policy_limits=with_margin(resolved.policy_limits)
-        if is_stored_model
-        else resolved.policy_limits,
+        policy_limits=with_margin(limits) if resolved.model == stored else limits,
         # The deferred tools depend on the factor, so they are determined again.
         raw_fixed=replace(resolved.raw_fixed, tool_descriptions=sum(resolved.tool_costs)),
     )
@@ -312,8 +327,7 @@ def _limits(
         )
     except ContextError as error:
         return None, error
-    model_info = tenant or info
-    margin = model_info.margin if model_info is not None else INEXACT_MARGIN
-    due_at = policy.due_ratio
-    limits = limits_for(policy.budget, window.total, window.max_output_tokens, due_at, margin)
-    return limits, None
+    entry = tenant or info
+    margin = entry.margin if entry is not None else INEXACT_MARGIN
+    total, output = window.total, window.max_output_tokens
+    return limits_for(policy.budget, total, output, policy.due_ratio, margin), None

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from app.database.connections import Session, Statement
 
 REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
 """The summary of a snapshot after one of its conversations was deleted."""
 
-DELETE_PARTS_AND_MESSAGES = """
+DELETE_PARTS = """
     removed_parts AS (
         DELETE FROM snapshot_parts p USING deleted
         WHERE p.tenant_id = deleted.tenant_id AND p.session_id = deleted.session_id
         RETURNING p.session_id
-    ), removed_messages AS (
-        DELETE FROM snapshot_messages m USING deleted
-        WHERE m.tenant_id = deleted.tenant_id AND m.session_id = deleted.session_id
-        RETURNING m.session_id
     )
     SELECT (SELECT count(*) FROM deleted) AS snapshots,
-        (SELECT count(*) FROM removed_parts) AS snapshot_parts,
-        (SELECT count(*) FROM removed_messages) AS snapshot_messages
+        (SELECT count(*) FROM removed_parts) AS snapshot_parts
 """
 
 REMOVE_OF_AGENT = Statement(f"""
     WITH deleted AS (
         DELETE FROM snapshots WHERE tenant_id = :tenant_id AND agent_id = :agent_id
         RETURNING tenant_id, session_id
-    ), {DELETE_PARTS_AND_MESSAGES}
+    ), {DELETE_PARTS}
 """)
 
 
@@ -37,19 +30,9 @@ LOCK_SNAPSHOTS = Statement("""
     FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.session_id = ANY (ARRAY(
             SELECT session_id FROM snapshot_parts
             WHERE conversation_id = :conversation_id
-        ) || ARRAY(
-            SELECT DISTINCT session_id FROM snapshot_messages
-            WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
         ))
     ORDER BY s.session_id
     FOR UPDATE OF s
-""")
-
-
-REMOVE_MESSAGES = Statement("""
-    DELETE FROM snapshot_messages
-    WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
-    RETURNING session_id
 """)
 REMOVE_PARTS = Statement("""
     DELETE FROM snapshot_parts WHERE conversation_id = :conversation_id
@@ -72,33 +55,25 @@ REDUCE = Statement(f"""
 
 
 async def remove_from_snapshots(
-    session: Session, tenant_id: str, conversation_id: str, public_id: str
+    session: Session, tenant_id: str, conversation_id: str
 ) -> dict[str, int]:
     """Remove a conversation from all snapshots before it is deleted; returns rows by table.
 
     The summaries of these snapshots are removed as well. Call it in a transaction that holds the
     lock of the conversation's state.
     """
-    names = {"tenant_id": tenant_id, "public_id": public_id}
-    if not await session.all(LOCK_SNAPSHOTS, **names, conversation_id=conversation_id):
+    own = {"conversation_id": conversation_id}
+    if not await session.all(LOCK_SNAPSHOTS, tenant_id=tenant_id, **own):
         return {}
-    messages = await session.all(REMOVE_MESSAGES, **names)
-    parts = await session.all(REMOVE_PARTS, conversation_id=conversation_id)
-    counts = Counter(row["session_id"] for row in messages)
-    for row in parts:
-        counts[row["session_id"]] += row["message_count"]
+    parts = await session.all(REMOVE_PARTS, **own)
     removed = {
         "tenant_id": tenant_id,
-        "session_ids": list(counts),
-        "counts": list(counts.values()),
+        "session_ids": [row["session_id"] for row in parts],
+        "counts": [row["message_count"] for row in parts],
     }
     snapshots = await session.run(REMOVE_EMPTY, **removed)
     await session.run(REDUCE, **removed)
-    return {
-        "snapshots": snapshots,
-        "snapshot_parts": len(parts),
-        "snapshot_messages": len(messages),
-    }
+    return {"snapshots": snapshots, "snapshot_parts": len(parts)}
 
 
 async def delete_snapshots_of_agent(

@@ -1,22 +1,74 @@
-"""The status of an agent's other conversations, cached for a second.
+"""The text that lists an agent's other conversations in a system prompt, held for a second.
 
-Builds of one agent's conversations share the cached status instead of a query each.
+1. It names the active conversations, the time of their newest message, and the tools that they
+   wait for. It quotes no message, because each may belong to another user.
+2. The name of a conversation is the `title` of its metadata, or else its id. The `status` of its
+   metadata follows.
+3. Times are rounded to minutes, so that the text changes seldom.
+4. Builds of one agent's conversations share what was read instead of a query each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from cachetools import TTLCache
 
-from app.conversations.conversation import Conversation
-from app.conversations.status import MAX_CONVERSATIONS, MAX_LISTED, Activity, status_text
-from app.conversations.windows.active_window import DEFAULT_AGENT_WINDOW_SECONDS
-from app.repositories import Database
+from app.common import json_text
+from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
 
+if TYPE_CHECKING:  # whose repositories return activities
+    from app.repositories import Database
+
+MAX_LISTED = 10
+MAX_CONVERSATIONS = 50
+"""Newest conversations of an agent that are read: a bound of the cost."""
+_MAX_CHARS = 200
 _CACHE_SECONDS = 1.0
 _MAX_AGENTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The time of a conversation's newest message, and the tools it waits for.
+
+    `own_id` is the id that its caller gave it, None if that is `conversation_id`.
+    """
+
+    conversation_id: str
+    metadata: str
+    newest_at: datetime
+    waits_for: tuple[str, ...] = ()
+    own_id: str | None = None
+
+
+def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
+    """Return the text about the other conversations, newest first; None without any."""
+    others = [item for item in activities if item.conversation_id != conversation_id][:MAX_LISTED]
+    if not others:
+        return None
+    return "\n".join(("Other conversations of this agent:", *map(_line, others)))
+
+
+def _line(activity: Activity) -> str:
+    metadata = json_text.loads(activity.metadata)
+    name = _one_line(metadata, "title") or activity.own_id or activity.conversation_id
+    parts = [f"last message {activity.newest_at:%Y-%m-%d %H:%M} UTC"]
+    if (status := _one_line(metadata, "status")) is not None:
+        parts.insert(0, status)
+    if activity.waits_for:
+        parts.append(f"waiting for {', '.join(dict.fromkeys(activity.waits_for))}")
+    return f"- {name}: {'; '.join(parts)}"
+
+
+def _one_line(metadata: Mapping[str, Any], name: str) -> str | None:
+    """Return a string of the metadata on one line; None for an empty or missing one."""
+    value = metadata.get(name)
+    words = " ".join(value.split()) if isinstance(value, str) else ""
+    return words[:_MAX_CHARS] or None
 
 
 class Statuses:
@@ -35,7 +87,7 @@ class Statuses:
         key = tenant_id, conversation.agent_id
         activities = self._cache.get(key)
         if activities is None:
-            seconds = conversation.rolling_window.seconds or DEFAULT_AGENT_WINDOW_SECONDS
+            seconds = conversation.rolling_window_seconds or DEFAULT_AGENT_WINDOW_SECONDS
             async with self._database.session() as session:
                 activities = await session.windows.activities(
                     tenant_id,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.conversations.conversation import ConversationState
 from app.models.budget import Limits
-from app.policy.policy import CompactionMode, CompactionPolicy
+from app.policy.policy import CompactionPolicy
 from app.prompt.resolved_settings import ResolvedSettings
 
 RESUME_SHARE = 0.05
@@ -41,7 +41,7 @@ NO_THRESHOLD = CompactionThreshold()
 def compaction_threshold(resolved: ResolvedSettings) -> CompactionThreshold:
     """Return where a background compaction is due, `NO_THRESHOLD` if it never is."""
     policy, limits = resolved.policy.compaction, resolved.policy_limits
-    if not (policy.enabled and policy.auto) or policy.mode is CompactionMode.INLINE:
+    if not (policy.enabled and policy.auto) or policy.mode == "inline":
         return NO_THRESHOLD
     if limits is None or limits.due_at is None:
         return NO_THRESHOLD

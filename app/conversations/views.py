@@ -33,7 +33,7 @@ from app.conversations.view import (
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
-from app.policy.policy import Policy, SummaryRole
+from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings
 
 
@@ -54,7 +54,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
         uncleared_results=tuple(
             seq for seq in state.kept_seqs if seq <= active.results_cleared_through
         ),
-        summary_as_system=policy.summary_role is SummaryRole.SYSTEM,
+        summary_as_system=policy.summary_role == "system",
         window=window,
     )
     if window == active.window:

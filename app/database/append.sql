@@ -94,7 +94,8 @@ BEGIN
         ) || ARRAY(SELECT h.head_seq + 1 + o.at FROM unnest(b.opened_at) AS o (at)),
         group_seq = coalesce(h.head_seq + 1 + b.start, h.group_seq),
         provider_calls = coalesce(b.provider, h.provider_calls),
-        is_answering = b.is_answering
+        is_answering = b.is_answering,
+        unindexed_at = coalesce(h.unindexed_at, now())
     WHERE conversation_id = key
     RETURNING * INTO head;
     INSERT INTO messages (

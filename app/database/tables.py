@@ -2,7 +2,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `snapshot_messages`, `tenants`, `tenant_usage` and `api_keys` are small
+`creations`, `snapshots`, `tenants`, `tenant_usage` and `api_keys` are small
 enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 
@@ -75,9 +75,9 @@ CREATE TABLE agents (
     tools_version bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
-    rolling_window_seconds bigint DEFAULT 86400,
+    -- Null is inherited, 0 is no limit, as in a conversation.
+    rolling_window_seconds bigint,
     last_cleared_at timestamptz,
-    inherits_window boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant_id, agent_id)
 );
 
@@ -168,8 +168,11 @@ CREATE TABLE heads (
     -- The tokens that the newest payload of this view version has beyond what is stored here.
     unstored_tokens bigint NOT NULL DEFAULT 0,
     unstored_version bigint NOT NULL DEFAULT 0,
+    -- Since when it has messages that no search finds; null is never.
+    unindexed_at timestamptz DEFAULT now(),
     PRIMARY KEY (conversation_id)
 ) WITH (fillfactor = 50);
+CREATE INDEX heads_unindexed ON heads (unindexed_at) WHERE unindexed_at IS NOT NULL;
 CREATE INDEX heads_due ON heads (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX heads_unswept ON heads (conversation_id)
     WHERE view_version > swept_version AND compaction_id IS NOT NULL;
@@ -214,15 +217,14 @@ CREATE TABLE redactions (
     PRIMARY KEY (conversation_id, seq)
 );
 
--- The full-text index; a message without a row is not indexed yet.
+-- The words of messages from `first_seq` on, whose numbers of lexemes are the `sizes`.
 CREATE TABLE message_words (
     conversation_id uuid,
-    seq bigint,
+    first_seq bigint,
+    sizes integer[] NOT NULL,
     words tsvector NOT NULL,
-    PRIMARY KEY (conversation_id, seq)
+    PRIMARY KEY (conversation_id, first_seq)
 );
-CREATE INDEX message_words_by_word
-    ON message_words USING gin (words) WITH (gin_pending_list_limit = 128);
 
 -- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 CREATE TABLE blobs (
@@ -500,7 +502,6 @@ CREATE TABLE snapshots (
     message_count bigint NOT NULL,
     window_start timestamptz NOT NULL,
     window_end timestamptz NOT NULL,
-    imported boolean NOT NULL DEFAULT false,
     models text NOT NULL,
     created_at timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, session_id)
@@ -518,17 +519,6 @@ CREATE TABLE snapshot_parts (
     PRIMARY KEY (conversation_id, session_id)
 );
 CREATE INDEX snapshot_parts_by_session ON snapshot_parts (tenant_id, session_id);
-
--- The messages of an imported snapshot; `source_id` is their conversation.
-CREATE TABLE snapshot_messages (
-    tenant_id text,
-    session_id text,
-    position bigint,
-    source_id text NOT NULL,
-    body text NOT NULL,
-    PRIMARY KEY (tenant_id, session_id, position)
-);
-CREATE INDEX snapshot_messages_by_source ON snapshot_messages (tenant_id, source_id);
 """
 
 _TABLE = re.compile(

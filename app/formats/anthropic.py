@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.formats import json_fields, labels, media
-from app.formats.base import AgentCall, Answer, Compaction, RequestFields, System, SystemPrompt
+from app.formats.base import AgentCall, Compaction, RequestFields, System, SystemPrompt
 from app.formats.json_fields import Fields, text_in, without_nulls
 from app.formats.media import PDF
 from app.formats.message import (
@@ -44,7 +44,6 @@ _TITLES = {
     "search_result_location": ("title",),
 }
 """The title of each type of citation, which is required and may be null."""
-_FINISH_REASONS = {"max_tokens": "length", "refusal": "content_filter"}
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
 MIN_THRESHOLD = 50_000
@@ -68,8 +67,6 @@ class Anthropic(BlockProvider):
     needs_tools = True
     usage_shapes = ("anthropic", "plain")
     compacting_families = ((ANTHROPIC,),)
-    litellm_call = "anthropic.messages.acreate"
-    litellm_providers = frozenset(("anthropic",))
     image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
     linked_fields = ("toolset_name",)
     not_counted = ("type", "text", "cache_control")
@@ -281,17 +278,6 @@ class Anthropic(BlockProvider):
         limit = {self.max_output_key: fields.max_output}
         return {**limit, **system, self.items_key: fields.items, **fields.tools}
 
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction as the last block of the user."""
-        *messages, last = body["messages"]
-        if last["role"] != "user":
-            messages, last = [*messages, last], {"role": "user", "content": []}
-        block = {"type": "text", "text": instruction}
-        messages.append({**last, "content": [*last["content"], block]})
-        return {**body, "messages": messages, self.max_output_key: max_tokens}
-
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
     ) -> list[dict[str, Any]]:
@@ -315,31 +301,6 @@ class Anthropic(BlockProvider):
             return Compaction(betas=(_REQUESTED_BETA,))
         is_edited = asks or requested is False
         return _edited(max(MIN_THRESHOLD, threshold)) if is_edited else Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return a request for a summary, at a threshold behind a block that one made."""
-        asked = {"instructions": instructions} if instructions else {}
-        if requested is False:
-            made = _edited(MIN_THRESHOLD, pause_after_compaction=True, **asked)
-        else:
-            made = Compaction({"compaction": {"type": "summarize", **asked}}, (_REQUESTED_BETA,))
-        fields = ("model", "max_tokens", "system", "messages", "tools")
-        return made._replace(method="beta.messages.create", fields=fields)
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the request itself."""
-        return body
-
-    def answer(self, response: Any) -> Answer:
-        """Read a message."""
-        blocks, reason = response["content"], response["stop_reason"]
-        return Answer(
-            "".join(block["text"] for block in blocks if block["type"] == "text"),
-            _FINISH_REASONS.get(str(reason), "stop"),
-            any(block["type"].endswith("tool_use") for block in blocks),
-            response["usage"],
-            reason,
-        )
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List calls and results."""

@@ -94,22 +94,10 @@ class RequestFields(NamedTuple):
 
 
 class Compaction(NamedTuple):
-    """Fields of a request, the betas that it needs, and what a call of its own consists of."""
+    """Fields of a request, and the betas that it needs."""
 
     added: Mapping[str, Any] = MappingProxyType({})
     betas: tuple[str, ...] = ()
-    method: str = ""
-    fields: tuple[str, ...] = ()
-
-
-class Answer(NamedTuple):
-    """What a model answered: the finish reason is OpenAI's, the native one the provider's."""
-
-    text: str
-    finish_reason: str
-    has_tool_calls: bool
-    usage: Mapping[str, Any] | None
-    native_reason: object = None
 
 
 class Provider(ABC):
@@ -144,10 +132,6 @@ class Provider(ABC):
     """The families whose provider compacts; a name of no known family is taken for one."""
     keeps_user_messages: ClassVar[bool] = False
     """Whether a compaction of its endpoint is answered with the user's messages beside it."""
-    litellm_call: ClassVar[str] = ""
-    """LiteLLM's function that sends a request in this format."""
-    litellm_providers: ClassVar[frozenset[str]] = frozenset()
-    """LiteLLM's names of the providers that are sent this format unchanged."""
     takes_system: ClassVar[bool] = True
     """Whether messages may have the system role, whatever the model."""
     sends_objects: ClassVar[bool] = False
@@ -470,12 +454,6 @@ class Provider(ABC):
         mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}
         return {**block, **mark}
 
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction of the user, for an answer of up to `max_tokens`."""
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
-
     def compaction(self, threshold: int, requested: bool | None, *, asks: bool) -> Compaction:
         """Return what a payload needs for the provider's own compaction.
 
@@ -483,21 +461,6 @@ class Provider(ABC):
         `asks` for that.
         """
         return Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return the call with which the provider compacts a payload that begins with an item."""
-        raise NotImplementedError(f"{self.name} has no compaction")
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with which LiteLLM sends a request unchanged."""
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
-
-    def answer(self, response: Any) -> Answer:
-        """Return what an answer to such a request says.
-
-        Raises AttributeError, LookupError or TypeError for one without the fields of its format.
-        """
-        raise NotImplementedError(f"LiteLLM converts requests in the format {self.name}")
 
     # --- tokens ----------------------------------------------------------------------------------
 

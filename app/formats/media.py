@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from app.common.errors import ValidationError
-from app.common.sendable import sendable, sendable_json
+from app.common.texts import sendable, sendable_json
 from app.formats.json_fields import Fields, object_in, text_in
 from app.formats.message import (
     File,

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.formats import json_fields, labels, media, reasoning
-from app.formats.base import AgentCall, Answer, Original, System, SystemPrompt
+from app.formats.base import AgentCall, Original, System, SystemPrompt
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -31,7 +31,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.shared import REPLACED, OpenAIProvider, system_messages
+from app.formats.shared import OpenAIProvider, system_messages
 from app.formats.tools import ToolDefinition, participant_name, wire_fields, with_own_ids
 
 _ROLES = {
@@ -49,14 +49,6 @@ class OpenAIChat(OpenAIProvider):
     part_types = ("text", "image_url", "file", "input_audio", "refusal")
     max_output_key = "max_completion_tokens"
     system_breakpoints = 1  # its system prompt is one message
-    litellm_call = "acompletion"
-    litellm_providers = frozenset(
-        (
-            *("openai", "custom_openai", "openrouter", "deepseek", "xai", "mistral"),
-            *("together_ai", "fireworks_ai", "hosted_vllm", "moonshot", "zai", "dashscope"),
-            *("cerebras", "litellm_proxy"),
-        )
-    )
     names_family = True
     sends_apart_message = True
     ends_with_reasoning = True
@@ -294,25 +286,6 @@ class OpenAIChat(OpenAIProvider):
         if marked:
             contents[0] = [self.marked({"type": "text", "text": contents[0]})]
         return system_messages({"role": "system", "content": content} for content in contents)
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments whose messages the body replaces."""
-        return {"messages": [{"role": "user", "content": REPLACED}], "extra_body": body}
-
-    def answer(self, response: Any) -> Answer:
-        """Read an answer in LiteLLM's form, which has some fields of providers apart."""
-        choice = response.choices[0]
-        message, usage = choice.message, getattr(response, "usage", None)
-        extra = getattr(message, "provider_specific_fields", None) or {}
-        refusal = getattr(message, "refusal", None) or extra.get("refusal")
-        extra = getattr(choice, "provider_specific_fields", None) or {}
-        return Answer(
-            str(message.content or ""),
-            "content_filter" if refusal else str(choice.finish_reason or "stop"),
-            bool(message.tool_calls),
-            usage.model_dump() if usage is not None else None,
-            extra.get("native_finish_reason"),  # LiteLLM maps unknown reasons to `stop`
-        )
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List the calls and the message itself."""

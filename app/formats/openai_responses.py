@@ -25,9 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
-from app.common.sendable import sendable, sendable_json
+from app.common.texts import sendable, sendable_json
 from app.formats import json_fields, labels, media, responses_items
-from app.formats.base import AgentCall, Answer, Compaction, Original, System, SystemPrompt, without
+from app.formats.base import AgentCall, Compaction, Original, System, SystemPrompt, without
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -52,7 +52,7 @@ from app.formats.responses_items import (
     is_item_group,
     item_type,
 )
-from app.formats.shared import REPLACED, OpenAIProvider, system_messages
+from app.formats.shared import OpenAIProvider, system_messages
 from app.formats.tools import ToolDefinition, is_json, wire_fields, with_own_ids
 
 _ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
@@ -64,7 +64,6 @@ _NO_SCREENSHOT = (
 )
 """One white pixel."""
 _TEXT_FIELDS = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
-_FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 class OpenAIResponses(OpenAIProvider):
@@ -82,8 +81,6 @@ class OpenAIResponses(OpenAIProvider):
     usage_shapes = ("responses", "plain")
     compacting_families = ((), (OPENAI,), (XAI,))
     keeps_user_messages = True
-    litellm_call = "aresponses"
-    litellm_providers = frozenset(("openai", "xai"))
     makes_ids = True
     details = ("low", "high", "original")
     has_file_urls = True
@@ -465,13 +462,13 @@ class OpenAIResponses(OpenAIProvider):
             self.marked({"type": "input_text", "text": text}, is_marked=index in marked)
             for index, text in enumerate(prompt.sections)
         ]
-        contents = [*([parts] if parts else []), *map(self._said, prompt.dynamic_texts)]
+        contents = [
+            *([parts] if parts else []),
+            *([{"type": "input_text", "text": text}] for text in prompt.dynamic_texts),
+        ]
         return system_messages(
             {"type": "message", "role": "developer", "content": content} for content in contents
         )
-
-    def _said(self, text: str) -> Any:
-        return [{"type": "input_text", "text": text}]
 
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
@@ -498,30 +495,6 @@ class OpenAIResponses(OpenAIProvider):
         """Return the threshold at which OpenAI compacts."""
         entry = {"type": "compaction", "compact_threshold": threshold}
         return Compaction({"context_management": [entry]}) if asks else Compaction()
-
-    def compaction_call(self, requested: bool | None, instructions: str | None) -> Compaction:
-        """Return the call of OpenAI's endpoint for compactions."""
-        fields = ("model", "input", "prompt_cache_key")
-        return Compaction(method="responses.compact", fields=fields)
-
-    def litellm_arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments whose input the body replaces."""
-        return {"input": REPLACED, "extra_body": body}
-
-    def answer(self, response: Any) -> Answer:
-        """Read a response."""
-        given = response.model_dump()
-        output = given["output"]
-        said = (item["content"] or () for item in output if item["type"] == "message")
-        parts = [part for content in said for part in content]
-        reason = str((given.get("incomplete_details") or {}).get("reason"))
-        refused = any(part["type"] == "refusal" for part in parts)
-        return Answer(
-            "".join(part["text"] for part in parts if part["type"] == "output_text"),
-            "content_filter" if refused else _FINISH_REASONS.get(reason, "stop"),
-            any(item["type"].endswith("_call") for item in output),
-            given["usage"],
-        )
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List the items of a message; a result of a local shell may have its call's id as id."""

@@ -20,8 +20,6 @@ from app.formats.message import OPENAI_FORMATS, File, Image, Message, Opaque, Pa
 
 MAX_TOOLS: Final = 128
 """The most tools in a request of OpenAI."""
-REPLACED: Final = "-"
-"""Stands in LiteLLM's arguments where `extra_body` has the messages."""
 
 
 class BlockProvider(Provider):
@@ -175,17 +173,6 @@ class OpenAIProvider(Provider):
     ) -> dict[str, Any]:
         """Return the wire message that answers a call; there is no flag for errors."""
         return super().result(call_id, name, f"Error: {text}" if is_error else text)
-
-    def with_instruction(
-        self, body: Mapping[str, Any], instruction: str, max_tokens: int
-    ) -> dict[str, Any]:
-        """Return a request with an instruction as the last item."""
-        items = [*body[self.items_key], {"role": "user", "content": self._said(instruction)}]
-        return {**body, self.items_key: items, self.max_output_key: max_tokens}
-
-    def _said(self, text: str) -> Any:
-        """Return a text as the content of a message."""
-        return text
 
     def body(self, fields: RequestFields) -> dict[str, Any]:
         """Return items, limit and tools."""

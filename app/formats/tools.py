@@ -27,8 +27,8 @@ import orjson
 
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.json_structure import MESSAGE_LIMITS
-from app.common.sendable import sendable, sendable_json
+from app.common.json_text import MESSAGE_LIMITS
+from app.common.texts import sendable, sendable_json
 from app.formats import json_fields
 from app.formats.message import OPENAI_FORMATS, FormatName, Part, ToolCall
 

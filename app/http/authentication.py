@@ -12,9 +12,6 @@
 6. A read-only key may only read: methods that change nothing a caller stored, and the `POST`s whose
    body is a question too long for a URL. What may call a model, promote tools or record a build is
    no reading, and unknown requests are refused.
-7. Every response to a tenant with a limit tells what is left, in the headers of the IETF draft
-   (draft-ietf-httpapi-ratelimit-headers) up to revision 06, the form that most clients and proxies
-   read. A reset is in seconds from now.
 """
 
 from __future__ import annotations
@@ -22,17 +19,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.common.errors import ContextError, Forbidden
-from app.common.limiter import RateState
 from app.http.bodies import MalformedRequest, header_of
 from app.http.errors import answer_error
-from app.tenancy.api_keys import Caller, is_address
+from app.tenancy.api_keys import Caller, KeyService
 from app.tenancy.limits import LimitService
-from app.tenancy.service import KeyService
 
 PUBLIC_PATHS = frozenset(
     {
@@ -49,12 +44,6 @@ _MAX_HOST = 300
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
-RATE_LIMIT_HEADERS = {
-    "RateLimit-Limit": "Requests a minute, where the tenant has a limit.",
-    "RateLimit-Remaining": "Requests left in this minute.",
-    "RateLimit-Reset": "Seconds until the minute ends.",
-}
-"""The headers with their descriptions."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READING_POSTS = frozenset({"/v1/tokens/count", "/v1/context/needs-compression"})
 
@@ -89,33 +78,22 @@ class AuthenticationMiddleware:
         if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
             await self._app(scope, receive, send)
             return
-        client = scope.get("client")
-        address = client[0] if client else ""
         authorization = header_of(scope, b"authorization") or ""
 
-        state: RateState | None = None
-
-        async def send_state(message: Message) -> None:
-            if message["type"] == "http.response.start" and state is not None:
-                message["headers"] = [*message["headers"], *rate_limit_headers(state)]
-            await send(message)
-
         try:
-            caller = await self._keys.admit(authorization, address)
+            caller = await self._keys.admit(authorization)
             if caller.key_id is None:
                 host = header_of(scope, b"host") or ""
                 _require_same_origin(header_of(scope, b"origin"), host)
                 self._require_allowed(host)
             scope["caller"] = caller
-            state = await self._limits.count_request(caller.tenant_id)
-            if state is not None:
-                state.require()
+            await self._limits.count_request(caller.tenant_id)
             require_scope(caller, scope["method"], scope["path"])
         except ContextError as error:
-            await answer_error(error)(scope, receive, send_state)
+            await answer_error(error)(scope, receive, send)
             return
 
-        await self._app(scope, receive, send_state if state is not None else send)
+        await self._app(scope, receive, send)
 
     def _require_allowed(self, host: str) -> None:
         """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""
@@ -133,7 +111,7 @@ class AuthenticationMiddleware:
 def _is_private(host: str) -> bool:
     """Return whether a host is an address or a name that cannot be registered."""
     name = _name_of(host)
-    return name is not None and ("." not in name or _is_local(name) or is_address(name))
+    return name is not None and ("." not in name or _is_local(name) or _address(name) is not None)
 
 
 def _require_same_origin(origin: str | None, host: str) -> None:
@@ -141,7 +119,8 @@ def _require_same_origin(origin: str | None, host: str) -> None:
     if origin is None or origin.partition("://")[2] == host:
         return
     name = _name_of(origin.partition("://")[2])
-    if not name or not (_is_local(name) or (is_address(name) and ip_address(name).is_loopback)):
+    address = _address(name or "")
+    if not name or not (_is_local(name) or (address is not None and address.is_loopback)):
         raise Forbidden("Cross-origin requests require an API key")
 
 
@@ -155,6 +134,13 @@ def _is_local(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
+
+
 def require_scope(caller: Caller, method: str, path: str) -> None:
     """Raise Forbidden for a request that the caller's key may not send."""
     if not caller.read_only or method in READING_METHODS:
@@ -165,12 +151,3 @@ def require_scope(caller: Caller, method: str, path: str) -> None:
             " created without --read-only",
             {"reason": "read_only_key"},
         )
-
-
-def rate_limit_headers(state: RateState) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a response to a tenant with a limit."""
-    return [
-        (b"ratelimit-limit", b"%d" % state.limit),
-        (b"ratelimit-remaining", b"%d" % state.remaining),
-        (b"ratelimit-reset", b"%d" % state.reset_seconds),
-    ]

@@ -30,13 +30,7 @@ from starlette.types import Scope
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
-from app.common.json_structure import (
-    MAX_MESSAGE_VALUES,
-    ExceededLimit,
-    StructureLimits,
-    exceeded_limit,
-    has_more_values,
-)
+from app.common.json_text import MAX_MESSAGE_VALUES, StructureLimits, has_more_values
 from app.http.heavy_requests import LIGHT_BYTES, take_share
 
 _BODY_SIZE = "body_size"
@@ -151,19 +145,19 @@ def parse(body: bytes, limits: StructureLimits) -> Any:
     Raises MalformedJson; PayloadTooLarge for too many values or keys, ValidationError for one
     nested too deeply.
     """
+    require_structure(body, limits)
     try:
-        return json_text.loads_within(body, limits)
-    except json_text.ExceedsLimits as error:
-        raise _structure_error(error.excess) from None
+        return json_text.loads(body)
     except ValueError as error:
         raise MalformedJson(_utf8_error(body) or f"The body is not JSON: {error}") from error
 
 
 def require_structure(body: bytes, limits: StructureLimits) -> None:
     """Raise PayloadTooLarge or ValidationError for a body over one of the limits (rule 5)."""
-    excess = exceeded_limit(body, limits)
-    if excess is not None:
-        raise _structure_error(excess)
+    try:
+        json_text.require_within(body, limits)
+    except json_text.ExceedsLimits as excess:
+        raise _structure_error(excess) from None
 
 
 async def require_small_messages(
@@ -185,7 +179,7 @@ async def require_small_messages(
             )
 
 
-def _structure_error(excess: ExceededLimit) -> ContextError:
+def _structure_error(excess: json_text.ExceedsLimits) -> ContextError:
     facts = {"limit": excess.limit, "found": excess.count}
     if excess.what == "depth":
         return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)

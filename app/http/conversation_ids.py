@@ -19,7 +19,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from app.common.errors import ContextError, NotFound
-from app.common.public_ids import likeliest_key, public_id_from
+from app.common.ids import keys_of, public_id_from
 from app.http.dependencies import services, tenant_of
 
 _PARAMETER = "conversation_id"
@@ -54,7 +54,7 @@ async def call_with_key(
     request.scope["public_id"] = public_id
     tenant_id = tenant_of(request)
     keys = services(request).conversation_keys
-    key = likeliest_key(tenant_id, public_id)
+    key = keys_of(tenant_id, public_id)[0]
     try:
         while True:
             try:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
 
 from app.common.errors import ValidationError
 from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.http.fields import MAX_SEQ
 from app.models.usage_totals import GroupBy
 

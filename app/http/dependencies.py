@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Header, Path, Query, Request
 
 from app.common.errors import NotFound
+from app.common.ids import MAX_CHARS, PATTERN
 from app.common.pages import Bound
-from app.common.public_ids import MAX_CHARS, PATTERN
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.http.fields import AGENT_ID
 from app.tenancy.api_keys import Caller
 

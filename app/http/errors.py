@@ -33,7 +33,7 @@ from app.common.errors import (
     ValidationError,
 )
 from app.common.logs import places, request_id
-from app.common.sendable import sendable_json
+from app.common.texts import sendable_json
 from app.http.bodies import EncodedBody, dump
 from app.http.fields import ResponseSchema, examples
 

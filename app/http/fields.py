@@ -21,9 +21,9 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType
 
-from app.common import public_ids as own_ids
+from app.common import ids as own_ids
 from app.common.schema_errors import AGENT_ID_PATTERN, NAME_PATTERN, UUID_PATTERN
-from app.common.times import time_from
+from app.common.texts import time_from
 from app.formats.message import FormatName
 from app.policy.policy import StrategyName
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from starlette.types import Message, Scope, Send
 
-from app.common.limiter import Slots
+from app.common.concurrency import Slots
 
 LIGHT_BYTES = 64 * 1024
 """The length of a body up to which a request needs no slot."""

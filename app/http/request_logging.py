@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from app.common.errors import ContextError
-from app.common.logs import Event, request_id
+from app.common.logs import request_id
 from app.http.bodies import CLIENT_CLOSED_REQUEST
 from app.http.errors import answer_unexpected
 
@@ -113,7 +113,7 @@ class RequestLoggingMiddleware:
                     "duration_ms": round(seconds * 1000, 3),
                 }
                 _add_sender(fields, scope, headers)
-                _log.handle(Event(_log, "request", fields))
+                _log.info("request", extra={"data": fields})
             request_id.reset(token)
 
 

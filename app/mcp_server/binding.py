@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 
 from app.common.errors import ValidationError
-from app.common.public_ids import public_id_from
+from app.common.ids import public_id_from
 
 CONVERSATION = "conversation_id"
 """The URL parameter of a bound client, and the tool argument of an unbound one."""

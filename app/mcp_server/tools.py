@@ -32,7 +32,7 @@ from starlette.requests import Request
 
 from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
 from app.common.errors import ContextError, NotFound, ValidationError
-from app.common.public_ids import MAX_CHARS
+from app.common.ids import MAX_CHARS
 from app.context.tool_calls import ToolCallResult
 from app.formats.message import FormatName
 from app.http.conversation_ids import call_with_key

@@ -7,11 +7,7 @@
    loop. So no more than a limit is read: the rest of a longer answer is cut off, which makes a
    successful one unreadable. No content coding is asked for, and none is accepted: its size does
    not bound the content.
-5. LiteLLM converts what it is passed as messages and tools, differently for each provider. So that
-   a prompt cache recognises it, a request of OpenAI's formats goes in `extra_body`, which replaces
-   these fields, and one of Anthropic's through LiteLLM's passthrough. A test compares what arrives
-   with what was sent, for each provider that takes it. Others are not called so.
-6. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
 """
@@ -21,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import operator
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,7 +29,6 @@ from typing import Any
 import httpx
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.formats import PROVIDERS
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.model_calls import Completion, ModelCall
 from app.models.overflow_errors import is_context_overflow
@@ -122,7 +116,7 @@ class LiteLLMGateway:
             raise _unavailable("bad_answer", call.model) from exc
 
     async def _send(self, litellm: Any, call: ModelCall) -> Any:
-        """Send a call; a native request keeps its body but for the model (rule 5)."""
+        """Send a call."""
         options = {
             "model": call.model,
             "timeout": call.timeout_seconds,
@@ -131,22 +125,8 @@ class LiteLLMGateway:
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
-        if call.native is not None:
-            body = {name: value for name, value in call.native.body.items() if name != "model"}
-            provider = PROVIDERS[call.native.format]
-            send = operator.attrgetter(provider.litellm_call)(litellm)
-            return await send(**provider.litellm_arguments(body), **options)
         messages = [dict(message) for message in call.messages]
         return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
-
-    async def takes_payload(self, model: str, format: FormatName) -> bool:
-        """Return whether payloads of a format can be sent to a model unchanged."""
-        litellm = await asyncio.to_thread(_litellm)
-        try:
-            provider = litellm.get_llm_provider(model)[1]
-        except litellm.exceptions.BadRequestError:  # the provider of the model is unknown
-            return False
-        return provider in PROVIDERS[format].litellm_providers
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -274,14 +254,19 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     Raises AttributeError, LookupError, TypeError or ValidationError for one without the fields of
     its format, and ServiceUnavailable for a refusal.
     """
-    format = call.native.format if call.native is not None else LOG_FORMAT
-    answer = PROVIDERS[format].answer(response)
+    choice = response.choices[0]
+    message, usage = choice.message, getattr(response, "usage", None)
+    # LiteLLM has some fields of providers apart, and maps unknown reasons to `stop`.
+    extra = getattr(message, "provider_specific_fields", None) or {}
+    refusal = getattr(message, "refusal", None) or extra.get("refusal")
+    reason = "content_filter" if refusal else str(choice.finish_reason or "stop")
     completion = with_usage(
-        Completion(answer.text, answer.finish_reason, 0, 0, answer.has_tool_calls),
-        answer.usage,
-        format,
+        Completion(str(message.content or ""), reason, 0, 0, bool(message.tool_calls)),
+        usage.model_dump() if usage is not None else None,
+        LOG_FORMAT,
     )
-    native_reason = answer.native_reason
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    native_reason = extra.get("native_finish_reason")
     if completion.finish_reason == "content_filter":
         raise _unavailable("refused", call.model)
     if isinstance(native_reason, str) and is_context_overflow(native_reason):

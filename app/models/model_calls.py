@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from app.formats.message import FormatName
 from app.models.limits import ModelInfo
 
 EXTRACTIVE = "extractive"
@@ -14,24 +12,10 @@ EXTRACTIVE = "extractive"
 
 
 @dataclass(frozen=True, slots=True)
-class NativeRequest:
-    """A request in the provider's own format, which is sent unchanged except for `model`.
-
-    Everything before its instruction is the payload of the build `build_id`, of `prefix_tokens`.
-    """
-
-    format: FormatName
-    body: Mapping[str, Any]
-    build_id: str
-    prefix_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelCall:
     """One request to a model: plain role and content messages, never tools.
 
-    With a `native` request that is sent, and `messages` has its instruction alone. `info` is the
-    registry entry of the model for this tenant, its own entry included.
+    `info` is the registry entry of the model for this tenant, its own entry included.
     """
 
     model: str
@@ -40,7 +24,6 @@ class ModelCall:
     timeout_seconds: float
     tenant_id: str
     info: ModelInfo | None = None
-    native: NativeRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,50 +1,40 @@
 """What a provider's error says about the size of a request. [compaction.overflow-errors]
 
-Providers have neither codes nor wording in common: `provider_phrasings` lists both. These rules
-apply in order:
+Providers have neither codes nor wording in common. The error becomes one text in lower case,
+without quotes and backslashes, so that JSON inside JSON reads like any text; then the first of
+these rules counts:
 
-0. An answer with a status below 400 is no error, unless it has a field for errors or ended with a
-   code for an input that is too long.
 1. A sum of input and output beyond the window is judged by its numbers: the output is too large
    where lowering it leaves enough of it, and the error names its setting or it takes a third of the
    window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
-3. Refused reasoning is named as such. Limits on a rate, a quota or a payment are neither. Refused
-   media are named as such: too many, too large, or one that the provider cannot read, whose message
-   it may name by its index.
-4. A requested output beyond the model's limit is too large.
-5. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
-6. Words that name the context, the prompt or the input as too long decide.
-7. A limit of a short field or of tools is neither; otherwise words for too many tokens decide.
+3. The first row of `_WORDS` with a match: refused reasoning; limits on a rate, a payment or tools,
+   which are none of this; refused media; an output beyond the model's limit.
+4. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
+5. Words that name the context, the prompt or the input as too long decide, vague ones only in a
+   text that names no other limit.
 
-The error may be text, JSON, an array, or JSON inside a string inside JSON. The work is bounded: an
-error of any size is read up to a number of fields and of characters.
+Patterns have no unbounded repetition, and the text is bounded: a search is linear.
+`provider_errors/` of the tests has recorded errors, with the place where each was found.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from typing import Final
 
 from app.common import json_text
-from app.common.json_structure import MESSAGE_LIMITS
-from app.models import provider_phrasings as phrasings
 
-MIN_STRING_CHARS = 10_000
+MAX_CHARS = 12_000
+"""How much of an error is searched, from both of its ends: errors are short, unless they quote."""
+_MAX_FIELDS, _MAX_DEPTH = 500, 20
+_MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
-MAX_TEXT_CHARS = 8_000
-"""How much of a text is searched, from both of its ends: errors are short, unless they quote."""
-MAX_CHARS = 24_000
-"""How much of all texts is searched."""
-MAX_JSON_CHARS = 200_000
-"""The longest JSON inside a text that is parsed."""
-MAX_FIELDS = 500
-
-_MIN_ERROR_STATUS = 400
-_ERROR_STATUSES = frozenset(range(_MIN_ERROR_STATUS, 600))
 _PAYLOAD_TOO_LARGE = 413
 _NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
 _MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
@@ -53,24 +43,8 @@ _LARGE_OUTPUT_SHARE = 1 / 3
 """An output of this share of the window is too large where input and output do not fit."""
 _MANY_IMAGES = 20
 """How many images no provider counts as too many, whatever their size."""
-
-_ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "param", "loc"})
+_ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "loc"})
 """Fields in which a provider quotes the request: their text is that of the conversation."""
-_CODES = frozenset(
-    {"code", "error_code", "errorcode", "status", "status_code", "statuscode"}
-    | {"stop_reason", "finish_reason", "finishreason"}
-)
-_STATUS = re.compile(r"^\W*(?:(?:http|status|error|code|request failed)\b\W*)*([45]\d\d)\b")
-_QUOTED_CODE = re.compile(r"""['"](?:error_?)?code['"]\s{0,3}:\s{0,3}['"]?(\w{1,40})""")
-"""A field for codes in a text that is no JSON, such as the representation of a Python dict."""
-_QUOTES = re.compile(r"[`'\"\\‘’“”]")  # noqa: RUF001 - quotes
-_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
-_STRING = re.compile(
-    r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
-    r" length (?P<chars>\d{1,12})|expected maxlength: (?P<max>\d{1,12})"
-)
-_STRING_CODE = "string_above_max_length"
-_HISTORY = ("messages", "input", "prompt", "contents")
 
 Error = str | Mapping[str, object] | Sequence[object] | None
 
@@ -109,6 +83,129 @@ class Verdict:
 
 
 _INPUT, _OTHER = Verdict(VerdictKind.INPUT_TOO_LONG, True), Verdict(VerdictKind.OTHER)
+_N, _SETTING = r"(\d[\d,]{0,15})", r"max_?(?:completion_?|output_?|new_?)?tokens"
+
+_MANY_MEDIA = (
+    r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b"
+    r"|\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)"
+)
+_WINDOW = re.compile(rf"(?:context length (?:is|of)(?: only)?|must be <=) {_N}")
+_PART = re.compile(
+    rf"{_N}(?: tokens)?(?: (?:in|of|for|from)(?: the| your)?)?(?: text| tool)?"
+    r" (messages|prompt|inputs?\b|functions|output|completion|max_(?:new_)?tokens)"
+    rf"|is (too large): {_N}"
+)
+_ANTHROPIC_SUM = re.compile(rf"exceed context limit: {_N} \+ {_N} > {_N}")
+_CODE = re.compile(
+    r"\b(?:(?:model_)?context_(?:length|window|limit)_exceeded|contextwindowexceedederror"
+    r"|exceed_context_size|model_max_prompt_tokens_exceeded|max_context_length_exceeded"
+    r"|(?:tokens|context|prompt|input)_too_long|token_quantity_exceeded)"
+    r"|code: (?:1261|1039)\b"  # Zhipu, MiniMax
+)
+_WORDS: Final = [
+    (kind, re.compile("|".join(patterns)))
+    for kind, *patterns in (
+        (
+            VerdictKind.REASONING_REFUSED,
+            r"invalid (?:signature|data) in (?:redacted_)?thinking block|thinking\.signature: ",
+            r"bound to a different (?:conversation|account|model|organi[sz]ation)",
+            r"thinking blocks in the latest assistant message cannot be modified",
+            r"block in an assistant message cannot be thinking|invalid_encrypted_content",
+            r"encrypted[ _]content\b.{0,400}(?:could not be (?:verified|decrypted)|not supported)",
+            r"provided without its required (?:following|reasoning) item",
+            r"(?:could not|failed to|unable to) decrypt\b.{0,60}(?:encrypted|reasoning)",
+            r"thought[ _]signature is (?:not valid|invalid)|invalid thought[ _]signature",
+            r"(?:reasoning_content|reasoning_details|thinking_blocks)\b.{0,80}(?:unsupported"
+            r"|not (?:supported|permitted|allowed)|unrecognized|unexpected)",
+        ),
+        (
+            VerdictKind.OTHER,
+            r"\bper[ -](?:second|sec|minute|min|hour|day|week|month)\b|\b[tr]p[md]\b",
+            r"\bdaily\b|rate[ _-]?limit|\bquota|too many requests|too many tokens processed",
+            r"throttl|\bplease wait\b|try again (?:in|later)\b|resource[_ ](?:has been )?exhausted",
+            r"overloaded|\bcredits?\b|can only afford|\bbilling\b|\bbalance\b",
+            r"\b(?:this|your) (?:current )?(?:plan|subscription|tier)\b|\bkeys? limit\b",
+            r"\b(?:this|your|for) (?:organization|account|workspace|project|api key)\b",
+            r"每(?:秒|分钟|小时|天|日|月)|速率|频率|限流|额度|余额|欠费|稍后",
+            r"\btools\b[^.]{0,40}array too long|\bmax(?:imum)? of \d+ tools",
+            r"unsupported parameter|\b(?:this|your|submitted) batch\b|max_tokens_per_request",
+            r"(?:文件|图片|图像|附件|音频|视频)[^.。]{0,12}(?:过大|太大|超过|超出)",
+        ),
+        (
+            VerdictKind.MEDIA_REFUSED,
+            _MANY_MEDIA,
+            r"could not process (?:image|pdf|document|file)|image\.source\.[\w.]{1,40}:",
+            r"(?<!of )\b(?:image|file|attachment|audio|video|document|pdf)s?\b(?: \w{1,20}){0,3} "
+            r"(?:exceeds?|too large|too big|too long)\b|\bimage dimensions\b|\bpixels\b",
+            r"unsupported image|not represent a valid image|invalid_image|image_parse_error",
+            r"unable to process input (?:image|video|audio|file)|provided image is not valid",
+            r"base64 decoding failed|unsupported mime type|does not match the provided media type",
+        ),
+        (
+            VerdictKind.OUTPUT_TOO_LARGE,
+            r"maximum allowed number of output|maximum tokens you requested exceed",
+            r"\d is not less or equal to \d|maxoutputtokens value of \d",
+            rf"range of max_tokens (?:is|should be) \[|{_SETTING} > \d{{1,9}} must have stream",
+            rf"{_SETTING}(?: is limited for this model|[^:]{{0,60}}: integer above maximum value)",
+            rf"(?<!\+ )(?<!and )(?<!plus )(?:\b{_SETTING}|max(?:imum)? output tokens)\b"
+            r"(?: for \S{1,60})?[^.;]{0,60}?"
+            r"(?:too (?:large|big|high)|exceed|cannot be (?:greater|larger)|\bat most\b"
+            r"|\b(?:must|should) be (?:less|smaller|at most|below|between|<|≤)"
+            r"|\b(?:greater|larger|higher) than (?:the )?(?:max|limit|model))",
+        ),
+    )
+]
+_OUTPUT_LIMIT = re.compile(
+    rf"(?:(?:at most|limit of|equal to|<=?|>|\[\d+,|exceed|maximum output tokens) ?\(?{_N}"
+    rf"|to {_N} (\(exclusive\)))"
+)
+_REQUESTED = re.compile(rf"(?:{_SETTING}(?::| value of)|too large:|but got|tokens \() ?\(?{_N}")
+_STATUS = re.compile(r"(?:^|\b(?:status|code|error|request failed)\b\W{0,9})([45]\d\d)\b")
+_STRING = re.compile(
+    r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
+    r" length (\d{1,12})|expected maxlength: (\d{1,12})"
+)
+_HISTORY = ("messages", "input", "prompt", "contents")
+_WEAK_CODE = re.compile(r"request_too_large|tokens_limit_reached")
+_CLEAR: Final = re.compile(
+    r"context[ _](?:length|window|size|limit)s?\b.{0,60}?"
+    r"(?:exceed|overflow|too (?:long|large|small)|\bfull\b|not enough)"
+    r"|prompt (?:is )?too long|tokens but the models? context window is"
+    r"|(?:exceed\w*|longer than|greater than|larger than|too (?:long|large|big|many) for"
+    r"|fit in(?:to)?)\b.{0,60}?\b(?:context (?:length|window|size|limit)|n_ctx|max_seq_len)"
+    r"|max(?:imum)?[ _](?:model |allowed |supported )?"
+    r"(?:context (?:length|window|size|limit)|(?:prompt|input|sequence) (?:length|tokens?))\b"
+    r"|total number of tokens\b.{0,60}?cannot exceed|max tokens of \d[\d,]{0,15} exceeded"
+    r"|reduce (?:the length of )?(?:the |your )?(?:input|prompts?|messages?|conversation)\b"
+    r"|n_keep\W{0,4}\d{1,9}\W{0,8}n_ctx\b|longer than the maximum model length"
+    r"|input_ids size \(\d{1,9}\).{0,60}?exceeds max(?:imum)?[ _]length"
+    r"|max_length \(\d{1,9}\) cannot be greater than model context_length"
+    r"|length of input_ids is \d{1,9}, but max_length is set to"
+    r"|range of input length should be"
+    r"|total tokens of image and text exceed"
+    r"|prompt_?tokens\b.{0,40}?(?:must be less than|exceeds?|greater than)"
+    r"|max_total_tokens\b.{0,20}?must be less than or equal to max_seq_len"
+    r"|\b(?:messages|input): array too long|request (?:entity |body |payload )?(?:size )?(?:is )?"
+    r"(?:too large|exceeds the (?:limit|maximum (?:allowed )?(?:size|number of bytes)))"
+)
+_VAGUE: Final = re.compile(
+    r"\b(?:prompt|input|conversation|context|history)(?: tokens?| text| length| size)?"
+    r" (?:is |are )?too (?:long|large|big)\b"
+    r"|\b(?:prompts?|inputs?)\b[^.;:]{0,60}?(?:exceeds?|exceeded|longer than|greater than"
+    r"|larger than|above|must have less than)\b.{0,40}?(?:\d|limit|max|length)"
+    r"|too many (?:input |prompt )?tokens"
+    r"|exceed\w* (?:the |your )?(?:models? )?(?:max(?:imum)? )?(?:number of )?(?:input )?"
+    r"tokens? (?:limit|allowed)"
+    r"|(?:输入|提示词?|上下文|对话|会话|prompt|tokens?)[^.;。]{0,30}?"
+    r"(?:超过|超出|超限|超长|过长|太长|过大|过多)"
+)
+_OTHER_LIMIT: Final = re.compile(
+    rf"\b{_SETTING}\b|\b(?:output|completion) tokens|\b(?:images?|pixels?|files?|attachments?"
+    r"|audio|video|pages|bytes|array too long|tools?|functions?|metadata|instructions)\b|输出|生成"
+)
+_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])")
+_QUOTES = re.compile(r"[`'\"\\‘’“”]")  # noqa: RUF001 - quotes
+_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
 
 
 def judge_error(error: Error, status: int | None = None) -> Verdict:
@@ -116,29 +213,28 @@ def judge_error(error: Error, status: int | None = None) -> Verdict:
 
     `error` is its body, as text or as JSON; `status` is its HTTP status.
     """
-    found = _texts_of(error)
-    texts = found.texts
-    if status is not None and status < _MIN_ERROR_STATUS and not found.is_marked:
-        return _INPUT if any(map(phrasings.CODE.fullmatch, found.codes)) else _OTHER
-    if (match := _first(phrasings.SUMS, texts)) is not None:
-        return _verdict_of_sum(match)
-    if found.codes & phrasings.FIELD_CODES or _has(phrasings.CODE, texts):
+    text = _plain_text(error)
+    if (verdict := _verdict_of_sum(text)) is not None:
+        return verdict
+    if _CODE.search(text):
         return _INPUT
-    if _has(phrasings.REASONING, texts):
-        return Verdict(VerdictKind.REASONING_REFUSED)
-    if _has(phrasings.RATE, texts) or _has(phrasings.OTHERS, texts):
-        return _OTHER
-    if _has(phrasings.MEDIA_COUNT, texts):
-        return Verdict(VerdictKind.MEDIA_REFUSED, keep_media=_MANY_IMAGES)
-    if _has(phrasings.MEDIA, texts):
-        match = _first((_ITEM_INDEX,), texts)
-        return Verdict(VerdictKind.MEDIA_REFUSED, item_index=int(match[1]) if match else None)
-    if (match := _first(phrasings.OUTPUTS, texts)) is not None:
-        numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
-        limit = numbers["beyond"] - 1 if "beyond" in numbers else numbers.get("limit")
-        requested = numbers.get("requested")
-        return Verdict(VerdictKind.OUTPUT_TOO_LARGE, False, limit or None, requested)
-    return _INPUT if _is_too_long(found, status) else _OTHER
+    for kind, pattern in _WORDS:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        if kind is VerdictKind.OUTPUT_TOO_LARGE:
+            limit, requested = _OUTPUT_LIMIT.search(text), _REQUESTED.search(text)
+            named = None
+            if limit is not None:
+                named = _number(limit[1] or limit[2]) - bool(limit[3])
+            return Verdict(kind, False, named or None, _number(requested[1]) if requested else None)
+        if kind is VerdictKind.MEDIA_REFUSED:
+            if re.search(_MANY_MEDIA, text):
+                return Verdict(kind, keep_media=_MANY_IMAGES)
+            place = _ITEM_INDEX.search(text)
+            return Verdict(kind, item_index=int(place[1]) if place else None)
+        return Verdict(kind)
+    return _INPUT if _is_too_long(text, status) else _OTHER
 
 
 def is_context_overflow(error: Error, status: int | None = None) -> bool:
@@ -146,131 +242,76 @@ def is_context_overflow(error: Error, status: int | None = None) -> bool:
     return judge_error(error, status).exceeds_window
 
 
-def _verdict_of_sum(match: re.Match[str]) -> Verdict:
-    """Return the verdict of rule 1."""
-    groups = match.groupdict()
-    window = _number(groups["window"])
-    if parts := groups.get("parts"):
-        input_tokens = output = 0
-        for part in re.finditer(r"(\d[\d,]{0,15})([^\d]{0,60})", parts):
-            if "completion" in part[2] or "output" in part[2]:
-                output += _number(part[1])
+def _verdict_of_sum(text: str) -> Verdict | None:
+    """Return the verdict of rule 1, None without a window, an input and an output."""
+    if match := _ANTHROPIC_SUM.search(text):
+        input_tokens, output, window = map(_number, match.groups())
+    elif match := _WINDOW.search(text):
+        window, input_tokens, output = _number(match[1]), 0, 0
+        for part in _PART.finditer(text):
+            if part[3] or part[2].startswith(("completion", "output", "max_")):
+                output = _number(part[4] or part[1])
             else:
                 input_tokens += _number(part[1])
+        if not input_tokens or not output:
+            return None
     else:
-        input_tokens, output = _number(groups["input"]), _number(groups["output"])
+        return None
     room = window - input_tokens
-    is_large = "setting" in groups or output >= _LARGE_OUTPUT_SHARE * window
-    if not (is_large and output and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
+    names_setting = re.search(_SETTING, text.partition("reduce")[0]) is not None
+    is_large = names_setting or output >= _LARGE_OUTPUT_SHARE * window
+    if not (is_large and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
         return _INPUT
     # vLLM stops to count an input at this number, so that the room is unknown.
     limit = None if room == output - 1 else room
     return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit, output)
 
 
-def _is_too_long(found: _Found, status: int | None) -> bool:
-    """Whether the input is too long, by rules 5 to 7."""
-    texts, statuses = found.texts, {status} if status is not None else found.statuses
+def _is_too_long(text: str, status: int | None) -> bool:
+    """Whether the input is too long, by rules 4 and 5."""
+    statuses = {status} if status else set(map(int, _STATUS.findall(text)))
     if statuses & _NEVER_BY_WORDS:
         return False
-    if _PAYLOAD_TOO_LARGE in statuses or _has(phrasings.WEAK_CODE, texts):
+    if _PAYLOAD_TOO_LARGE in statuses or _WEAK_CODE.search(text):
         return True
-    if strings := [match for text in texts for match in _STRING.finditer(text)]:
+    if strings := list(_STRING.finditer(text)):
         return any(
             (match["field"] is None or match["field"].startswith(_HISTORY))
-            and int(match["chars"] or match["max"]) >= MIN_STRING_CHARS
+            and int(match[2] or match[3]) >= _MIN_STRING_CHARS
             for match in strings
         )
-    if any(_STRING_CODE in text for text in texts) or _has(phrasings.INPUT, texts):
+    if "string_above_max_length" in text or _CLEAR.search(text):
         return True
-    return not _has(phrasings.OTHER_LIMIT, texts) and _has(phrasings.VAGUE_INPUT, texts)
-
-
-def _has(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
-    return any(pattern.search(text) for text in texts)
-
-
-def _first(patterns: Iterable[re.Pattern[str]], texts: Iterable[str]) -> re.Match[str] | None:
-    matches = (pattern.search(text) for text in texts for pattern in patterns)
-    return next(filter(None, matches), None)
+    return not _OTHER_LIMIT.search(text) and _VAGUE.search(text) is not None
 
 
 def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-@dataclass(slots=True)
-class _Found:
-    """What an error contains: its texts in lower case, its codes, and HTTP statuses.
-
-    `is_marked` says that a field of it is for errors.
-    """
-
-    texts: list[str] = field(default_factory=list)
-    codes: set[str] = field(default_factory=set)
-    statuses: set[int] = field(default_factory=set)
-    is_marked: bool = False
-
-    def add_text(self, text: str) -> None:
-        """Add a text, without its middle if it is long."""
-        if len(text) > MAX_TEXT_CHARS:
-            half = MAX_TEXT_CHARS // 2
-            text = f"{text[:half]}\n{text[-half:]}"
-        if match := _STATUS.search(text.lower()[:100]):
-            self.statuses.add(int(match[1]))
-        self.codes.update(match[1] for match in _QUOTED_CODE.finditer(text))
-        if plain := " ".join(_QUOTES.sub("", text.lower()).split()):
-            self.texts.append(plain)
-
-    def add_code(self, code: object) -> None:
-        """Add the value of a field for codes."""
-        if isinstance(code, str) or (type(code) is int and abs(code) < 10**9):
-            text = str(code)[:100].strip()
-            self.codes.add(text)
-            if text.isdecimal() and len(text) == 3:
-                self.statuses |= {int(text)} & _ERROR_STATUSES
+def _plain_text(error: object) -> str:
+    """Return an error as one text to search."""
+    if isinstance(error, str) and error[:1] in ("{", "["):
+        with suppress(ValueError):
+            error = json_text.loads(error)
+    text = " ".join(islice(_leaves(error), _MAX_FIELDS))
+    if len(text) > MAX_CHARS:
+        text = f"{text[: MAX_CHARS // 2]} {text[-MAX_CHARS // 2 :]}"
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
+    return " ".join(_QUOTES.sub("", text.lower()).split())
 
 
-def _texts_of(error: object) -> _Found:
-    """Return the texts of an error, those of JSON inside a text as well."""
-    found = _Found()
-    stack = [error]
-    for _ in range(MAX_FIELDS):
-        if not stack or sum(map(len, found.texts)) >= MAX_CHARS:
-            break
-        value = stack.pop()
-        if isinstance(value, str):
-            inner, before = _parsed(value)
-            found.add_text(before)
-            stack.append(inner)
-        elif isinstance(value, Mapping):
-            items = list(islice(value.items(), MAX_FIELDS))
-            for name, item in items:
-                if str(name).lower() in _CODES:
-                    found.add_code(item)
-                if (name in ("error", "errors") and item) or (name == "type" and item == "error"):
-                    found.is_marked = True
-            stack += [
-                item
-                for name, item in reversed(items)
-                if name not in _ECHOES
-                or (name == "param" and isinstance(item, str) and " " in item)
-            ]
-        elif isinstance(value, list | tuple):
-            stack += value[MAX_FIELDS::-1]
-    return found
-
-
-def _parsed(text: str) -> tuple[object | None, str]:
-    """Return the JSON in a text, from its first brace to its last, and the text before it.
-
-    Of a text without any this is None and the text.
-    """
-    start, end = text.find("{"), text.rfind("}")
-    if 0 <= start < end < start + MAX_JSON_CHARS:
-        for candidate in (text[start : end + 1], f"[{text[start : end + 1]}]"):
-            try:
-                return json_text.loads_within(candidate, MESSAGE_LIMITS), text[:start]
-            except ValueError:
-                continue
-    return None, text
+def _leaves(value: object, depth: int = 0) -> Iterator[str]:
+    """Yield names, texts and numbers of JSON, without what it quotes of the request."""
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        for name, item in value.items():
+            if name not in _ECHOES:
+                yield f"{name}:"
+                yield from _leaves(item, depth + 1)
+    elif isinstance(value, list | tuple) and depth < _MAX_DEPTH:
+        for item in value:
+            yield from _leaves(item, depth + 1)
+    elif isinstance(value, str):
+        yield value
+    elif type(value) is int and abs(value) < 10**9:
+        yield str(value)

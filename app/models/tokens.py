@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, json_fields
 from app.formats.base import Original, Provider
 from app.formats.message import (

@@ -24,8 +24,7 @@ from pydantic.json_schema import models_json_schema
 from app.common.answers import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
 from app.conversations.events.routes import StreamedEvent
-from app.conversations.list_filters import METADATA_FILTER
-from app.http.authentication import RATE_LIMIT_HEADERS
+from app.conversations.listing import METADATA_FILTER
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
@@ -46,8 +45,6 @@ budget, and nothing is ever lost.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
 - An `Idempotency-Key` makes appends and creations safe to retry.
 - Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
-- Every response to a tenant with a limit of requests has `RateLimit-Limit`, `RateLimit-Remaining`
-  and `RateLimit-Reset`, in seconds.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.
 """
@@ -152,10 +149,6 @@ def _complete(document: dict[str, Any]) -> None:
         name: response
         for name, responses in (_AUTHENTICATION_REFUSALS | _UNREAD_REFUSALS).items()
         for response in responses.values()
-    }
-    components["responses"][RateLimited.__name__]["headers"] |= {
-        name: {"description": about, "schema": {"type": "string"}}
-        for name, about in RATE_LIMIT_HEADERS.items()
     }
     components["securitySchemes"] = _SCHEMES
     document["info"] |= _INFO

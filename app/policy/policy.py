@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 from typing_extensions import TypeAliasType
 
-from app.common.errors import ValidationError
+from app.common.errors import Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
 from app.environment import SettingsError, one_line, split, variable
 
@@ -39,20 +39,6 @@ class StrategyName(StrEnum):
     PROVIDER = "provider"
 
 
-class CompactionMode(StrEnum):
-    """When a due compaction runs: after the turn, or in the build that needs it."""
-
-    BACKGROUND = "background"
-    INLINE = "inline"
-
-
-class SummaryInput(StrEnum):
-    """What a model reads to summarise: a transcript, or the newest payload with an instruction."""
-
-    TRANSCRIPT = "transcript"
-    PREFIX = "prefix"
-
-
 class CounterName(StrEnum):
     """How tokens are counted."""
 
@@ -62,34 +48,11 @@ class CounterName(StrEnum):
     CHARS_2_5 = "chars_2_5"
 
 
-class SummaryRole(StrEnum):
-    """The role of a summary in a payload."""
-
-    USER = "user"
-    SYSTEM = "system"
-    AUTO = "auto"
-
-
 class ToolView(StrEnum):
     """The preview of a large tool result: as much as fits, or a reference with its start."""
 
     TRUNCATE = "truncate"
     REFERENCE = "reference"
-
-
-class DynamicPosition(StrEnum):
-    """The place of text that changes often: scratchpad, status and notes."""
-
-    TAIL = "tail"
-    SYSTEM = "system"
-    BEFORE_WINDOW = "before_window"
-
-
-class StatusPreamble(StrEnum):
-    """Whether a build without a status lists the agent's other conversations."""
-
-    AUTO = "auto"
-    NONE = "none"
 
 
 AGENT_TOOL_NAMES = (
@@ -196,10 +159,6 @@ class CompactionPolicy(Group):
     """
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
     """Model that writes summaries; `extractive` is built in and calls no model."""
-    summary_input: SummaryInput = SummaryInput.TRANSCRIPT
-    """What a model reads: `transcript` is a text made for the summary; `prefix` is the newest
-    payload with one instruction, sent to the payload's model, which has it in its cache.
-    """
     summary_prompt: Text | None = None
     """Prompt for summaries, instead of the built-in one."""
     summary_directives: Texts = ()
@@ -210,7 +169,7 @@ class CompactionPolicy(Group):
     """Additional instructions for that text, added to its prompt as bullets."""
     retain_last_turns: Count = 1
     """Number of turns that `retain_summary` keeps verbatim at the end."""
-    mode: CompactionMode = CompactionMode.BACKGROUND
+    mode: Literal["background", "inline"] = "background"
     """`background`: after the turn, once due; `inline`: only during a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
     """Share of the effective window to which a compaction reduces usage."""
@@ -289,9 +248,9 @@ class Policy(Group):
     gc: GcPolicy = GcPolicy()
     tool_deferral_threshold: Share = 0.10
     """Share of the effective window that tool definitions may take before some are deferred."""
-    dynamic_position: DynamicPosition = DynamicPosition.TAIL
+    dynamic_position: Literal["tail", "system", "before_window"] = "tail"
     """Position of scratchpad, status and notes; `tail` keeps the cached prefix."""
-    status_preamble: StatusPreamble = StatusPreamble.NONE
+    status_preamble: Literal["auto", "none"] = "none"
     """`auto`: a build without a status names the agent's other active conversations; `none`: it
     does not.
     """
@@ -299,7 +258,7 @@ class Policy(Group):
     """Tools of the service in a payload: `auto` adds them beside tools of the caller, and elsewhere
     those that its texts need; `none` adds none, a list adds the named ones.
     """
-    summary_role: SummaryRole = SummaryRole.USER
+    summary_role: Literal["user", "system", "auto"] = "user"
     """Role of a summary. Anthropic and Gemini have no system messages in a history: `system`
     becomes `user` there, and `degraded` has `summary_role_user`.
     """
@@ -335,10 +294,11 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def effective(*levels: Mapping[str, Any] | None) -> Policy:
+def effective(*levels: Mapping[str, Any] | None, at: str = "") -> Policy:
     """Return the merged policy of these levels, each overriding those before it.
 
-    Raises ValidationError for a wrong value, or a combination that can never work (rule 4).
+    Raises ValidationError for a wrong value, or a combination that can never work (rule 4); its
+    pointers begin with `at`.
     """
     merged: dict[str, Any] = {}
     for level in levels:
@@ -347,11 +307,12 @@ def effective(*levels: Mapping[str, Any] | None) -> Policy:
         policy = Policy.model_validate(merged)
     except PydanticError as error:
         errors = error.errors(include_url=False, include_input=False)
-        problems = problems_of(in_body(errors), merged)
+        found = problems_of(in_body(errors), merged)
+        problems = tuple(Problem(f"{at}{each.pointer}", each.detail) for each in found)
         raise ValidationError(problems[0].detail, problems=problems) from error
     window = policy.budget.context_window
     if isinstance(window, int) and policy.budget.max_output_tokens >= window:
-        pointer = "/budget/max_output_tokens"
+        pointer = f"{at}/budget/max_output_tokens"
         raise ValidationError.at(pointer, "must be smaller than context_window")
     return policy
 
@@ -365,7 +326,6 @@ def leaves(kind: type[Group] = Policy, path: tuple[str, ...] = ()) -> Iterator[t
             yield (*path, name)
 
 
-POLICY_VARIABLE = "CONTEXT_POLICY"
 POLICY_VARIABLES = {variable("_".join(path)): path for path in leaves()}
 """The path of each setting by its variable."""
 
@@ -373,19 +333,9 @@ POLICY_VARIABLES = {variable("_".join(path)): path for path in leaves()}
 def policy_from_env(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that the environment sets, nested as in JSON.
 
-    Single variables override the object in `CONTEXT_POLICY`. Raises SettingsError for text that
-    cannot be parsed; `effective` checks the values.
+    Raises SettingsError for text that cannot be parsed; `effective` checks the values.
     """
-    try:
-        given: Any = json.loads(environ.get(POLICY_VARIABLE, "").strip() or "{}")
-    except ValueError as exc:
-        raise SettingsError(f"{POLICY_VARIABLE} is not valid JSON: {exc}.") from exc
-    if not isinstance(given, dict):
-        raise SettingsError(f"{POLICY_VARIABLE} must be a JSON object.")
-    for key, value in given.items():
-        if isinstance(DEFAULT_POLICY.get(key), Mapping) and not isinstance(value, Mapping | None):
-            raise SettingsError(f"{POLICY_VARIABLE}: {key} must be an object.")
-    policy = merge({}, given)
+    policy: dict[str, Any] = {}
     for name, path in POLICY_VARIABLES.items():
         if text := environ.get(name, "").strip():
             value = _value(name, text, reduce(getitem, path, DEFAULT_POLICY))

@@ -1,22 +1,43 @@
 """Agent tools: the tools that the service offers to an LLM [agent-tools.definitions].
 
-A tool's JSON schema, the validation of its arguments and its request are made from one list of
-parameters.
+A tool's JSON schema and the validation of its arguments are made from one list of parameters.
+Arguments are parsed leniently: numbers and booleans may be strings, null means absent, and a number
+above its maximum is lowered to the maximum.
+
+Deferral decides which definitions are left out of a payload [tools.deferral]:
+
+1. No tool is deferred while all definitions are within their allowed tokens and within the
+   provider's maximum number of tools.
+2. Otherwise tools are deferred until the rest, with the service's `tool_search`, is within both:
+   first `mcp` tools, then `skill` tools; inside a category those never called, then those called
+   longest ago; among equals, the last in the list first. `builtin` tools stay in any case. Promoted
+   tools stay while the rest is within the provider's maximum, those promoted last the longest.
+3. No more tools are deferred than needed, so that more allowed tokens never defer more tools.
+4. A provider with its own tool search gets all definitions, so that the list does not change when a
+   tool is found [tools.native-deferral]. For other providers, deferred tools are absent until a
+   search promotes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common import json_text
+from app.common.errors import ValidationError
+from app.common.texts import is_sendable, sendable
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
-from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+from app.policy.policy import AGENT_TOOL_NAMES
 
+MAX_QUERY: Final = 1000
+"""The maximum length of a query, in characters."""
+DEFAULT_TOOL_MATCHES: Final = 5
+MAX_TOOL_MATCHES: Final = 50
 MAX_QUERY_CHARS: Final = 1000
 
 MAX_LINES: Final = 2000
@@ -27,7 +48,8 @@ MAX_CONTEXT_LINES: Final = 20
 _MAX_OFFSET = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 _MAX_REF = 256
 _MAX_PATTERN = 1000
-
+_MAX_QUOTED = 40
+_MAX_UNKNOWN = 5
 
 ArgumentValue = str | int | bool
 
@@ -56,6 +78,29 @@ class Parameter:
                 schema["maximum"] = self.maximum
         return schema
 
+    def parse(self, value: object) -> ArgumentValue:
+        """Return the value of an argument; raises ValueError with a text for the model."""
+        if value is None:
+            raise ValueError(f"{self.name} is required")
+        if self.kind != "string" and isinstance(value, str):
+            with suppress(ValueError):
+                value = json_text.loads(value.strip().lower())
+        match self.kind, value:
+            case "string", str():
+                if self.minimum <= len(value) <= self.maximum and is_sendable(value):
+                    return value
+            case "boolean", bool():
+                return value
+            case "integer", int() | float() if not isinstance(value, bool):
+                if value >= self.minimum and value % 1 == 0:
+                    return min(int(value), self.maximum)
+        expected = {
+            "string": f"a string of {self.minimum} to {self.maximum:,} characters of plain text",
+            "integer": f"a whole number of at least {self.minimum}",
+            "boolean": "true or false",
+        }
+        raise ValueError(f"{self.name} must be {expected[self.kind]}")
+
     @property
     def usage(self) -> str:
         """The parameter's name, type and default, for an error message to the model."""
@@ -82,6 +127,30 @@ class AgentTool:
             "additionalProperties": False,
         }
         return ToolDefinition(self.name, self.description, schema)
+
+    def parse(self, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return arguments with defaults for those left out; None are no JSON object.
+
+        Raises ValidationError; its detail is for the model and lists every invalid argument and the
+        parameters of the tool.
+        """
+        problems = [] if arguments is not None else ["the arguments must be one JSON object"]
+        given = {name: value for name, value in (arguments or {}).items() if value is not None}
+        unknown = given.keys() - {item.name for item in self.parameters}
+        for name in sorted(unknown)[:_MAX_UNKNOWN]:
+            quoted = json_text.dumps(sendable(name[:_MAX_QUOTED]))
+            problems.append(f"there is no argument {quoted}")
+        values: dict[str, ArgumentValue] = {}
+        for item in self.parameters if arguments is not None else ():
+            try:
+                values[item.name] = item.parse(given.get(item.name, item.default))
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            takes = ", ".join(item.usage for item in self.parameters) or "no arguments"
+            reason = "; ".join(problems)
+            raise ValidationError(f"{self.name} was not run: {reason}. It takes {takes}.")
+        return values
 
 
 def _count(name: str, description: str, default: int, maximum: int) -> Parameter:
@@ -185,3 +254,71 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:
     """Return the definitions of all tools in a provider's format."""
     return PROVIDERS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])
+
+
+# --- deferral -------------------------------------------------------------------------------------
+
+_CATEGORIES = ("mcp", "skill")
+"""The categories that are deferred the first ones first."""
+_NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSearchResult:
+    """The matches among `total` tools, best first, and all tools promoted now."""
+
+    tools: tuple[ToolDefinition, ...]
+    total: int
+    promoted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """What the tools of a payload may take: tokens, and number."""
+
+    allowed_tokens: int
+    max_tools: int | None = None
+
+
+def plan_deferral(
+    tools: Sequence[ToolDefinition],
+    costs: Sequence[int],
+    limits: ToolLimits,
+    last_used: Mapping[str, int],
+    promoted: Sequence[str],
+) -> tuple[str, ...]:
+    """Return the names of the tools to defer, in the order of `tools`.
+
+    `costs` are the tools' tokens, `last_used` the seqs of their last calls. `promoted` are the
+    tools that searches of this turn matched, the oldest first. If deferring every possible tool is
+    not enough, all of them are deferred.
+    """
+    tokens, count = sum(costs), len(tools)
+    most = count if limits.max_tools is None else limits.max_tools
+    indexes = {tool.name: index for index, tool in enumerate(tools) if can_defer(tool)}
+    deferred: set[str] = set()
+
+    def order(name: str) -> tuple[int, int, int]:  # rule 2
+        index = indexes[name]
+        category = _CATEGORIES.index(tools[index].category)
+        return category, last_used.get(name, _NEVER), -index
+
+    stay = [name for name in promoted if name in indexes]
+    for name in (*sorted(indexes.keys() - set(stay), key=order), *stay):
+        if count <= most and (tokens <= limits.allowed_tokens or name in stay):
+            break
+        deferred.add(name)
+        tokens -= costs[indexes[name]]
+        count -= 1
+    return tuple(tool.name for tool in tools if tool.name in deferred)
+
+
+def can_defer(tool: ToolDefinition) -> bool:
+    """Whether a tool may be deferred: it is not builtin, not hosted, and not the service's own."""
+    is_own = tool.name in AGENT_TOOL_NAMES
+    return tool.category in _CATEGORIES and tool.hosted is None and not is_own
+
+
+def deferred_note(count: int) -> str:
+    """Return the note for the model about deferred tools [tools.deferral-note]."""
+    return f"[{count} tools deferred to save context. Use {TOOL_SEARCH} to find them.]"

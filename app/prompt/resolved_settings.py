@@ -7,12 +7,12 @@ counted once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from app.blobs.preview import RECALL, TOOL_SEARCH
+from app.blobs.preview import COMPACT_CONTEXT, RECALL, TOOL_SEARCH
 from app.common import json_text
 from app.common.errors import ContextError, ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
@@ -22,28 +22,23 @@ from app.formats.tools import is_run_by_client
 from app.models.budget import Limits, Usage, scaled
 from app.models.limits import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
-from app.policy.policy import Policy, StatusPreamble
-from app.prompt.agent_tools import AGENT_TOOLS
+from app.policy.policy import Policy
+from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, can_defer, plan_deferral
 from app.prompt.sections import (
+    NOTE_ROUNDS,
     DynamicTexts,
+    Notes,
     PromptSection,
     SectionKind,
     dynamic_texts,
     merge_sections,
+    percent_of,
     static_sections,
     system_text,
-)
-from app.prompt.tool_deferral import (
-    MIN_MESSAGES_SHARE,
-    ToolLimits,
-    can_defer,
-    is_fixed,
-    plan_deferral,
 )
 
 MAX_AGENT_TOOLS_SHARE = 0.2
 """The share of what prompt and tools leave that agent tools may take while no text names them."""
-"""The maximum number of tools in a request to OpenAI, in either of its formats."""
 _MAX_MEMO_ENTRIES = 256
 _NEVER_USED: Mapping[str, int] = MappingProxyType({})
 STUB_TOOL = ToolDefinition(
@@ -52,6 +47,7 @@ STUB_TOOL = ToolDefinition(
     parameters={"type": "object", "properties": {}},
 )
 """Sent if a history has tool calls, no tools are given and the provider requires some."""
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +82,6 @@ class PayloadTools:
 
 
 NO_PAYLOAD_TOOLS = PayloadTools()
-_Value = TypeVar("_Value")
-
-
-class Memo:
-    """A cache of computed values, cleared when it is full."""
-
-    def __init__(self) -> None:
-        self._values: dict[Hashable, Any] = {}
-
-    def get_or_compute(self, key: Hashable, compute: Callable[[], _Value]) -> _Value:
-        """Return the cached value of a key; its first element names the kind of value."""
-        value: _Value | None = self._values.get(key)
-        if value is None:
-            value = compute()
-            if len(self._values) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
-                self._values.clear()
-            self._values[key] = value
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +116,7 @@ class ResolvedSettings:
     left_out_tools: tuple[str, ...] = ()
     raw_dynamic: int = 0
     sealed_factor: float = 1.0
-    _memo: Memo = field(init=False, default_factory=Memo, compare=False, repr=False)
+    _memo: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
         """Return the limits; raises `limits_error` without them."""
@@ -151,9 +129,25 @@ class ResolvedSettings:
         """Return the limits for compaction: the policy's, or else the request's."""
         return self.policy_limits or self.required_limits()
 
+    @property
+    def has_smaller_window(self) -> bool:
+        """Whether the request's effective window is smaller than the policy's."""
+        if self.limits is None or self.policy_limits is None:
+            return self.policy_limits is None
+        return self.limits.effective_window < self.policy_limits.effective_window
+
     def accepted_reasoning(self, format: FormatName) -> tuple[str, ...]:
         """Return the model families whose reasoning in Chat messages the model accepts."""
         return PROVIDERS[format].accepted_families(self.model or "")
+
+    def _cached(self, compute: Callable[[], _Value], *key: Hashable) -> _Value:
+        value: _Value | None = self._memo.get(key)
+        if value is None:
+            value = compute()
+            if len(self._memo) >= _MAX_MEMO_ENTRIES:  # another thread may add at the same time
+                self._memo.clear()
+            self._memo[key] = value
+        return value
 
     # --- tools ---------------------------------------------------------------------------
 
@@ -161,16 +155,16 @@ class ResolvedSettings:
         """Return the tool list of a payload as JSON, cached; None without tools."""
 
         def rendered() -> bytes | None:
-            deferred = payload_tools.deferred
+            deferred, provider = payload_tools.deferred, PROVIDERS[format]
             tools = (*self.tools, *map(agent_tool_definition, payload_tools.agent_tools))
             if payload_tools.native and deferred:
                 return json_text.dump_payload(
-                    PROVIDERS[format].deferred_to_wire(tools, deferred, TOOL_SEARCH)
+                    provider.deferred_to_wire(tools, deferred, TOOL_SEARCH)
                 )
             tools = tuple(tool for tool in tools if tool.name not in deferred)
-            return json_text.dump_payload(PROVIDERS[format].tools_to_wire(tools)) if tools else None
+            return json_text.dump_payload(provider.tools_to_wire(tools)) if tools else None
 
-        return self._memo.get_or_compute(("wire_tools", format, payload_tools), rendered)
+        return self._cached(rendered, "wire_tools", format, payload_tools)
 
     def tool_tokens(self, payload_tools: PayloadTools, references: tuple[str, ...] = ()) -> int:
         """Return the tokens of a payload's tools, before the factor.
@@ -184,32 +178,27 @@ class ResolvedSettings:
             defined = sum(cost for tool, cost in costs if tool.name not in hidden)
             return defined + self.agent_tool_tokens(payload_tools.agent_tools)
 
-        return self._memo.get_or_compute(("tool_tokens", payload_tools, references), counted)
+        return self._cached(counted, "tool_tokens", payload_tools, references)
 
     def agent_tool_tokens(self, names: tuple[str, ...]) -> int:
         """Return the tokens of agent tools in a payload, before the calibration factor."""
-        definitions = map(agent_tool_definition, names)
-        return self._memo.get_or_compute(
-            ("agent_tool_tokens", names),
-            lambda: estimate_tool_defs_tokens(definitions, self.count),
-        )
+
+        def counted() -> int:
+            return estimate_tool_defs_tokens(map(agent_tool_definition, names), self.count)
+
+        return self._cached(counted, "agent_tool_tokens", names)
 
     def defined_tool_names(self, payload_tools: PayloadTools) -> frozenset[str]:
         """Return the caller's tools that a payload defines, natively deferred ones included."""
-
-        def names() -> frozenset[str]:
-            all_names = frozenset(tool.name for tool in self.tools)
-            hidden = () if payload_tools.native else payload_tools.deferred
-            return all_names.difference(hidden)
-
-        return self._memo.get_or_compute(("defined_tool_names", payload_tools), names)
+        hidden = () if payload_tools.native else payload_tools.deferred
+        return self._tool_names.difference(hidden)
 
     def with_usual_deferral(self, format: FormatName) -> ResolvedSettings:
         """Return these settings with the tool tokens of a payload before any tool call."""
         deferred = self.deferral(format)
         if not deferred:
             return self
-        search = () if self._has_search else (TOOL_SEARCH,)
+        search = () if TOOL_SEARCH in self._tool_names else (TOOL_SEARCH,)
         tokens = self.tool_tokens(PayloadTools(search, deferred))
         return replace(self, raw_fixed=replace(self.raw_fixed, tool_descriptions=tokens))
 
@@ -220,31 +209,17 @@ class ResolvedSettings:
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Return the tools to defer: none while all are within their share of the window."""
-        can_search = self._has_search or TOOL_SEARCH in self._addable_agent_tools
-        if self.limits is None or not can_search:
+        has_search = TOOL_SEARCH in self._tool_names
+        if self.limits is None or not (has_search or TOOL_SEARCH in self._addable_agent_tools):
             return ()
         share = self.policy.tool_deferral_threshold
         allowed = int(share * self.limits.effective_window / self.factor)
-        max_tokens = self._max_tool_tokens(self.limits)
-        if sum(self.tool_costs) > min(allowed, max_tokens) and not self._has_search:
+        if sum(self.tool_costs) > allowed and not has_search:
             # Deferral adds `tool_search`, whose definition counts as well.
-            search_tokens = self.agent_tool_tokens((TOOL_SEARCH,))
-            allowed, max_tokens = allowed - search_tokens, max_tokens - search_tokens
+            allowed -= self.agent_tool_tokens((TOOL_SEARCH,))
         most = PROVIDERS[format].max_tools
-        max_tools = most - len(AGENT_TOOLS) if most is not None else None
-        limits = ToolLimits(allowed, max_tokens, max_tools)
+        limits = ToolLimits(allowed, most - len(AGENT_TOOLS) if most is not None else None)
         return plan_deferral(self.tools, self.tool_costs, limits, last_used, promoted)
-
-    def has_last_resort(self, deferred: Collection[str]) -> bool:
-        """Whether tools of a category that stays are deferred [tools.last-resort]."""
-        names = set(deferred)
-        return bool(names) and any(tool.name in names and is_fixed(tool) for tool in self.tools)
-
-    def _max_tool_tokens(self, limits: Limits) -> int:
-        """Return how many tokens of tools leave room for messages, before the factor."""
-        most = int((1 - MIN_MESSAGES_SHARE) * limits.capacity / self.factor)
-        own = self.agent_tool_tokens(tuple(sorted(self._usual_agent_tools)))
-        return most - self.raw_fixed.system_prompt - self.raw_fixed.skill_prompts - own
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""
@@ -266,6 +241,7 @@ class ResolvedSettings:
         Beside tools of the caller it has the usual ones in any case. A caller's tool of the same
         name replaces an agent tool.
         """
+        named = frozenset(mentions)
 
         def names() -> tuple[str, ...]:
             addable = self._addable_agent_tools.difference(self._tool_names)
@@ -273,13 +249,12 @@ class ResolvedSettings:
                 addable &= named | self._usual_agent_tools
             return tuple(name for name in AGENT_TOOLS if name in addable)
 
-        named = frozenset(mentions)
-        return self._memo.get_or_compute(("agent_tools", named), names)
+        return self._cached(names, "agent_tools", named)
 
     @property
     def _tool_names(self) -> frozenset[str]:
         """The names of the caller's tools."""
-        return frozenset(tool.name for tool in self.tools)
+        return self._cached(lambda: frozenset(tool.name for tool in self.tools), "tool_names")
 
     @property
     def _usual_agent_tools(self) -> frozenset[str]:
@@ -291,7 +266,9 @@ class ResolvedSettings:
         if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
             return frozenset()
         if self.limits is not None:
-            tokens = self.raw_fixed.system_prompt + self.raw_fixed.skill_prompts + self._fixed_costs
+            costs = zip(self.tools, self.tool_costs, strict=True)
+            tokens = self.raw_fixed.system_prompt + self.raw_fixed.skill_prompts
+            tokens += sum(cost for tool, cost in costs if not can_defer(tool))
             room = self.limits.effective_window - scaled(tokens, self.factor)
             own = scaled(self.agent_tool_tokens(names), self.factor)
             if own > MAX_AGENT_TOOLS_SHARE * room:
@@ -305,30 +282,11 @@ class ResolvedSettings:
         if policy == "none":
             return frozenset()
         listed = frozenset(AGENT_TOOLS if policy == "auto" else policy)
-        if self._has_search or TOOL_SEARCH in listed:
-            count = sum(map(is_fixed, self.tools))
-            if count > MAX_TOOLS or self._leaves_no_room:
-                count = len(self.tools) - sum(map(can_defer, self.tools))  # the last resort
+        if TOOL_SEARCH in listed | self._tool_names:
+            count -= sum(map(can_defer, self.tools))
         return listed if count + len(AGENT_TOOLS) <= MAX_TOOLS else frozenset()
 
-    @property
-    def _leaves_no_room(self) -> bool:
-        """Whether the tools that only the last resort defers leave too little for messages."""
-        if self.limits is None:
-            return False
-        return self._fixed_costs > self._max_tool_tokens(self.limits)
-
-    @property
-    def _fixed_costs(self) -> int:
-        """The tokens of the tools that only the last resort defers."""
-        costs = zip(self.tools, self.tool_costs, strict=True)
-        return sum(cost for tool, cost in costs if is_fixed(tool))
-
-    @property
-    def _has_search(self) -> bool:
-        return any(tool.name == TOOL_SEARCH for tool in self.tools)
-
-    # --- dynamic text --------------------------------------------------------------------
+    # --- texts and usage -----------------------------------------------------------------
 
     def dynamic(self, request: RequestSettings) -> tuple[str, ...]:
         """Return the texts outside the cached prefix [sections.dynamic-in-tail]."""
@@ -339,7 +297,7 @@ class ResolvedSettings:
 
     def derives_status(self, request: RequestSettings) -> bool:
         """Whether the build derives the status, because neither request nor sections have one."""
-        if self.policy.status_preamble is StatusPreamble.NONE or request.status is not None:
+        if self.policy.status_preamble == "none" or request.status is not None:
             return False
         sections = (*self.sections, *request.dynamic)
         return all(section.kind is not SectionKind.STATUS for section in sections)
@@ -355,15 +313,8 @@ class ResolvedSettings:
 
     def section_tokens(self, section: PromptSection) -> int:
         """Return the tokens of one section in the system prompt, cached."""
-        key = "section_tokens", section.content
-        return self._memo.get_or_compute(key, lambda: self.count(section.content))
-
-    @property
-    def has_smaller_window(self) -> bool:
-        """Whether the request's effective window is smaller than the policy's."""
-        if self.limits is None or self.policy_limits is None:
-            return self.policy_limits is None
-        return self.limits.effective_window < self.policy_limits.effective_window
+        content = section.content
+        return self._cached(lambda: self.count(content), "section_tokens", content)
 
     def usage(
         self,
@@ -373,15 +324,37 @@ class ResolvedSettings:
         added_system_tokens: int = 0,
     ) -> Usage:
         """Return the usage of a payload from counts before the factor."""
+        fixed, factor = self.raw_fixed, self.factor
         return Usage(
-            system_prompt=scaled(self.raw_fixed.system_prompt + added_system_tokens, self.factor),
-            skill_prompts=scaled(self.raw_fixed.skill_prompts, self.factor),
-            tool_descriptions=scaled(
-                self.raw_fixed.tool_descriptions + added_tool_tokens, self.factor
-            ),
-            summary=scaled(summary, self.factor),
-            conversation=scaled(conversation, self.factor),
+            system_prompt=scaled(fixed.system_prompt + added_system_tokens, factor),
+            skill_prompts=scaled(fixed.skill_prompts, factor),
+            tool_descriptions=scaled(fixed.tool_descriptions + added_tool_tokens, factor),
+            summary=scaled(summary, factor),
+            conversation=scaled(conversation, factor),
         )
+
+    def usage_with_notes(self, conversation: int, summary: int, mentions: Iterable[str]) -> Usage:
+        """Return the usage of a payload with its notes, from counts before the factor.
+
+        It counts what a build adds to a payload: the notes after the history, and the agent tools
+        that notes and messages mention.
+        """
+        named, limits = frozenset(mentions), self.limits
+        own = self.agent_tool_tokens(self.agent_tools(named))
+        usage = self.usage(conversation, summary, own)
+        names = COMPACT_CONTEXT in self.named_agent_tools(self.agent_tools((COMPACT_CONTEXT,)))
+        notes = Notes(None, 0, names)
+        for _ in range(NOTE_ROUNDS if limits is not None else 0):
+            assert limits is not None
+            if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
+                return usage
+            notes = Notes(percent_of(usage.total, limits), 0, names)
+            own = self.agent_tool_tokens(self.agent_tools(named | notes.mentions))
+            more = self.usage(conversation, summary, own, self.system_tokens(notes.texts))
+            if more.total > limits.capacity or more == usage:
+                return usage
+            usage = more
+        return usage
 
 
 def agent_tool_definition(name: str) -> ToolDefinition:
@@ -407,16 +380,13 @@ def accepts_all_tools(resolved: ResolvedSettings, format: FormatName) -> bool:
 
 def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
     """Raise ValidationError if too few tools can be deferred for the format's limit."""
-    max_tools = PROVIDERS[format].max_tools
-    if max_tools is None or len(resolved.tools) <= max_tools:
-        return
-    deferred = len(resolved.deferral(format))
-    if len(resolved.tools) - deferred > max_tools:
-        raise ValidationError.at(
-            "/tools",
-            f"has {len(resolved.tools)} tools; OpenAI takes at most {max_tools}. Others are"
-            " deferred where the policy's agent_tools allow tool_search; hosted tools never are",
+    most, count = PROVIDERS[format].max_tools, len(resolved.tools)
+    if most is not None and count > most and count - len(resolved.deferral(format)) > most:
+        detail = (
+            f"has {count} tools; OpenAI takes at most {most}. Those of the categories `mcp` and"
+            " `skill` are deferred where the policy's agent_tools allow tool_search"
         )
+        raise ValidationError.at("/tools", detail)
 
 
 def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: CountText) -> Usage:

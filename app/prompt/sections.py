@@ -4,18 +4,23 @@
    long. Inside a kind, `order` decides, then the position in the list.
 2. Settings levels merge by name: a later level's section replaces an earlier one.
 3. Scratchpad and status are dynamic: by default they are in the tail, outside the cached prefix
-   [sections.dynamic-in-tail].
+   [sections.dynamic-in-tail]. So are the notes of the service, whose texts are fixed. A note names
+   a tool only where the payload has it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
 from app.common.answers import answer
-from app.common.sendable import sendable
+from app.common.texts import sendable
+from app.models.budget import Limits
+from app.prompt.agent_tools import deferred_note
 
 
 class SectionKind(StrEnum):
@@ -121,3 +126,45 @@ class DynamicTexts:
 
 
 NO_DYNAMIC_TEXTS = DynamicTexts()
+NOTE_ROUNDS = 3
+"""Rounds after which the percentage in a note includes the note."""
+
+
+def usage_note(percent: int, *, named: bool = True) -> str:
+    """Return the note about the used share of the context window, in whole percent."""
+    if not named:
+        return f"[Context: {percent}% used.]"
+    return (
+        f"[Context: {percent}% used. You can call {COMPACT_CONTEXT} to free space before"
+        " continuing with large operations.]"
+    )
+
+
+def percent_of(used: int, limits: Limits) -> int:
+    """Return the used share of the effective window in whole percent."""
+    return math.floor(100 * used / limits.effective_window)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The notes of a payload: the percentage used, from `notice_at` on, and deferred tools."""
+
+    percent: int | None = None
+    deferred: int = 0
+    names_compaction: bool = True
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The notes in their order."""
+        notes = [deferred_note(self.deferred)] if self.deferred else []
+        if self.percent is not None:
+            notes.append(usage_note(self.percent, named=self.names_compaction))
+        return tuple(notes)
+
+    @property
+    def mentions(self) -> frozenset[str]:
+        """The agent tools that the notes name."""
+        names = {TOOL_SEARCH} if self.deferred else set()
+        if self.percent is not None and self.names_compaction:
+            names.add(COMPACT_CONTEXT)
+        return frozenset(names)

@@ -1,4 +1,4 @@
-"""New conversations with a copied log: their ids, their heads and what they show at first.
+"""New conversations with a copied log: their heads and what they show at first.
 
 Forks and imports end alike: the rows are there, and one transaction makes a conversation of them.
 """
@@ -10,16 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from app.common import json_text
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.configurable_resources import claim_idempotency_key
-from app.conversations.keys import creation_deleted, find_key, id_taken
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import ActiveWindow
 from app.conversations.windows.service import view_state_of, with_window
 from app.database.connections import Statement
 from app.database.sql import assigned
-from app.prompt.resolved_settings import digest
 from app.repositories import Repositories
 
 _GIVEN = (
@@ -34,7 +30,8 @@ SET_HEAD = Statement(
             turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
             promoted = CASE WHEN :promoted_turn <= last.turn THEN :promoted ELSE '{{}}' END,
             promoted_turn = CASE WHEN :promoted_turn <= last.turn THEN :promoted_turn ELSE 0 END,
-            newest_at = greatest(last.newest_at, :cleared_at + interval '1 microsecond')
+            newest_at = greatest(last.newest_at, :cleared_at + interval '1 microsecond'),
+            unindexed_at = now()
         FROM (SELECT 1) AS this
         LEFT JOIN LATERAL (
             SELECT m.turn, m.total_tokens, coalesce(m.at, m.created_at) AS newest_at
@@ -44,59 +41,6 @@ SET_HEAD = Statement(
         WHERE h.conversation_id = :conversation_id
         """
 )
-
-
-@dataclass(frozen=True, slots=True)
-class NewCopy:
-    """What a caller asks of a new conversation; `request` is what a repeated key must match.
-
-    Without a `public_id` it has a new id.
-    """
-
-    public_id: str | None
-    idempotency_key: str | None
-    request: Any
-
-
-async def find_copy(session: Repositories, tenant_id: str, new: NewCopy) -> str | None:
-    """Return what `claim` stored for an equal request before."""
-    if new.idempotency_key is None:
-        return None
-    creation = await session.tenants.find_creation(tenant_id, new.idempotency_key)
-    is_equal = creation is not None and creation[0] == digest(json_text.dumps(new.request))
-    return creation[1] if creation is not None and is_equal else None
-
-
-async def claim(
-    session: Repositories, tenant_id: str, new: NewCopy, public_id: str, numbers: str
-) -> str | None:
-    """Claim the id and the idempotency key of a new conversation.
-
-    Returns the id and the numbers that an equal request has stored, None for a new one. Raises
-    Conflict for an id that is taken.
-    """
-    if new.idempotency_key is not None:
-        made = await claim_idempotency_key(
-            session, tenant_id, new.idempotency_key, new.request, f"{public_id} {numbers}"
-        )
-        if made is not None:
-            return made
-    if new.public_id is not None:
-        await session.conversations.lock_id(tenant_id, public_id)
-        if await find_key(session, tenant_id, public_id) is not None:
-            raise id_taken(public_id)
-    return None
-
-
-async def made_before(
-    session: Repositories, tenant_id: str, made: str, count: int
-) -> tuple[str, str, list[int]]:
-    """Return the key, the id and the numbers that `claim` stored; raises Conflict if deleted."""
-    public_id, *numbers = made.rsplit(maxsplit=count)
-    key = await find_key(session, tenant_id, public_id)
-    if key is None:
-        raise creation_deleted(public_id)
-    return key, public_id, list(map(int, numbers))
 
 
 @dataclass(frozen=True, slots=True)

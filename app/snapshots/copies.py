@@ -19,7 +19,6 @@ from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
-from app.common import json_text
 from app.formats import LOG_PROVIDER, PROVIDERS, labels
 from app.formats.message import LOG_FORMAT, FormatName, Message, Role
 from app.formats.tools import unnumbered
@@ -38,9 +37,15 @@ class SourceMessage:
 
     conversation_id: str
     id: str
+    created_at: str
     format: FormatName
     message: Mapping[str, Any]
     size_bytes: int = 0
+
+    def as_appended(self) -> dict[str, Any]:
+        """Return the message as an import appends it: with its id, at its time."""
+        message = PROVIDERS[self.format].enveloped(without_ref(self.message, self.format))
+        return {"timestamp": self.created_at} | message | {"id": self.id}
 
     @property
     def is_result(self) -> bool:
@@ -77,11 +82,10 @@ def message_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return bare | dict(entry["given"] or {})
 
 
-def source_of(body: str | bytes) -> SourceMessage:
-    """Return the JSON of an entry as a message to restore."""
-    entry: dict[str, Any] = json_text.loads(body)
-    names = entry["conversation_id"], entry["id"]
-    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry), len(body))
+def source_of(entry: Mapping[str, Any], size_bytes: int = 0) -> SourceMessage:
+    """Return an entry as a message to restore."""
+    names = entry["conversation_id"], entry["id"], entry["created_at"]
+    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry), size_bytes)
 
 
 async def with_results_as_text(

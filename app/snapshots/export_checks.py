@@ -11,24 +11,23 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import MISSING, is_dataclass, replace
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from enum import StrEnum
 from functools import cache, partial
-from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
-from app.common.json_structure import StructureLimits
-from app.common.sendable import is_sendable
-from app.common.times import time_from
+from app.common.json_text import StructureLimits
+from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
+from app.conversations.conversation import SettingsList
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.provider_items import provider_item
-from app.conversations.settings import SettingsList
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
 from app.conversations.views import summary_message_tokens
@@ -37,9 +36,8 @@ from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
-from app.policy.policy import CounterName, StrategyName, SummaryInput
+from app.policy.policy import CounterName, StrategyName
 from app.snapshots.export_format import (
-    COMPUTED,
     FIELDS,
     FORMAT,
     KEYS,
@@ -142,17 +140,6 @@ def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Check:
     return check
 
 
-def _receipt_from(text: str) -> tuple[Any, ...]:
-    raw = _loads(text)
-    if {*raw} != {*FACTS}:
-        raise ValueError("a receipt has all facts, and no others")
-    return (*(raw[name] for name in FACTS), raw["strategy"], raw["summary_input"])
-
-
-_RECEIPT = GenericAlias(
-    tuple,
-    (*(_hints(Compaction)[name] for name in FACTS), StrategyName, SummaryInput | None),
-)
 _is_view = _json(View, lambda text: view_from(_loads(text)))
 _are_parts = _json(ActiveWindow, lambda text: window_from(1, text))
 
@@ -182,13 +169,22 @@ _OF_COLUMN: Mapping[str, Check] = {
     "output": _json(StoredOutput, stored_output_from),
     "parts": lambda value: value == "" or _are_parts(value),
     "trigger": _is(Trigger),
-    "receipt": _json(_RECEIPT, _receipt_from),
     "role": _is(Role),
     "sha256": _matching("[0-9a-f]{64}"),
     "view": lambda value: value == "" or _is_view(value),
     "window_seconds": _between(-1),
 }
 """The checks of fields of which not every value of the column's type is allowed."""
+_FACTS = {
+    **_hints(Compaction),
+    "strategy": StrategyName,
+}
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclass_fields(Compaction)
+    if field.name in FACTS and field.default is not MISSING
+}
+"""A fact that a receipt of an earlier version lacks has its default."""
 _TABLES = {**RECORD_TABLES, RecordKind.SETTINGS: "conversations", RecordKind.STATE: "heads"}
 
 
@@ -197,6 +193,9 @@ def _checks(kind: RecordKind) -> dict[str, Check]:
     columns, nullable = TABLES[_TABLES[kind]].columns, TABLES[_TABLES[kind]].nullable
     checks = {}
     for name in FIELDS[kind]:
+        if kind is RecordKind.COMPACTION and name in FACTS:
+            checks[name] = _is(_FACTS[name])
+            continue
         check = _OF_COLUMN[name] if name in _OF_COLUMN else _OF_TYPE[columns[name]]
         checks[name] = partial(_or_null, check) if name in nullable else check
     return checks | ({"body": _json(list)} if kind is RecordKind.VERSION else {})
@@ -219,24 +218,21 @@ _CHECKS: Mapping[str, Mapping[str, Check]] = {
         "sha256": _OF_COLUMN["sha256"],
     },
 }
-"""The fields of every type of line; none may be missing, and there are no others."""
+"""The fields of every type of line; none may be missing, and others are not read."""
 
 
 def _checked(line: Line) -> dict[str, Any]:
-    """Return the fields of a line; raises ValidationError."""
+    """Return the known fields of a line; raises ValidationError."""
     known = _CHECKS.get(line.type)
     if known is None:
         raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-    left_out = COMPUTED if line.type == RecordKind.MESSAGE else ()
-    fields = {name: value for name, value in line.fields.items() if name not in left_out}
-    for name in fields.keys() - known:
-        raise line.error("is not a field of this record", name[:80])
+    given = _DEFAULTS | line.fields if line.type == RecordKind.COMPACTION else line.fields
     for name, check in known.items():
-        if name not in fields:
+        if name not in given:
             raise line.error("is missing", name)
-        if not check(fields[name]):
+        if not check(given[name]):
             raise line.error("has a value that is not allowed", name)
-    return fields
+    return {name: given[name] for name in known}
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -376,6 +372,7 @@ class ImportChecker:
             if item["seq"] not in self._item_tokens:
                 raise line.error("There is no compaction item in the message that it names", "view")
             item["tokens"] = self._item_tokens[item["seq"]]
+        fields["receipt"] = json_text.dumps({name: fields.pop(name) for name in FACTS})
         fields["view"] = json_text.dumps(view) if view else ""
         fields["made"] = json_text.dumps(made)
 

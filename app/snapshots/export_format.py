@@ -25,7 +25,8 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
-from app.common.json_structure import StructureLimits
+from app.common.json_text import StructureLimits
+from app.conversations.compaction_receipt import FACTS
 from app.database.tables import TABLES
 
 FORMAT = "context-service.conversation"
@@ -88,6 +89,10 @@ FIELDS: Mapping[RecordKind, tuple[str, ...]] = {
     **{kind: tuple(columns) for kind, columns in COLUMNS.items()},
     RecordKind.SETTINGS: (*SETTINGS, "counter"),
     RecordKind.STATE: STATE,
+    RecordKind.COMPACTION: (
+        *(name for name in COLUMNS[RecordKind.COMPACTION] if name != "receipt"),
+        *FACTS,
+    ),
     RecordKind.BLOB: (
         *TABLES["blobs"].without(
             *("conversation_id", "content_id", "object_key", "collected_at", "created_at")
@@ -95,7 +100,7 @@ FIELDS: Mapping[RecordKind, tuple[str, ...]] = {
         "is_collected",
     ),
 }
-"""The fields of records: columns, and whether a blob was collected."""
+"""The fields of records: columns, the facts of a receipt, and whether a blob was collected."""
 KEYS: Mapping[RecordKind, tuple[str, ...]] = {
     kind: TABLES[table].key[1:] for kind, table in RECORD_TABLES.items()
 }

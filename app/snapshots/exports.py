@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from app.blobs.blobs import Blob
+from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.stored_results import StoredResults
@@ -89,7 +90,8 @@ class ExportService:
                                 pieces = (it for chunk in chunks for it in blob_pieces(chunk))
                                 yield (("blob_piece", piece) for piece in pieces)
                 else:
-                    yield ((kind, row) for row in page if not _follows(kind, row, newer))
+                    rows = [_fields_of(kind, row) for row in page]
+                    yield ((kind, row) for row in rows if not _follows(kind, row, newer))
                 page.clear()
             if kind is RecordKind.MESSAGE and count != state["head_seq"]:
                 raise ServiceUnavailable("The conversation was deleted while it was exported")
@@ -103,6 +105,13 @@ def _next_lines(lines: Iterator[bytes]) -> bytes:
         if size >= _BATCH_BYTES:
             break
     return b"".join(batch)
+
+
+def _fields_of(kind: RecordKind, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if kind is not RecordKind.COMPACTION:
+        return row
+    facts = {**row, **json_text.loads(row["receipt"])}
+    return {name: facts[name] for name in FIELDS[kind]}
 
 
 def _follows(kind: RecordKind, record: Mapping[str, Any], newer: set[str]) -> bool:

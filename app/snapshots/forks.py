@@ -8,16 +8,18 @@
    least one message of the fork visible. It has the earlier ones too, so that the compaction can
    be undone.
 4. The database copies the rows in one transaction. Afterwards neither conversation needs the other
-   [forks.independent]. The source is not locked: its rows up to a seq never change.
+   [forks.independent]. The source is not locked: its rows up to a seq never change, except blobs,
+   which may be collected and stored again. One statement copies a blob with its chunks, if it is
+   unchanged. Messages are copied last: their number shows whether the source was deleted meanwhile.
 5. Blobs in an object store are copied before the transaction, with no session open. The collection
    of orphans deletes copies that no row refers to [tool-output.orphans].
-6. If a blob was collected meanwhile, the agent was cleared or replaced, a message was redacted, or
+6. If a blob was collected meanwhile, the agent was cleared, a message was redacted, or
    the key was taken by another tenant, the fork is planned again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -29,23 +31,19 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.keys import free_key, own_id_of
+from app.conversations.keys import free_key, own_id_of, require_free
+from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.conversations.windows.service import ActiveWindows
-from app.database.connections import Session
+from app.database.connections import Session, Statement
+from app.database.conversation_tables import NOT_EXPIRED
+from app.database.tables import TABLES
 from app.repositories import Database, Repositories
-from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
-from app.snapshots.forks_repository import (
-    ADD,
-    COPIES,
-    COPY_BLOBS,
-    LOCK_REDACTIONS,
-    REDACTED_VERSION,
-    REFS,
-)
+from app.snapshots.copied_log import Shown, set_head, show
+from app.snapshots.schemas import ForkRequest
 
 BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
@@ -57,23 +55,113 @@ COPIES_AT_ONCE = 8
 _RECEIPTS_PER_PAGE = 50
 _MAX_ATTEMPTS = 3
 
+COPIED = {
+    table: tuple(TABLES[table].without("conversation_id", *own))
+    for table, own in {
+        "conversations": ("metadata", "own_id", "origin_id", "created_at", "updated_at"),
+        "conversation_versions": (),
+        "messages": (),
+        "pins": (),
+        "redactions": (),
+        "compactions": ("undone_at",),
+        "blobs": ("object_key",),
+        "blob_uses": (),
+        "blob_chunks": (),
+    }.items()
+}
+"""The columns that are copied to a fork, by table: all but those that a fork has of its own."""
 
-@dataclass(frozen=True, slots=True)
-class NewFork:
-    """A fork to create, at the source's head by default.
 
-    `request` is the body of the request, which a repeated idempotency key must match.
+def _copied(table: str, rows: str, **others: str) -> str:
+    """Return an INSERT of copies; `rows` begins with FROM, and names the table `source`."""
+    columns = ", ".join((*COPIED[table], *others))
+    values = ", ".join((*(f"source.{name}" for name in COPIED[table]), *others.values()))
+    return f"""INSERT INTO {table} (conversation_id, {columns})
+        SELECT CAST(:fork_id AS uuid), {values} {rows}"""
+
+
+def _from(table: str) -> str:
+    return f"FROM {table} source WHERE source.conversation_id = CAST(:source_id AS uuid)"
+
+
+_ORIGIN = "coalesce(source.origin_id, source.conversation_id)"
+_METADATA = "coalesce(:metadata, source.metadata)"
+_OWN = {"metadata": _METADATA, "own_id": ":own_id", "origin_id": _ORIGIN}
+_VERSIONS = """
+    FROM added
+    JOIN conversation_versions source ON source.conversation_id = CAST(:source_id AS uuid)
+"""
+ADD = Statement(
+    f"""
+        WITH source AS (
+            SELECT * FROM conversations c
+            WHERE c.conversation_id = CAST(:source_id AS uuid) AND c.tenant_id = :tenant_id
+                AND {NOT_EXPIRED}
+        ), added AS (
+            {_copied("conversations", "FROM source", **_OWN)}
+            ON CONFLICT (conversation_id) DO NOTHING
+            RETURNING conversation_id
+        ), versions AS (
+            {_copied("conversation_versions", _VERSIONS)}
+        ), head AS (
+            INSERT INTO heads (conversation_id, counter)
+            SELECT added.conversation_id, 'tokenizer' FROM added
+        )
+        SELECT EXISTS (SELECT FROM source) AS is_there, EXISTS (SELECT FROM added) AS is_added
+        """
+)
+# An advisory lock orders the end of a fork and a redaction of a message that it has copied: a fork
+# waits for no lock on its source's rows.
+LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
+REDACTED_VERSION = Statement(
+    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
+)
+REFS = Statement(
     """
-
-    at_seq: int | None = None
-    public_id: str | None = None
-    metadata: Mapping[str, Any] | None = None
-    idempotency_key: str | None = None
-    request: Any = None
+        SELECT DISTINCT blob_id FROM blob_uses
+        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
+        """
+)
+_UNCHANGED = """
+    FROM unnest(
+        CAST(:refs AS text[]), CAST(:contents AS uuid[]), CAST(:keys AS text[]),
+        CAST(:collected AS boolean[])
+    ) AS item (ref, content_id, object_key, is_collected)
+    JOIN blobs source ON source.conversation_id = CAST(:source_id AS uuid)
+        AND source.blob_id = item.ref AND source.content_id = item.content_id
+        AND (source.collected_at IS NOT NULL) = item.is_collected
+"""
+_CHUNKS = """
+    FROM copied
+    JOIN blob_chunks source ON source.conversation_id = CAST(:source_id AS uuid)
+        AND source.content_id = copied.content_id
+"""
+COPY_BLOBS = Statement(
+    f"""
+        WITH copied AS (
+            {_copied("blobs", _UNCHANGED, object_key="item.object_key")}
+            RETURNING content_id
+        ), chunks AS ({_copied("blob_chunks", _CHUNKS)})
+        SELECT count(*) AS copied FROM copied
+        """,
+    is_long=True,
+)
+# Of compactions a fork has those that were not undone, up to the one that it shows. That one is
+# copied as well if it is undone meanwhile.
+_ROWS = {
+    **dict.fromkeys(("pins", "redactions", "blob_uses"), "source.seq <= :through_seq"),
+    "compactions": "source.created_at <= :created_at AND source.span_end <= :through_seq + 1"
+    " AND (source.undone_at IS NULL OR source.compaction_id = :compaction_id)",
+    "messages": "source.seq > :after_seq AND source.seq <= :through_seq ORDER BY source.seq",
+}
+COPIES = {
+    table: Statement(_copied(table, f"{_from(table)} AND {rows}"), is_long=True)
+    for table, rows in _ROWS.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class CreatedFork:
     """A created fork, and its source."""
 
     conversation_id: str
@@ -86,7 +174,7 @@ class Fork:
 class _Plan:
     """The source, the blobs and the compaction that a fork copies."""
 
-    fork: Fork
+    fork: CreatedFork
     source: Conversation
     receipt: Compaction | None
     blobs: Sequence[Blob]
@@ -106,30 +194,19 @@ class ForkService:
     _store: BlobStore
     _new_id: Callable[[], str]
 
-    async def fork(self, tenant_id: str, conversation_id: str, new: NewFork) -> Fork:
-        """Create a fork; a repeated idempotency key returns the first one.
+    async def fork(self, tenant_id: str, conversation_id: str, new: ForkRequest) -> CreatedFork:
+        """Create a fork, at the source's head by default.
 
         Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
         """
-        copy = NewCopy(new.public_id, new.idempotency_key, ["fork", conversation_id, new.request])
-        public_id = new.public_id or self._new_id()
-        taken: Conflict | None = None
+        public_id = new.conversation_id or self._new_id()
         for _ in range(_MAX_ATTEMPTS):
-            async with self._database.session() as session:
-                made = await find_copy(session, tenant_id, copy)
-                if made is not None:
-                    return await _made(session, tenant_id, conversation_id, made)
-            if taken is not None:
-                raise taken
             try:
                 plan = await self._make_plan(tenant_id, conversation_id, public_id, new.at_seq)
-                return await self._copy(tenant_id, plan, new, copy)
+                return await self._copy(tenant_id, plan, new)
             except _SourceChanged:
                 continue
-            except Conflict as error:
-                # The id may be taken by the fork of an earlier request with this idempotency key.
-                taken = error
-        raise taken or Conflict(
+        raise Conflict(
             f"Conversation {conversation_id} changes too fast to be forked",
             {"conversation_id": conversation_id},
         )
@@ -166,7 +243,7 @@ class ForkService:
             return replace(blob, object_key=copy)
 
         copies = await for_each(blobs, copied, COPIES_AT_ONCE)
-        return _Plan(Fork(key, public_id, conversation_id, at_seq), source, receipt, copies)
+        return _Plan(CreatedFork(key, public_id, conversation_id, at_seq), source, receipt, copies)
 
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, at_seq: int
@@ -197,13 +274,11 @@ class ForkService:
             before = page[-1].compaction_id
         return None
 
-    async def _copy(self, tenant_id: str, plan: _Plan, new: NewFork, copy: NewCopy) -> Fork:
+    async def _copy(self, tenant_id: str, plan: _Plan, new: ForkRequest) -> CreatedFork:
         fork, source = plan.fork, plan.source
         metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
         async with self._database.transaction() as session:
-            made = await claim(session, tenant_id, copy, fork.public_id, str(fork.at_seq))
-            if made is not None:
-                return await _made(session, tenant_id, fork.source_id, made)
+            await require_free(session, tenant_id, fork.public_id)
             added = await session.session.first(
                 ADD,
                 tenant_id=tenant_id,
@@ -231,9 +306,6 @@ class ForkService:
         """Set the state of the fork: the sums of its log, its window and its view."""
         key, at_seq, state = plan.fork.conversation_id, plan.fork.at_seq, plan.source.state
         await set_head(session, key, head_at(plan.source, at_seq))
-        forked = await self._resolver.find_conversation(session, tenant_id, key)
-        if forked.agent_id != plan.source.agent_id:
-            raise _SourceChanged
         window = window_at(state, at_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
         if (at_seq, window) != (state.head_seq, state.window):
@@ -252,12 +324,6 @@ class ForkService:
         through = tuple(sorted(seq for seq in kept if seq <= at_seq))
         shown = Shown(window, oldest_at, mentions, plan.receipt, through)
         await show(session, self._resolver, tenant_id, key, shown)
-
-
-async def _made(session: Repositories, tenant_id: str, source_id: str, made: str) -> Fork:
-    """Return the fork of an earlier request."""
-    key, public_id, (at_seq,) = await made_before(session, tenant_id, made, 1)
-    return Fork(key, public_id, source_id, at_seq)
 
 
 async def _copy_rows(session: Session, plan: _Plan) -> None:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,13 +24,13 @@ from app.blobs.chunks import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
-from app.common.public_ids import keys_of
-from app.conversations.keys import free_key, id_taken, own_id_of
+from app.common.ids import keys_of
+from app.conversations.keys import free_key, id_taken, own_id_of, require_free
 from app.conversations.messages.stored_results import CHUNKS_PER_READ
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from
 from app.repositories import Database, Repositories
-from app.snapshots.copied_log import NewCopy, Shown, claim, find_copy, made_before, set_head, show
+from app.snapshots.copied_log import Shown, set_head, show
 from app.snapshots.export_checks import ImportChecker
 from app.snapshots.export_format import IMPORTING_TENANT, SETTINGS, ExportReader, Line, RecordKind
 from app.snapshots.exports_repository import ADDITIONS, BEGIN, LOCK, PUBLISH, RENEW, STALE
@@ -49,15 +48,6 @@ _log = logging.getLogger("app.imports")
 
 CheckSettings = Callable[[Mapping[str, Any]], None]
 """Raises ValidationError unless a conversation could be created with these settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewImport:
-    """An import; the id of the file's agent is replaced by `agent_id`, if it is set."""
-
-    public_id: str | None = None
-    agent_id: str | None = None
-    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,47 +73,25 @@ class ImportService:
     _max_body_bytes: int
     _max_blob_bytes: int
 
-    async def add(self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport) -> Imported:
-        """Import an export; a repeated idempotency key returns the first import.
+    async def add(
+        self,
+        tenant_id: str,
+        pieces: AsyncIterator[bytes],
+        public_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> Imported:
+        """Import an export; `agent_id` replaces the agent of the file.
 
         Raises ValidationError or PayloadTooLarge with the number of the line, or Conflict when the
         id is taken. Then nothing is stored.
         """
-        if (repeated := await self._repeated(tenant_id, pieces, new)) is not None:
-            return repeated
-        public_id = new.public_id or self._new_id()
+        public_id = public_id or self._new_id()
+        key = await self._begin(tenant_id, public_id)
         try:
-            key = await self._begin(tenant_id, public_id)
-        except Conflict:  # an equal import may have ended meanwhile
-            if (repeated := await self._repeated(tenant_id, pieces, new)) is None:
-                raise
-            return repeated
-        try:
-            imported = await self._store(tenant_id, key, public_id, pieces, new)
+            return await self._store(tenant_id, key, public_id, pieces, agent_id)
         except BaseException:
             await self._drop(key)
             raise
-        if imported.conversation_id != key:
-            await self._drop(key)
-        return imported
-
-    async def _repeated(
-        self, tenant_id: str, pieces: AsyncIterator[bytes], new: NewImport
-    ) -> Imported | None:
-        """Return the import of a repeated idempotency key; its body is read for its hash."""
-        if new.idempotency_key is None:
-            return None
-        async with self._database.session() as session:
-            if await session.tenants.find_creation(tenant_id, new.idempotency_key) is None:
-                return None
-        body = hashlib.sha256()
-        async for piece in pieces:
-            body.update(piece)
-        async with self._database.session() as session:
-            made = await find_copy(session, tenant_id, _copy(new, body.hexdigest()))
-            if made is None:
-                raise Conflict("The Idempotency-Key was used with another body")
-            return await _made(session, tenant_id, made)
 
     async def _begin(self, tenant_id: str, public_id: str) -> str:
         """Create the conversation, which no tenant sees, and return its key; raises Conflict."""
@@ -152,10 +120,10 @@ class ImportService:
         key: str,
         public_id: str,
         pieces: AsyncIterator[bytes],
-        new: NewImport,
+        agent_id: str | None,
     ) -> Imported:
-        checker, body = ImportChecker(self._resolver.counter), hashlib.sha256()
-        lines = self._lines(pieces, checker, body)
+        checker = ImportChecker(self._resolver.counter)
+        lines = self._lines(pieces, checker)
         batch: list[Line] = []
         chars = 0
         async for line in lines:
@@ -174,22 +142,16 @@ class ImportService:
             chars += sum(len(item) for item in line.fields.values() if isinstance(item, str))
         if batch:
             await self._add(key, batch)
-        copy = _copy(new, body.hexdigest())
         async with self._database.transaction() as session:
-            numbers = f"{checker.head_seq} {checker.blobs}"
-            made = await claim(session, tenant_id, copy, public_id, numbers)
-            if made is not None:
-                return await _made(session, tenant_id, made)
-            await self._publish(session, tenant_id, key, own_id_of(key, public_id), checker, new)
+            await require_free(session, tenant_id, public_id)
+            await self._publish(session, tenant_id, key, public_id, checker, agent_id)
         return Imported(key, public_id, checker.head_seq, checker.blobs)
 
     async def _lines(
-        self, pieces: AsyncIterator[bytes], checker: ImportChecker, body: Any
+        self, pieces: AsyncIterator[bytes], checker: ImportChecker
     ) -> AsyncIterator[Line]:
-        """Yield the checked lines; `body` hashes their bytes."""
         reader = ExportReader(_RECORD_FACTOR * self._max_body_bytes)
         async for piece in pieces:
-            body.update(piece)
             checked = map(checker.check, reader.feed(piece))
             # Parsing and checking take most of the time of an import.
             while some := await asyncio.to_thread(_next_lines, checked):
@@ -272,13 +234,13 @@ class ImportService:
         session: Repositories,
         tenant_id: str,
         key: str,
-        own_id: str | None,
+        public_id: str,
         checker: ImportChecker,
-        new: NewImport,
+        agent_id: str | None,
     ) -> None:
         """Give the conversation to its tenant, with its window and its view."""
         settings = dict(checker.settings)
-        agent_id = settings["agent_id"] = new.agent_id or settings["agent_id"]
+        agent_id = settings["agent_id"] = agent_id or settings["agent_id"]
         agent_policy = "{}"
         if agent_id is not None:
             # The lock orders the import and a deletion of the agent.
@@ -296,7 +258,7 @@ class ImportService:
         expires_at = _time(checker.settings["expires_at"])
         # The import of an old export would be deleted at once.
         settings["expires_at"] = expires_at if expires_at and expires_at > self._now() else None
-        own = {name: settings[name] for name in SETTINGS} | {"own_id": own_id}
+        own = {name: settings[name] for name in SETTINGS} | {"own_id": own_id_of(key, public_id)}
         if not await session.session.run(PUBLISH, **own, tenant_id=tenant_id, conversation_id=key):
             raise _removed(key)
         head, receipt = checker.head, None
@@ -334,17 +296,6 @@ async def _remove(database: Database, key: str, before: datetime) -> bool:
 
 def _next_lines(checked: Iterator[Line]) -> list[Line]:
     return list(islice(checked, _LINES_AT_ONCE))
-
-
-def _copy(new: NewImport, body_sha256: str) -> NewCopy:
-    request = ["import", new.public_id, new.agent_id, body_sha256]
-    return NewCopy(new.public_id, new.idempotency_key, request)
-
-
-async def _made(session: Repositories, tenant_id: str, made: str) -> Imported:
-    """Return the import of an earlier request."""
-    key, public_id, (messages, blobs) = await made_before(session, tenant_id, made, 2)
-    return Imported(key, public_id, messages, blobs)
 
 
 def _ref_of(line: Line) -> str | None:

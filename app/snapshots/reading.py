@@ -1,4 +1,4 @@
-"""Reading of snapshots: messages of logs and entries of imports, a page at a time.
+"""Reading of snapshots: messages of logs, a page at a time.
 
 No session is open between pages. A read that cannot be completed ends in ServiceUnavailable.
 """
@@ -26,7 +26,7 @@ class SnapshotReader:
     database: Database
     outputs: StoredResults
 
-    async def of_log(
+    async def entries(
         self, part: SnapshotPart, content: Content, bound: Bound = UNBOUNDED
     ) -> AsyncGenerator[list[bytes]]:
         """Yield the messages of a part as JSON; raise ServiceUnavailable if one was deleted."""
@@ -47,23 +47,6 @@ class SnapshotReader:
                     entries = [_entry(original, part.public_id) for original in batch]
                     batch.clear()
                     yield entries
-
-    async def of_import(
-        self, tenant_id: str, session_id: str, source_id: str | None, bound: Bound = UNBOUNDED
-    ) -> AsyncGenerator[list[bytes]]:
-        """Yield the stored entries of an import, or those of one source conversation."""
-        after, has_more = 0, True
-        while has_more:
-            async with self.database.session() as session:
-                page = await session.snapshots.messages(
-                    tenant_id, session_id, after, PAGE_MESSAGES, source_id, bound
-                )
-            has_more = page.has_more and bool(page)
-            after = page[-1][0] if page else after
-            entries = [body.encode() for _, body in page]
-            page.clear()
-            if entries:
-                yield entries
 
 
 def _entry(original: Original, public_id: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Snapshots in PostgreSQL: a row each, with its parts or the messages of an import.
+"""Snapshots in PostgreSQL: a row each, with its parts.
 
 A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
 deletion, which locks the head, leaves no part behind [log.delete-everything].
@@ -12,7 +12,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.snapshot_removal import DELETE_PARTS_AND_MESSAGES
+from app.conversations.snapshot_removal import DELETE_PARTS
 from app.conversations.view import Span
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
@@ -20,7 +20,7 @@ from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
 from app.database.sql import fields_of, insert, read
 from app.database.tables import TABLES
-from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
+from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 
 LOCK_CONVERSATION = Statement(
     f"""
@@ -46,11 +46,6 @@ ADD = Statement(
             SELECT part.id, added.session_id, added.tenant_id, part.spans, part.count
             FROM added, json_to_recordset(CAST(:parts AS json))
                 AS part (id uuid, spans bigint[], count bigint)
-        ), imported AS (
-            INSERT INTO snapshot_messages (tenant_id, session_id, position, source_id, body)
-            SELECT added.tenant_id, added.session_id, item.position, item.source_id, item.body
-            FROM added, unnest(CAST(:source_ids AS text[]), CAST(:bodies AS text[]))
-                WITH ORDINALITY AS item (source_id, body, position)
         )
         SELECT session_id FROM added
         """
@@ -69,21 +64,12 @@ def _with_ids(rows: str) -> str:
             FROM snapshot_parts p
             JOIN conversations c ON c.conversation_id = p.conversation_id
             WHERE p.tenant_id = :tenant_id
-                AND p.session_id = ANY (ARRAY(SELECT session_id FROM page WHERE NOT imported))
-        ), sources AS MATERIALIZED (
-            SELECT session_id, source_id AS public_id, min(position) AS position
-            FROM snapshot_messages
-            WHERE tenant_id = :tenant_id
-                AND session_id = ANY (ARRAY(SELECT session_id FROM page WHERE imported))
-            GROUP BY session_id, source_id
+                AND p.session_id = ANY (ARRAY(SELECT session_id FROM page))
         )
-        SELECT page.*, CASE WHEN page.imported THEN ARRAY(
-                SELECT public_id FROM sources
-                WHERE sources.session_id = page.session_id ORDER BY position
-            ) ELSE ARRAY(
+        SELECT page.*, ARRAY(
                 SELECT public_id FROM parts
                 WHERE parts.session_id = page.session_id ORDER BY created_at, conversation_id
-            ) END AS conversation_ids
+            ) AS conversation_ids
         FROM page
     """
 
@@ -122,9 +108,6 @@ LIST_OF_CONVERSATION = _list(
             AND s.session_id = ANY (ARRAY(
                 SELECT session_id FROM snapshot_parts
                 WHERE conversation_id = :conversation_id
-            ) || ARRAY(
-                SELECT DISTINCT session_id FROM snapshot_messages
-                WHERE tenant_id = :tenant_id AND source_id = CAST(:public_id AS text)
             ))
             AND (:agent_id IS NULL OR s.agent_id = :agent_id)
     """
@@ -138,20 +121,6 @@ PARTS = Statement(
         WHERE p.tenant_id = :tenant_id AND p.session_id = :session_id
         ORDER BY c.created_at, c.conversation_id
         """
-)
-MESSAGES = Statement(
-    bounded(
-        """
-            SELECT position, body FROM snapshot_messages
-            WHERE tenant_id = :tenant_id AND session_id = :session_id
-                AND position > CAST(:after AS bigint)
-                AND (:source_id IS NULL OR source_id = :source_id)
-            ORDER BY position LIMIT :limit
-        """,
-        ("position", "body"),
-        lengths("body"),
-        "position",
-    )
 )
 SEQS_OF = Statement(
     """
@@ -175,7 +144,7 @@ REMOVE = Statement(
         WITH deleted AS (
             DELETE FROM snapshots WHERE tenant_id = :tenant_id AND session_id = :session_id
             RETURNING tenant_id, session_id
-        ), {DELETE_PARTS_AND_MESSAGES}
+        ), {DELETE_PARTS}
         """
 )
 
@@ -203,8 +172,7 @@ class SnapshotRepository(Repository):
         self,
         tenant_id: str,
         snapshot: Snapshot,
-        parts: Sequence[SnapshotPart] = (),
-        messages: Sequence[ImportedMessage] = (),
+        parts: Sequence[SnapshotPart],
     ) -> bool:
         """Store a snapshot; return False for a used id."""
         row = await self._session.first(
@@ -222,8 +190,6 @@ class SnapshotRepository(Repository):
                     for part in parts
                 ]
             ),
-            source_ids=[message.source_id for message in messages],
-            bodies=[message.body for message in messages],
         )
         return row is not None
 
@@ -237,15 +203,11 @@ class SnapshotRepository(Repository):
         tenant_id: str,
         agent_id: str | None,
         conversation_id: str | None,
-        public_id: str | None,
         limit: int,
         before: tuple[datetime, str] | None,
         bound: Bound = UNBOUNDED,
     ) -> Page[Snapshot]:
-        """Return a page, newest first, after the time and id in `before`.
-
-        Logs have the messages of a conversation by its key, imports by its public id.
-        """
+        """Return a page, newest first, after the time and id in `before`."""
         statement = LIST if agent_id is None else LIST_OF_AGENT
         if conversation_id is not None:
             statement = LIST_OF_CONVERSATION
@@ -255,7 +217,6 @@ class SnapshotRepository(Repository):
             tenant_id=tenant_id,
             agent_id=agent_id,
             conversation_id=conversation_id,
-            public_id=public_id,
             before=before_time,
             before_id=before_id,
             **limits(limit, bound),
@@ -269,29 +230,6 @@ class SnapshotRepository(Repository):
             SnapshotPart(str(row["conversation_id"]), row["public_id"], _spans(row["spans"]))
             for row in rows
         ]
-
-    async def messages(
-        self,
-        tenant_id: str,
-        session_id: str,
-        after: int,
-        limit: int,
-        source_id: str | None = None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[tuple[int, str]]:
-        """Return positions and entries of an import after a position.
-
-        A `source_id` selects the entries of one source conversation.
-        """
-        rows = await self._session.all(
-            MESSAGES,
-            tenant_id=tenant_id,
-            session_id=session_id,
-            after=after,
-            source_id=source_id,
-            **limits(limit, bound),
-        )
-        return page_of(rows, lambda row: (row["position"], row["body"]))
 
 
 def _snapshot_from(row: Any) -> Snapshot:

@@ -10,13 +10,13 @@
    than a batch or has several formats.
 4. The next build of a conversation with new copies starts an epoch [epochs.reasons] and replays no
    reasoning that was bound to the source's prefix [reasoning.unchanged-prefix].
-5. The conversation of an import is created under its id if it does not exist. It gets the model of
-   the import, unless its agent or the service has the same as default.
+5. An import is restored before there is a snapshot of it: into a new conversation for each of the
+   file's, under the same id if that is free. One whose log has all the messages is not copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
@@ -40,6 +40,7 @@ from app.conversations.view import Span, count_in, minus, spans_of, spans_throug
 from app.conversations.windows.service import ActiveWindows
 from app.database.sql import edges
 from app.formats.message import FormatName
+from app.repositories import Repositories
 from app.snapshots.copies import (
     SourceMessage,
     copy_id,
@@ -120,12 +121,9 @@ class RestoreService:
         if target_key is not None and len(snapshot.conversation_ids) > 1:
             detail = "The snapshot has several conversations, which cannot be restored into one"
             raise ValidationError.at("/conversation_id", detail)
-        if snapshot.imported:
-            parts = [SnapshotPart("", each, ()) for each in snapshot.conversation_ids]
         done = []
         for part in parts:
             key = target_key or part.conversation_id
-            key = key or await self._own_conversation(tenant_id, snapshot, part.public_id)
             conversation = await self._find(tenant_id, key)
             filled = _Target(key, conversation.public_id, not conversation.state.head_seq)
             if key == part.conversation_id:
@@ -152,27 +150,6 @@ class RestoreService:
         async with self._database.session() as session:
             return await get_conversation(session, tenant_id, conversation_id, self._default_model)
 
-    async def _own_conversation(self, tenant_id: str, snapshot: Snapshot, source_id: str) -> str:
-        """Return the key of the conversation of an import, created if missing (rule 5)."""
-        agent, model = None, snapshot.model_of(source_id)
-        async with self._database.session() as session:
-            known_key = await find_key(session, tenant_id, source_id)
-            if known_key is not None:
-                return known_key
-            if snapshot.agent_id is not None:
-                agent = await session.agents.find(tenant_id, snapshot.agent_id)
-        inherited = (agent.model if agent is not None else None) or self._default_model
-        new = ConversationCreate(
-            conversation_id=source_id,
-            agent_id=agent.agent_id if agent else None,
-            model=model if model != inherited else None,
-        )
-        try:
-            created = await self._conversations.create(tenant_id, new)
-        except Conflict:  # a concurrent restore has created it
-            return await self._known_key(tenant_id, source_id)
-        return created.resource.conversation_id
-
     async def _known_key(self, tenant_id: str, public_id: str) -> str:
         async with self._database.session() as session:
             key = await find_key(session, tenant_id, public_id)
@@ -194,25 +171,49 @@ class RestoreService:
                 await self._active.restore(session, conversation, outside)
         return outside
 
+    # --- imports ----------------------------------------------------------------------------
+
+    async def add_part(
+        self,
+        tenant_id: str,
+        public_id: str,
+        sources: Sequence[SourceMessage],
+        new: ConversationCreate,
+    ) -> SnapshotPart:
+        """Return where messages of a file are in logs, after appending them if need be (rule 5)."""
+        async with self._database.session() as session:
+            known_key = await find_key(session, tenant_id, public_id)
+            if known_key is not None:
+                seqs = await self._seqs_of(session, known_key, [source.id for source in sources])
+                if len(seqs) == len(sources):
+                    return SnapshotPart(known_key, public_id, tuple(spans_of(seqs.values())))
+                new = new.model_copy(update={"conversation_id": None})
+        created = await self._conversations.create(tenant_id, new)
+        key = created.conversation_id
+        try:
+            batches = in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES)
+            async for batch in batches:
+                messages = [(source.format, source.as_appended()) for source in batch]
+                await self._append_runs(tenant_id, key, messages, applies_compactions=True)
+            head_seq = (await self._find(tenant_id, key)).state.head_seq
+        except BaseException:
+            await self._conversations.remove(tenant_id, key)
+            raise
+        return SnapshotPart(key, created.public_id, (Span(1, head_seq + 1),))
+
     # --- copying --------------------------------------------------------------------------
 
-    async def _sources(
-        self, tenant_id: str, snapshot: Snapshot, part: SnapshotPart
-    ) -> AsyncIterator[SourceMessage]:
-        bound = Bound(BATCH_BYTES)
-        pages = self._reader.of_log(part, Content.FULL, bound)
-        if snapshot.imported:
-            pages = self._reader.of_import(tenant_id, snapshot.session_id, part.public_id, bound)
-        async with aclosing(pages):
+    async def _sources(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
+        async with aclosing(self._reader.entries(part, Content.FULL, Bound(BATCH_BYTES))) as pages:
             async for page in pages:
                 for entry in page:
-                    yield source_of(entry)
+                    yield source_of(json_text.loads(entry), len(entry))
 
     async def _copy(
         self, tenant_id: str, snapshot: Snapshot, part: SnapshotPart, target: _Target
     ) -> None:
         """Copy messages into a conversation, except those that it has."""
-        sources = with_results_as_text(self._sources(tenant_id, snapshot, part))
+        sources = with_results_as_text(self._sources(part))
         async for batch in in_batches(sources, self._max_messages, MAX_BATCH_BYTES):
             copies = {copy_id(target.public_id, source): source for source in batch}
             existing: Mapping[str, Sequence[int]] = {}
@@ -250,12 +251,13 @@ class RestoreService:
         """Return the seqs of those copies that the target's log has (rule 2)."""
         names = {id: source.ids_in(target.public_id, id) for id, source in copies.items()}
         async with self._database.session() as session:
-            rows = await session.session.all(
-                SEQS_OF, conversation_id=target.key, ids=[*chain(*names.values())]
-            )
-        seqs = {row["message_id"]: row["seq"] for row in rows}
+            seqs = await self._seqs_of(session, target.key, chain(*names.values()))
         found = {id: [seqs[name] for name in own if name in seqs] for id, own in names.items()}
         return {id: own for id, own in found.items() if own}
+
+    async def _seqs_of(self, session: Repositories, key: str, ids: Iterable[str]) -> dict[str, int]:
+        rows = await session.session.all(SEQS_OF, conversation_id=key, ids=list(ids))
+        return {row["message_id"]: row["seq"] for row in rows}
 
     async def _append(
         self,
@@ -283,13 +285,29 @@ class RestoreService:
                 calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
                 new.append((source.format, copy_of(source, id, snapshot.session_id, calls)))
+        await self._append_runs(tenant_id, target.key, new, applies_compactions=target.was_empty)
+        target.added.update(message["id"] for _, message in new)
+
+    async def _append_runs(
+        self,
+        tenant_id: str,
+        key: str,
+        new: Iterable[tuple[FormatName, dict[str, Any]]],
+        *,
+        applies_compactions: bool,
+    ) -> None:
+        """Append messages, those of one format in a row together."""
         for format, run in groupby(new, key=itemgetter(0)):
             messages = [message for _, message in run]
             for start in range(0, len(messages), self._max_messages):
                 batch = messages[start : start + self._max_messages]
-                append = Append(batch, format, applies_compactions=target.was_empty)
-                await self._log.append(tenant_id, target.key, append)
-                target.added.update(message["id"] for message in batch)
+                append = Append(batch, format, applies_compactions=applies_compactions)
+                await self._log.append(tenant_id, key, append)
+
+
+async def _each(sources: Iterable[SourceMessage]) -> AsyncIterator[SourceMessage]:
+    for source in sources:
+        yield source
 
 
 async def in_batches(

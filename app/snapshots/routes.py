@@ -26,7 +26,6 @@ from app.http.dependencies import (
     AgentPath,
     ConversationPath,
     Cursor,
-    IdempotencyKey,
     Limit,
     agent_id_from,
     by_caller,
@@ -40,8 +39,6 @@ from app.http.pages import Deleted
 from app.http.request_errors import validated
 from app.http.routing import WireRoute, large, paged
 from app.snapshots.export_format import MEDIA_TYPE
-from app.snapshots.forks import NewFork
-from app.snapshots.imports import NewImport
 from app.snapshots.schemas import (
     Fork,
     ForkedFrom,
@@ -55,7 +52,7 @@ from app.snapshots.schemas import (
     SnapshotSave,
 )
 from app.snapshots.service import Restored
-from app.snapshots.snapshot import Snapshot, SnapshotModel
+from app.snapshots.snapshot import Snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
@@ -71,11 +68,6 @@ _LINES: dict[str, Any] = {
 _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
-
-_STORED = (
-    *("timestamp", "description", "summary", "message_count", "window_start", "window_end"),
-    "agent_id",
-)
 
 SessionPath = Annotated[
     str,
@@ -160,19 +152,14 @@ async def list_snapshots(
 )
 @large
 async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
-    """Store a downloaded snapshot.
+    """Store a downloaded snapshot with its conversations.
 
-    Its messages are validated like those of an append. It keeps its `session_id`: `409` if that
-    id is used.
+    Its messages are validated like those of an append. They are appended to new conversations,
+    which have the ids of the file's unless those are used; a conversation that has all of them
+    already is taken as it is. The snapshot keeps its `session_id`: `409` if that id is used.
     """
     await require_small_messages(request, body.messages)
-    file = Snapshot(
-        session_id=body.session_id.lower(),
-        **{name: getattr(body, name) for name in _STORED},
-        conversation_ids=tuple(body.conversation_ids),
-        models=tuple(SnapshotModel(item.conversation_id, item.model) for item in body.models),
-    )
-    stored = await services(request).snapshots.add_import(tenant_of(request), file, body.messages)
+    stored = await services(request).snapshots.add_import(tenant_of(request), body)
     return _created(stored)
 
 
@@ -280,7 +267,6 @@ async def fork_conversation(
     request: Request,
     conversation_id: ConversationPath,
     body: ForkRequest | None = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create a conversation as a copy of this one up to a message.
 
@@ -290,19 +276,12 @@ async def fork_conversation(
     messages in its active window any more, the fork has all of them in its own. `409` if the id is
     used, `422` for a seq beyond the head.
     """
-    fork = body if body is not None else ForkRequest()
-    new = NewFork(
-        at_seq=fork.at_seq,
-        public_id=fork.conversation_id,
-        metadata=fork.metadata,
-        idempotency_key=idempotency_key,
-        request=fork.model_dump(exclude_unset=True),
-    )
+    new = body if body is not None else ForkRequest()
     created = await services(request).forks.fork(tenant_of(request), conversation_id, new)
     shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
     source = ForkedFrom(conversation_id=public_id_of(request), at_seq=created.at_seq)
     location = path_of(created.public_id)
-    answer = Fork(**conversation_fields(shown), forked_from=source)
+    answer = Fork(**conversation_fields(request, shown), forked_from=source)
     return Json(answer, 201, headers={"Location": location})
 
 
@@ -350,7 +329,6 @@ async def import_conversation(
     agent_id: Annotated[
         AgentId | None, Query(description="Agent of the new conversation; the export's by default.")
     ] = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create a conversation from an export, which is the raw body and may have any length.
 
@@ -358,13 +336,14 @@ async def import_conversation(
     `422` if the agent does not exist.
     """
     require_uncoded(request)
-    new = NewImport(conversation_id, agent_id, idempotency_key)
     async with aclosing(request.stream()) as pieces:
-        imported = await services(request).imports.add(tenant_of(request), pieces, new)
+        imported = await services(request).imports.add(
+            tenant_of(request), pieces, conversation_id, agent_id
+        )
     shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
     counts = ImportedContent.of(imported)
     location = path_of(imported.public_id)
-    answer = ImportedConversation(**conversation_fields(shown), imported=counts)
+    answer = ImportedConversation(**conversation_fields(request, shown), imported=counts)
     return Json(answer, 201, headers={"Location": location})
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
-from app.common.public_ids import RULE, public_id_from
+from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
 from app.conversations.messages.draft import is_message_id
 from app.conversations.schemas import ShownConversation
@@ -18,14 +18,13 @@ from app.http.fields import (
     ConversationId,
     Format,
     Metadata,
-    ModelName,
     RequestSchema,
     ResponseSchema,
     Time,
     examples,
 )
 from app.http.pages import Page
-from app.snapshots.snapshot import Snapshot
+from app.snapshots.snapshot import Snapshot, SnapshotModel
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
@@ -34,7 +33,7 @@ _ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456
 _EXAMPLE: dict[str, Any] = {
     **dict.fromkeys(("timestamp", "window_start", "window_end"), _TIME),
     **{"session_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
-    **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID], "imported": False},
+    **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID]},
     "models": [{"conversation_id": _ID, "model": "claude-sonnet-4-5"}],
     "messages": [
         {
@@ -112,19 +111,10 @@ class SnapshotFile(Snapshot):
     """The messages by conversation, in the order of the log."""
 
 
-class ImportedModel(RequestSchema):
-    """The model of a conversation in an import."""
-
-    conversation_id: ConversationId
-    """The conversation."""
-    model: ModelName
-    """The model that its payloads are built for."""
-
-
 class SnapshotImport(RequestSchema):
-    """A downloaded snapshot."""
+    """A downloaded snapshot; its other fields are not read."""
 
-    model_config = examples(_EXAMPLE)
+    model_config = ConfigDict(extra="ignore") | examples(_EXAMPLE)
 
     session_id: str = Field(pattern=UUID_PATTERN)
     """UUID of the snapshot; 409 if it is used."""
@@ -141,14 +131,10 @@ class SnapshotImport(RequestSchema):
     window_end: Time
     """End of its window."""
     agent_id: AgentId | None
-    """The agent whose conversations it has."""
-    conversation_ids: list[str] = Field(max_length=MAX_IMPORTED)
-    """Ignored: derived from the messages."""
-    imported: bool
-    """Ignored: always true for an import."""
-    models: list[ImportedModel] = Field(max_length=MAX_IMPORTED)
-    """Models of the conversations that a restore creates. A conversation without an entry has
-    the model of its agent or of the service."""
+    """The agent whose conversations it has. If it exists, new conversations are created for it."""
+    models: list[SnapshotModel] = Field(max_length=MAX_IMPORTED)
+    """Models of the conversations. One without an entry has the model of its agent or of the
+    service."""
     messages: list[Annotated[SnapshotMessage, WrapValidator(_as_it_is)]] = Field(
         min_length=1, max_length=MAX_IMPORTED
     )

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.blobs.offloading import OffloadRules
-from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
+from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.common.public_ids import keys_of
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
 from app.conversations.keys import find_key
 from app.conversations.lookup import get_agent
@@ -26,19 +25,20 @@ from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.stored_results import Content
+from app.conversations.schemas import ConversationCreate
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY
 from app.conversations.view import spans_through
 from app.conversations.windows.active_window import marker_of
 from app.conversations.windows.service import ActiveWindows
-from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
-from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, without_ref
+from app.snapshots.copies import SourceMessage, source_of, without_ref
 from app.snapshots.reading import SnapshotReader, changed_meanwhile
 from app.snapshots.repository import REMOVE
 from app.snapshots.restores import RestoredConversation, RestoreService
-from app.snapshots.snapshot import ImportedMessage, Snapshot, SnapshotModel, SnapshotPart
+from app.snapshots.schemas import SnapshotImport
+from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
 _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
@@ -141,7 +141,7 @@ class SnapshotService:
         cleared_at, policy = first.state.cleared_at, self._resolver.policy_of(first)
         if agent is not None:
             cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
-        start = marker_of(cleared_at, owner.rolling_window.seconds, now)
+        start = marker_of(cleared_at, owner.rolling_window_seconds, now)
         summary = await self._summaries.of(
             tenant_id, windows, policy.compaction.model, owner.model or default_model
         )
@@ -176,27 +176,55 @@ class SnapshotService:
             await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
         return snapshot
 
-    async def add_import(self, tenant_id: str, file: Snapshot, entries: Sequence[Any]) -> Snapshot:
-        """Store a downloaded snapshot with its entries.
+    async def add_import(self, tenant_id: str, file: SnapshotImport) -> Snapshot:
+        """Store a downloaded snapshot: its messages in new conversations, and the snapshot of them.
 
         Raises ValidationError for messages that an append would refuse, Conflict for a used id.
         """
-        if file.message_count != len(entries):
-            raise ValidationError.at("/message_count", f"There are {len(entries)} messages")
+        session_id = file.session_id.lower()
+        if file.message_count != len(file.messages):
+            raise ValidationError.at("/message_count", f"There are {len(file.messages)} messages")
         # In a thread: the number of messages is bounded by the size of the body only.
-        messages = await asyncio.to_thread(parse_import, entries)
-        session_id, ids = file.session_id, dict.fromkeys(item.source_id for item in messages)
-        snapshot = replace(
-            file,
+        sources = await asyncio.to_thread(parse_import, file.messages)
+        models = {item.conversation_id: item.model for item in file.models}
+        async with self._database.session() as session:
+            if await session.snapshots.find(tenant_id, session_id) is not None:
+                raise _id_taken(session_id)
+            agent = None
+            if file.agent_id is not None:
+                agent = await session.agents.find(tenant_id, file.agent_id)
+        inherited = (agent.model if agent is not None else None) or self._resolver.default_model
+        parts: dict[str, SnapshotPart] = {}
+        for source_id, messages in sources.items():
+            model = models.get(source_id)
+            new = ConversationCreate(
+                conversation_id=source_id,
+                agent_id=agent.agent_id if agent is not None else None,
+                model=model if model != inherited else None,
+            )
+            parts[source_id] = await self._restores.add_part(tenant_id, source_id, messages, new)
+        snapshot = Snapshot(
+            session_id=session_id,
+            timestamp=file.timestamp,
             description=sendable(file.description) if file.description is not None else None,
             summary=sendable(file.summary),
-            conversation_ids=tuple(ids),
-            imported=True,
-            models=tuple(item for item in file.models if item.conversation_id in ids),
+            message_count=sum(part.message_count for part in parts.values()),
+            window_start=file.window_start,
+            window_end=file.window_end,
+            agent_id=file.agent_id,
+            conversation_ids=tuple(part.public_id for part in parts.values()),
+            models=tuple(
+                SnapshotModel(part.public_id, models[source_id])
+                for source_id, part in parts.items()
+                if source_id in models
+            ),
         )
-        async with self._database.session() as session:
-            if not await session.snapshots.add(tenant_id, snapshot, messages=messages):
-                raise Conflict(f"The id {session_id} is taken", {"session_id": session_id})
+        async with self._database.transaction() as session:
+            keys = [part.conversation_id for part in parts.values()]
+            if len(await session.snapshots.lock_conversations(tenant_id, keys)) < len(keys):
+                raise Conflict("A conversation of the snapshot was deleted meanwhile")
+            if not await session.snapshots.add(tenant_id, snapshot, list(parts.values())):
+                raise _id_taken(session_id)
         return snapshot
 
     # --- reading --------------------------------------------------------------------------
@@ -220,11 +248,8 @@ class SnapshotService:
             key = None
             if public_id is not None:
                 key = await find_key(session, tenant_id, public_id)
-                # No conversation is stored under its first key; imports may have its messages.
                 key = key or keys_of(tenant_id, public_id)[0]
-            return await session.snapshots.page(
-                tenant_id, agent_id, key, public_id, limit, before, bound
-            )
+            return await session.snapshots.page(tenant_id, agent_id, key, limit, before, bound)
 
     async def read(
         self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
@@ -235,22 +260,18 @@ class SnapshotService:
         from a page to free their memory.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
-        return snapshot, self._pages(tenant_id, snapshot, parts, content, bound)
+        return snapshot, self._pages(snapshot, parts, content, bound)
 
     async def _pages(
         self,
-        tenant_id: str,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart],
         content: Content,
         bound: Bound,
     ) -> AsyncGenerator[list[bytes]]:
-        streams = [self._reader.of_log(part, content, bound) for part in parts]
-        if snapshot.imported:
-            streams = [self._reader.of_import(tenant_id, snapshot.session_id, None, bound)]
         missing = snapshot.message_count
-        for stream in streams:
-            async for page in stream:
+        for part in parts:
+            async for page in self._reader.entries(part, content, bound):
                 missing -= len(page)
                 yield page
         if missing:
@@ -298,26 +319,29 @@ def _no_snapshot(session_id: str) -> NotFound:
     return NotFound(f"No snapshot {session_id}", {"session_id": session_id})
 
 
-def parse_import(entries: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
-    """Validate entries like an append, and return them as they are stored [snapshots.import].
+def _id_taken(session_id: str) -> Conflict:
+    return Conflict(f"The id {session_id} is taken", {"session_id": session_id})
 
-    Raises ValidationError with a pointer, also for a tool result without its call.
+
+def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:
+    """Return the messages of a file by their conversations [snapshots.import].
+
+    They are checked like an append. Raises ValidationError with a pointer, also for a tool result
+    without its call.
     """
-    imported: list[ImportedMessage] = []
-    ids: set[tuple[str, str]] = set()
+    sources: dict[str, list[SourceMessage]] = {}
     drafts: dict[str, list[Draft]] = {}
+    ids: set[tuple[str, str]] = set()
     for index, entry in enumerate(entries):
-        pointer = f"/messages/{index}"
-        source_id, format = entry["conversation_id"], FormatName(entry["format"])
-        if (source_id, entry["id"]) in ids:
+        pointer, source = f"/messages/{index}", source_of(entry)
+        if (source.conversation_id, source.id) in ids:
             raise ValidationError.at(f"{pointer}/id", "The id is used twice in its conversation")
-        ids.add((source_id, entry["id"]))
-        message = without_ref(message_of(entry), format)
-        drafts.setdefault(source_id, []).extend(
-            make_drafts(message, format, len, pointer, _NO_OFFLOADING)
+        ids.add((source.conversation_id, source.id))
+        sources.setdefault(source.conversation_id, []).append(source)
+        message = without_ref(source.message, source.format)
+        drafts.setdefault(source.conversation_id, []).extend(
+            make_drafts(message, source.format, len, pointer, _NO_OFFLOADING)
         )
-        own = {name: entry[name] for name in ENTRY_FIELDS}
-        imported.append(ImportedMessage(source_id, json_text.dumps(entry_of(message, own))))
     for conversation in drafts.values():
         calls = NO_CALLS
         for index, draft in enumerate(conversation):
@@ -327,4 +351,4 @@ def parse_import(entries: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
                 raise ValidationError.at(draft.pointer, error.detail) from error
             assert shape is not None, "the calls are known"
             calls = shape.after(calls, index)
-    return imported
+    return sources

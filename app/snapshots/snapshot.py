@@ -45,15 +45,8 @@ class Snapshot:
     """The agent whose conversations were saved, or of the conversation."""
     conversation_ids: tuple[str, ...]
     """The conversations that it has messages of."""
-    imported: bool = False
-    """Whether it was imported with its messages."""
     models: tuple[SnapshotModel, ...] = ()
     """The models of its conversations, without those that have none."""
-
-    def model_of(self, conversation_id: str) -> str | None:
-        """Return the model of a conversation, None if it is unknown."""
-        models = (item.model for item in self.models if item.conversation_id == conversation_id)
-        return next(models, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +61,3 @@ class SnapshotPart:
     def message_count(self) -> int:
         """The number of messages."""
         return count_in(self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedMessage:
-    """A message of an imported snapshot; `body` is the JSON text of its entry."""
-
-    source_id: str
-    body: str

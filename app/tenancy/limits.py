@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,17 +18,26 @@ from math import ceil
 
 from cachetools import LRUCache
 
-from app.common.errors import ServiceUnavailable
-from app.common.limiter import Rate, RateState
+from app.common.errors import RateLimited, ServiceUnavailable
+from app.database.sql import read
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.repositories import Database
 from app.tenancy.api_keys import require_tenant_id
-from app.tenancy.repository import TenantLimits
+from app.tenancy.repository import ADD_SUMMARIZER_CALL, FIND_LIMITS, LIST_LIMITS, SET_LIMITS
 
 CACHE_SECONDS = 10.0
 _MAX_TENANTS = 10_000
+_MINUTE = 60
 SPEND_GUARD = "spend_guard"
 """The `reason` of an error: the limit of model calls is reached or cannot be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """The limits of a tenant; None is no limit."""
+
+    requests_per_minute: int | None = None
+    summarizer_calls_per_hour: int | None = None
 
 
 class LimitService:
@@ -40,12 +50,22 @@ class LimitService:
         self._defaults = defaults
         self._now = now
         self._known: LRUCache[str, tuple[TenantLimits, float]] = LRUCache(_MAX_TENANTS)
-        self._requests = Rate("requests", "requests of this minute", 60, now)
+        self._minute = 0
+        self._requests: Counter[str] = Counter()
 
-    async def count_request(self, tenant_id: str) -> RateState | None:
-        """Count a request; return what is left of the minute, None without a limit."""
+    async def count_request(self, tenant_id: str) -> None:
+        """Count a request; raises RateLimited beyond the limit of the minute."""
         limit = (await self.of(tenant_id)).requests_per_minute
-        return self._requests.count(tenant_id, limit) if limit is not None else None
+        if limit is None:
+            return
+        now = self._now()
+        if (minute := int(now // _MINUTE)) != self._minute:
+            self._minute, self._requests = minute, Counter()
+        self._requests[tenant_id] += 1
+        if self._requests[tenant_id] > limit:
+            seconds = max(1, ceil((minute + 1) * _MINUTE - now))
+            facts = {"limit": limit, "kind": "requests", "retry_after": seconds}
+            raise RateLimited(f"The {limit:,} requests of this minute are used up", facts)
 
     async def of(self, tenant_id: str) -> TenantLimits:
         """Return the limits of a tenant, with the defaults in place of None (rule 1)."""
@@ -54,9 +74,10 @@ class LimitService:
             return limits
         self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         with suppress(ServiceUnavailable):
-            async with self._database.session() as session:
-                stored = await session.tenants.find_limits(tenant_id) or TenantLimits()
-            own = {name: limit for name, limit in asdict(stored).items() if limit is not None}
+            async with self._database.session() as repositories:
+                row = await repositories.session.first(FIND_LIMITS, tenant_id=tenant_id)
+            stored = asdict(read(TenantLimits, row)) if row is not None else {}
+            own = {name: limit for name, limit in stored.items() if limit is not None}
             limits = replace(self._defaults, **own)
             self._known[tenant_id] = limits, self._now() + CACHE_SECONDS
         return limits
@@ -64,14 +85,15 @@ class LimitService:
     async def set(self, tenant_id: str, limits: TenantLimits) -> None:
         """Store limits for a tenant; raises ValidationError for an invalid tenant id."""
         require_tenant_id(tenant_id)
-        async with self._database.session() as session:
-            await session.tenants.set_limits(tenant_id, limits)
+        async with self._database.session() as repositories:
+            await repositories.session.run(SET_LIMITS, tenant_id=tenant_id, **asdict(limits))
         self._known.pop(tenant_id, None)
 
     async def all(self) -> Mapping[str, TenantLimits]:
         """Return the stored limits by tenant."""
-        async with self._database.session() as session:
-            return await session.tenants.list_limits()
+        async with self._database.session() as repositories:
+            rows = await repositories.session.all(LIST_LIMITS)
+        return {row["tenant_id"]: read(TenantLimits, row) for row in rows}
 
 
 @dataclass(eq=False, repr=False)
@@ -90,8 +112,10 @@ class SummariserQuota:
             now = self._now()
             hour = now.replace(minute=0, second=0, microsecond=0)
             try:
-                async with self._database.session() as session:
-                    calls = await session.tenants.add_summarizer_call(call.tenant_id, hour)
+                async with self._database.session() as repositories:
+                    calls = await repositories.session.value(
+                        ADD_SUMMARIZER_CALL, tenant_id=call.tenant_id, hour=hour
+                    )
             except ServiceUnavailable as exc:
                 message = "The calls of the summariser cannot be counted"
                 raise ServiceUnavailable(message, {"reason": SPEND_GUARD}) from exc

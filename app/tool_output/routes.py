@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from app.blobs.blobs import ToolOutputRef
 from app.common.errors import Conflict, Gone, NotFound, Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.http import cursors
 from app.http.bodies import Json, require_uncoded
 from app.http.conversation_ids import path_of, public_id_of

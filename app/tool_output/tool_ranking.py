@@ -27,7 +27,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from app.common.english import FUNCTION_WORDS, stems
+from app.common.texts import FUNCTION_WORDS, stems
 from app.formats import ToolDefinition
 
 MAX_INDEXED_TOOLS = 20_000

@@ -14,7 +14,7 @@ from app.http.dependencies import ConversationPath, services, tenant_of
 from app.http.errors import problems_of
 from app.http.routing import WireRoute
 from app.prompt.agent_tools import definitions_in
-from app.prompt.tool_schemas import (
+from app.prompt.schemas import (
     ToolCallAnswer,
     ToolCallRequest,
     ToolDefinitions,

@@ -19,7 +19,7 @@ export type Epoch = Schemas["EpochItem"];
 export type Report = Schemas["ReportItem"];
 export type Problem = Schemas["ProblemAnswer"];
 export type Strategy = Schemas["Strategy"];
-export type DryRun = Schemas["DryRun"];
+export type CompactResult = Schemas["CompactResult"];
 
 export const FORMATS: Format[] = ["openai_chat", "openai_responses", "anthropic", "gemini"];
 

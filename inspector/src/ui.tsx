@@ -186,4 +186,4 @@ export function More({ more, loading }: { more: (() => void) | undefined; loadin
 
 /** A reason of the service in words. */
 export const reasonText = (code: string): string =>
-  words(code.replace(/^target_exceeded_by_/, "over the target because of ").replace(/:.*/, (rest) => ` (${rest.slice(1)})`));
+  words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));

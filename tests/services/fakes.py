@@ -18,7 +18,6 @@ from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.runner import CompactionRunner
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
@@ -26,12 +25,9 @@ from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summariser import Summariser
 from app.context.build import ContextService
-from app.context.build_replay import BuildReplayService
-from app.context.payload_cache import PayloadCache
 from app.context.repository import ContextRepository
-from app.context.state import BuildDependencies
+from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage.service import UsageService
-from app.conversations.agents import AgentService
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.compaction_results import CompactResult
 from app.conversations.conversation import Conversation
@@ -43,7 +39,7 @@ from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
-from app.conversations.service import ConversationService
+from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
@@ -281,7 +277,6 @@ class Harness:
                 TOKENIZER,
                 settings,
                 sleep=_no_sleep,
-                takes_payload=_takes_payload,
             )
         )
         self.outputs = StoredResults(self.database, self.objects or BlobStore(), new_id)
@@ -290,7 +285,6 @@ class Harness:
         self.conversations = ConversationService(
             self.database,
             self.resolver,
-            self.service_policy,
             new_id,
             self.clock.utc,
             self.outputs.delete_conversation_objects,
@@ -299,23 +293,21 @@ class Harness:
         self.agents = AgentService(
             self.database,
             self.resolver,
-            self.service_policy,
             new_id,
             self.clock.utc,
             self.outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
         self.leases = Leases(self.database, new_id)
-        runner = CompactionRunner(
+        self.compaction = CompactionService(
             self.database,
             self.resolver,
             self.summariser,
             self.active,
+            self.leases,
             new_id,
             self.clock.now_ms,
-            BuildReplayService(self.database, self.resolver).get,
         )
-        self.compaction = CompactionService(runner, self.leases)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
         self.pins = PinService(self.database, self.resolver, self.active)
         self.payload_cache = PayloadCache(self.window_bytes)
@@ -357,7 +349,7 @@ class Harness:
         new = ConversationCreate(
             conversation_id=conversation_id, agent_id=agent_id, policy=policy, **lists
         )
-        return (await self.conversations.create(TENANT, new)).resource.conversation_id
+        return (await self.conversations.create(TENANT, new)).conversation_id
 
     async def agent(
         self,
@@ -372,7 +364,7 @@ class Harness:
             policy=policy,
             rolling_window_seconds=rolling_window_seconds,
         )
-        return (await self.agents.create(TENANT, new)).resource.agent_id
+        return (await self.agents.create(TENANT, new)).agent_id
 
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""
@@ -426,7 +418,7 @@ class Harness:
         async with self.database.session() as session:
             page = await session.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
         assert page is not None
-        return [(row.type, json.loads(row.data or "{}")) for row in page.stored]
+        return [(it.type, dict(it.data)) for it in page.events if it.type != "appended"]
 
     async def undo(self, conversation_id: str) -> Compaction:
         """Undo the active compaction, and return its receipt."""
@@ -541,11 +533,6 @@ def asks(*call_ids: str) -> dict[str, Any]:
 def result(call_id: str, content: Any = "done") -> dict[str, Any]:
     """Return a tool message."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-async def _takes_payload(_model: str, format: FormatName) -> bool:
-    """Every model takes every format but Gemini's."""
-    return format is not FormatName.GEMINI
 
 
 async def _no_sleep(_: float) -> None:

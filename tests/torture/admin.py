@@ -34,18 +34,9 @@ class Admin:
             lambda settings: keys.create(tenant, "torture", None, settings, read_only=read_only)
         )
 
-    def rotate_key(self, key: str) -> str:
-        """Return the key that replaces this one, which stays valid for an hour."""
-        text, _ = self._do(lambda settings: keys.rotate(_id_of(key), 1, settings))
-        return text
-
     def revoke_key(self, key: str) -> None:
         """Revoke a key."""
         self._do(lambda settings: keys.revoke(_id_of(key), settings))
-
-    def set_disabled(self, tenant: str, is_disabled: bool) -> None:
-        """Disable or enable a tenant."""
-        self._do(lambda settings: keys.set_disabled(tenant, is_disabled, settings))
 
     def _do(self, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
         settings = settings_from({"CONTEXT_DATABASE_URL": self.url})

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from functools import partial
 from random import Random
 from threading import Event
@@ -445,11 +444,11 @@ def _deleted(life: Life, conversations: list[Conversation]) -> None:
 
 @act(1)
 def change_key(life: Life, conversation: Conversation) -> None:
-    """Rotate the key: the new one works at once, the old one until it is revoked."""
+    """Change the key: the new one works at once, the old one until it is revoked."""
     admin, old = life.surroundings.admin, life.wire.key
     if admin is None or old is None:
         return
-    new = life.wire.key = admin.rotate_key(old)
+    new = life.wire.key = admin.create_key(life.tenant)
     for key in (new, old):
         with life.wire.using(key):
             caller = life.get("/v1/caller")
@@ -460,37 +459,6 @@ def change_key(life: Life, conversation: Conversation) -> None:
         life.check(life.get(path(conversation)).ok, "a read-only key reads")
         answer = life.send("POST", f"{path(conversation)}/clear")
     life.check(answer.code == "FORBIDDEN", "a read-only key changes nothing", answer)
-
-
-@act(1)
-def disable(life: Life, conversation: Conversation) -> None:
-    """Disable the tenant: soon nothing is answered; then enable it, and nothing is lost."""
-    admin = life.surroundings.admin
-    if admin is None or life.chance.random() < 0.7:
-        return
-    admin.set_disabled(life.tenant, True)
-    _until(life, 403)
-    body = {"messages": [life.message("user").body]}
-    answer = life.send("POST", f"{path(conversation)}/messages", body)
-    life.check(answer.status == 403, "an append of a disabled tenant", answer)
-    admin.set_disabled(life.tenant, False)
-    _until(life, 200)
-    transcript(life, conversation)
-
-
-def _until(life: Life, status: int) -> None:
-    """Wait until every process answers with a status to the tenant's key."""
-    began, outages = monotonic(), life.surroundings.outages
-    for url in life.surroundings.urls:
-        with closing(Wire([url], outages, life.tally, None)) as wire:
-            wire.key = life.wire.key
-            while wire.send(life.chance, "GET", "/v1/caller").status != status:
-                late = monotonic() > began + KNOWN_SECONDS
-                excused = life.surroundings.outages.met(
-                    began, DATABASE, FREEZE, url, grace=KNOWN_SECONDS
-                )
-                life.check(not late or excused, f"{status} within {KNOWN_SECONDS} s")
-                _pause.wait(0.3)
 
 
 def revoked_keys(life: Life) -> None:

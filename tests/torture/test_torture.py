@@ -3,7 +3,7 @@
 [log.durable, log.atomic-batch, log.seq, log.identical-strings, log.idempotency-key, log.redaction,
  log.concurrent-writers, delta.equals-full, budget.within-window, payload.valid, pins.verbatim,
  forks.at-seq, snapshots.restore-twice, tool-output.byte-exact, usage.totals, compaction.expand,
- operation.database-away, tenancy.key-rotation, tenancy.disable, compaction.at-most-once]
+ operation.database-away, compaction.at-most-once]
 """
 
 from __future__ import annotations

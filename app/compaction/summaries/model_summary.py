@@ -10,9 +10,6 @@
 4. Counting and masking happen in a thread, so that the event loop is never blocked.
 5. Texts are masked whole, then shortened to a share of what they are made from.
    [summary.capped-input]
-6. A payload is sent to the agent's own model as it is, with one instruction: in one chunk, and to
-   no other model. What could be a secret is masked in the instruction and in the answer.
-   [summary.prefix]
 """
 
 from __future__ import annotations
@@ -36,36 +33,26 @@ from app.compaction.summaries.checklist import (
 )
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.prompt import (
-    PayloadPart,
     SummaryPrompt,
     SummaryRequest,
     SummaryResult,
     parse_answer,
     prompt_hash,
 )
-from app.compaction.summaries.run import (
-    PrefixProblem,
-    SentPayload,
-    SummariserRun,
-    SummariserSettings,
-)
+from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
 from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.transcript import (
     PartGroup,
-    PartKind,
     SourceText,
     TextGroup,
-    TranscriptPart,
     shortened_groups,
     take_chunk,
 )
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.formats import PROVIDERS
-from app.formats.message import FormatName
 from app.models.limits import INEXACT_MARGIN, ModelInfo, Models, merged_entry
-from app.models.model_calls import Completion, Gateway, ModelCall, NativeRequest
+from app.models.model_calls import Completion, Gateway, ModelCall
 from app.models.tokens import Tokenizer
 
 MAX_FAILED_CALLS = 6
@@ -81,10 +68,6 @@ MIN_TRANSCRIPT_TOKENS = 384
 CHECKLIST_SHARE = 0.04
 """The share of its source that statements which are not kept may take in a checklist."""
 MIN_ANSWER_TOKENS = 32
-QUOTE_CHARS = 240
-"""How much of a message of a payload is quoted, so that the model finds it."""
-MAX_KEPT_QUOTES = 20
-"""How many of the messages that stay inside of a part of a payload are quoted."""
 
 _RETRIED = frozenset({"rate_limited", "provider_error"})
 _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
@@ -93,18 +76,11 @@ _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
 FindEntry = Callable[[str, str], Awaitable[str | None]]
 """Returns a tenant's own registry entry for a model as JSON text, None without one."""
-TakesPayload = Callable[[str, FormatName], Awaitable[bool]]
-"""Returns whether the gateway sends payloads of a format to a model unchanged."""
 
 
 async def no_entry(_tenant_id: str, _model: str) -> str | None:
     """Return no registry entry: tenants have none of their own."""
     return None
-
-
-async def takes_no_payload(_model: str, _format: FormatName) -> bool:
-    """Return that the gateway sends no payloads."""
-    return False
 
 
 @dataclass(slots=True)
@@ -118,7 +94,6 @@ class ModelAccess:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], float] = time.monotonic
     find_entry: FindEntry = no_entry
-    takes_payload: TakesPayload = takes_no_payload
     secrets: SecretPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -191,14 +166,16 @@ class ModelSummary:
     async def make(self) -> SummaryResult:
         """Return the summary; raises ServiceUnavailable."""
         run, task, closing = self.run, self.task, self.task.scope.closing.text
-        self.models = self._chosen_models()
+        first, fallbacks = task.model or "", self.access.settings.fallback_models
+        chosen = [first, *(name for name in fallbacks if name != first)]
+        self.models = [name for name in chosen if name not in run.failed_models] or chosen[-1:]
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
                 entry = await self.access.find_entry(run.tenant_id, model)
                 run.infos[model] = bundled if entry is None else merged_entry(model, bundled, entry)
         await asyncio.to_thread(self._prepare_texts)
-        run.prompt_hash = self._prompt_hash()
+        run.prompt_hash = prompt_hash(task.request)
         while not await self._summarise_chunk():
             pass
         kept, limit = self.checklist.kept, self.max_tokens + self._count(closing)
@@ -208,15 +185,6 @@ class ModelSummary:
         return SummaryResult(text, self.retain if task.request.wants_retain else None)
 
     # --- what is sent ---------------------------------------------------------------------
-
-    def _chosen_models(self) -> list[str]:
-        """Return the models to call, in order."""
-        first, fallbacks = self.task.model or "", self.access.settings.fallback_models
-        models = [first, *(name for name in fallbacks if name != first)]
-        return [name for name in models if name not in self.run.failed_models] or models[-1:]
-
-    def _prompt_hash(self) -> str:
-        return prompt_hash(self.task.request)
 
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
@@ -231,22 +199,18 @@ class ModelSummary:
             kept = kept_statements(ledger, max(half, scope.kept_tokens or 0), count)
             self.checklist = Checklist(kept)
             self.max_tokens += max(0, count(kept_text(kept)) - half)
-        limit = self._transcript_tokens(source_tokens, others_tokens)
+        fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
+        limit = max(
+            MIN_TRANSCRIPT_TOKENS,
+            int(source_tokens * TRANSCRIPT_SHARE),
+            int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
+        )
         self.remaining_texts = shortened_groups(groups, limit, count)
         if ledger is not None:
             texts = (item.text for group in self.remaining_texts for item in group)
             sent = "\n".join((self.summary, *texts))
             others = other_statements(ledger, sent, others_tokens, count)
             self.checklist = replace(self.checklist, others=others)
-
-    def _transcript_tokens(self, source_tokens: int, others_tokens: int) -> int | None:
-        """Return the share of the texts to summarise, None to leave them whole."""
-        fixed_tokens = sum(self._count(part["content"]) for part in self._call("", False).messages)
-        return max(
-            MIN_TRANSCRIPT_TOKENS,
-            int(source_tokens * TRANSCRIPT_SHARE),
-            int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
-        )
 
     def _count(self, text: str) -> int:
         return self.access.tokenizer.count(text)
@@ -328,24 +292,20 @@ class ModelSummary:
         """Request the summary of one chunk, and once more with a stricter prompt."""
         texts = (self.checklist.text, self.summary, self.retain or "")
         source_size = chunk.source_chars + sum(map(len, texts))
-        source_size = max(source_size, self.task.min_chars, self.run.min_chars)
+        source_size = max(source_size, self.task.min_chars)
         rejected = ""
         for strict in (False, True):
             call = await asyncio.to_thread(self._call, chunk.text, strict)
             completion = await self._complete_with_retries(call)
             answer = parse_answer(completion, self.task.request.wants_retain, source_size)
             if isinstance(answer, SummaryResult):
-                return await asyncio.to_thread(self._accepted, answer)
+                return answer
             rejected = answer
             self.run.failures += 1
             if self.run.failures >= MAX_FAILED_CALLS:
                 break
         detail = "The model's answer cannot be used as a summary"
         raise self._unavailable(detail, "bad_answer", rejected=rejected)
-
-    def _accepted(self, answer: SummaryResult) -> SummaryResult:
-        """Return what of an accepted answer is used."""
-        return answer
 
     # --- calls ----------------------------------------------------------------------------
 
@@ -425,61 +385,6 @@ class ModelSummary:
         instructions = "".join(part["content"] for part in call.messages)
         margin = info.margin if info else INEXACT_MARGIN
         return int(total / (1 + margin)) - self._count(instructions) - 16
-
-
-@dataclass(slots=True)
-class PayloadSummary(ModelSummary):
-    """Makes one summary of a part of a payload by its model (rule 6).
-
-    `groups` are the messages of the part, and of those inside it that stay.
-    """
-
-    payload: SentPayload = field(kw_only=True)
-
-    def _chosen_models(self) -> list[str]:
-        return [self.payload.model]
-
-    def _prompt_hash(self) -> str:
-        return prompt_hash(self.task.request, of_payload=True)
-
-    def _transcript_tokens(self, source_tokens: int, others_tokens: int) -> int | None:
-        return None
-
-    def _next_chunk(self) -> tuple[SourceText, list[TextGroup]]:
-        """Return the whole part as one chunk, whose text is in the payload."""
-        if self.payload.tokens > self._room_beside_instructions():
-            detail = "The payload and a summary exceed the model's context window"
-            raise self._unavailable(detail, PrefixProblem.TOO_LONG)
-        texts = (item for group in self.remaining_texts for item in group)
-        return SourceText("", sum(item.source_chars for item in texts)), []
-
-    def _call(self, chunk: str, strict: bool) -> ModelCall:
-        parts = [part for group in self.groups for part in group]
-        replaced = [part for part in parts if part.kind is not PartKind.VERBATIM]
-        kept = [part for part in parts if part.kind is PartKind.VERBATIM][:MAX_KEPT_QUOTES]
-        first, last = map(self._quote, (replaced[:1], replaced[-1:]))
-        part = PayloadPart(first, last, tuple(self._quote([each]) for each in kept))
-        instruction = self._prompt(strict).behind_payload(part)
-        payload, max_tokens = self.payload, self._answer_tokens()
-        body = PROVIDERS[payload.format].with_instruction(payload.body, instruction, max_tokens)
-        return ModelCall(
-            payload.model,
-            ({"role": "user", "content": instruction},),
-            max_tokens,
-            self.access.settings.timeout_seconds,
-            self.run.tenant_id,
-            self.run.infos.get(payload.model),
-            NativeRequest(payload.format, body, payload.build_id, payload.tokens),
-        )
-
-    def _accepted(self, answer: SummaryResult) -> SummaryResult:
-        """Mask the answer: a transcript would have been masked before."""
-        retain = self._mask(answer.retain) if answer.retain is not None else None
-        return replace(answer, text=self._mask(answer.text), retain=retain)
-
-    def _quote(self, parts: Sequence[TranscriptPart]) -> str:
-        text = "".join(self._mask(part.text or part.full_text) for part in parts)
-        return text if len(text) <= QUOTE_CHARS else f"{text[:QUOTE_CHARS].rstrip()}…"
 
 
 def _retry_after(exc: BaseException | None) -> float:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
 from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
-from app.conversations.view import Span, View, minus
-from app.formats.message import FormatName
 from app.models.limits import ModelInfo
 from app.models.model_calls import EXTRACTIVE, Completion, ModelCall
 from app.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals
-from app.policy.policy import SummaryInput
 from app.repositories import Database, Repositories
-
-NOT_USED = "prefix_not_used"
-"""`degraded`: the summary was made of a transcript, for the reason after the colon."""
 
 _log = logging.getLogger("app.usage")
 
@@ -53,11 +44,8 @@ class SummariserRun:
     answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
-    totals have yet. An answer of up to `min_chars` is accepted even if its source is shorter: those
-    of a dry run are placeholders. Of the input, `cached_tokens` were read from the provider's
-    cache. `summary_input` is that of the last answer, None for the built-in summariser;
-    `prefix_problem` says why the newest payload was not used for it. The object is mutable, and
-    belongs to one compaction.
+    totals have yet. Of the input, `cached_tokens` were read from the provider's cache. The object
+    is mutable, and belongs to one compaction.
     """
 
     tenant_id: str
@@ -72,15 +60,11 @@ class SummariserRun:
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
     unrecorded: dict[str, CallTotals] = field(default_factory=dict)
-    min_chars: int = 0
     cached_tokens: int = 0
-    summary_input: SummaryInput | None = None
-    prefix_problem: str | None = None
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
         self.model = call.model
-        self.summary_input = SummaryInput.TRANSCRIPT if call.native is None else SummaryInput.PREFIX
         self.input_tokens += completion.input_tokens
         self.cached_tokens += completion.cached_tokens
         self.output_tokens += completion.output_tokens
@@ -98,7 +82,6 @@ class SummariserRun:
 
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
-        self.summary_input = None
         self.model = self.prompt_hash = EXTRACTIVE
 
     async def record_in(
@@ -134,60 +117,3 @@ class SummariserRun:
             _log.warning("usage_not_recorded")
         else:
             self.unrecorded.clear()
-
-
-# --- payloads that a provider reads from its prompt cache -----------------------------------
-
-
-class PrefixProblem(StrEnum):
-    """Why a payload cannot be the input of a summary.
-
-    A call that failed has the reason of its failure instead.
-    """
-
-    STRATEGY = "strategy"
-    """The strategy makes several summaries at once."""
-    NO_BUILD = "no_build"
-    """Nothing was built since the view changed."""
-    NOT_SHOWN = "not_shown"
-    """The newest payload does not show all that is summarised."""
-    OTHER_MODEL = "other_model"
-    """The caller asks for another model than that of the newest build."""
-    MODEL_NOT_ALLOWED = "model_not_allowed"
-    """The model of the newest build may not summarise."""
-    FORMAT = "format"
-    """A payload in this format cannot be sent to this model unchanged."""
-    TOO_LONG = "too_long"
-    """Payload, instruction and answer exceed the context window of the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class SentPayload:
-    """The payload of the newest build with the messages that came since; `tokens` are its size.
-
-    Nothing in it changes, neither tools nor cache breakpoints: an instruction comes last.
-    """
-
-    format: FormatName
-    model: str
-    body: Mapping[str, Any]
-    build_id: str
-    tokens: int
-
-
-def shows_part(payload_view: View, view: View, spans: Sequence[Span]) -> bool:
-    """Return whether a payload shows the messages in these spans as another view does.
-
-    Only then a payload may be the input of a summary. [summary.prefix]
-    """
-    if payload_view.sent_item is not None or view.sent_item is not None:
-        return False
-    if any(span.holds(message.seq) for message in payload_view.shortened for span in spans):
-        return False
-    cleared = (payload_view.results_cleared_through, payload_view.uncleared_results)
-    return (
-        bool(spans)
-        and not minus(spans, payload_view.spans)
-        and payload_view.summary_texts() == view.summary_texts()
-        and cleared in ((0, ()), (view.results_cleared_through, view.uncleared_results))
-    )

@@ -18,7 +18,7 @@ from typing import Any
 
 import re2
 
-from app.common.sendable import sendable
+from app.common.texts import sendable
 from app.conversations.view import Span, union
 
 MASK = "[secret masked]"

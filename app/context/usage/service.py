@@ -12,8 +12,8 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
-from app.context.build_replay import find_build
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.answer import find_build
+from app.context.state import CachedPayload, PayloadCache
 from app.context.usage.schemas import UsageAnswer, UsageRequest
 from app.conversations.budget_status import (
     LastReport,
@@ -50,7 +50,7 @@ from app.models.calibration import Lesson, estimate_of, lesson_of
 from app.models.limits import INEXACT_MARGIN
 from app.models.usage_objects import CallUsage, TokenUsage, read_usage, usage_shape
 from app.models.usage_totals import UsageEntry, UsageQuery, UsageRow, call_totals, reported_entry
-from app.policy.policy import CompactionMode, StrategyName
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.repositories import Database, Repositories
 
@@ -283,7 +283,7 @@ class UsageService:
 
     async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
         """Make a compaction due; workers that are not notified find it when they poll."""
-        if resolved.policy.compaction.mode is not CompactionMode.BACKGROUND:
+        if resolved.policy.compaction.mode != "background":
             return
         try:
             async with self._database.session() as session:

@@ -14,7 +14,7 @@ from app.blobs.preview import has_long_line, should_offload
 from app.common import json_text
 from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
 from app.conversations.messages.batch import Append
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.stored_results import StoredResults

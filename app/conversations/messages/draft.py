@@ -24,8 +24,7 @@ from app.blobs.offloading import NewBlob, OffloadRules, offload_result
 from app.blobs.stored_output import StoredOutput
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
-from app.common.sendable import is_sendable
-from app.common.times import time_from
+from app.common.texts import is_sendable, time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.formats import LOG_PROVIDER, PROVIDERS, provider_items, require_own
 from app.formats.media import clean

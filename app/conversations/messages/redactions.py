@@ -84,8 +84,21 @@ REPLACE = Statement(f"""
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
 """)
-# A message without a row is not indexed yet, and will be as its tombstone.
-CLEAR_WORDS = Statement(f"UPDATE message_words SET words = '' WHERE {_MESSAGE}")
+# A message that is in no block is not indexed yet, and will be as its tombstone.
+CLEAR_WORDS = Statement(f"""
+    UPDATE message_words w SET words = coalesce((
+        SELECT CAST(string_agg(
+            found.lexeme || ':' || array_to_string(found.others, ','), ' '
+        ) AS tsvector)
+        FROM (
+            SELECT lexeme,
+                array_remove(positions, CAST(:seq - w.first_seq + 1 AS smallint)) AS others
+            FROM unnest(w.words)
+        ) found
+        WHERE found.others <> '{{}}'
+    ), '')
+    WHERE {_CONVERSATION} AND :seq >= first_seq AND :seq < first_seq + cardinality(sizes)
+""")
 # A blob that another message refers to as well stays with that one.
 REMOVE_BLOBS = Statement(
     f"""

@@ -16,7 +16,7 @@ from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.rows import (
-    CALIBRATION_COLUMNS,
+    CALIBRATION,
     STATE_COLUMNS,
     CachedSettings,
     entry_from,
@@ -189,7 +189,7 @@ CLAIM_KEY = Statement("""
     WHERE excluded.created_at - old.created_at >= interval '24 hours'
 """)
 APPEND = Statement(f"""
-    SELECT {STATE_COLUMNS}, {CALIBRATION_COLUMNS},
+    SELECT {STATE_COLUMNS}, {CALIBRATION} AS calibration,
         true AS is_cached, h.due_at = now() AS became_due
     FROM append(:conversation_id, :tenant_id,
         CAST(:batch AS jsonb), CAST(:rows AS json)) AS stored,
@@ -221,7 +221,7 @@ class LogRepository(Repository):
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
         conversation = known.conversation
-        window_seconds = conversation.rolling_window.seconds
+        window_seconds = conversation.rolling_window_seconds
         # A time in the future counts as now; `newest` is the maximum up to each message.
         times = [draft.sent_at for draft in shape.drafts]
         sent = [at if at is not None and at < now else None for at in times]

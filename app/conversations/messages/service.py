@@ -17,7 +17,7 @@ from app.common.errors import Conflict, ContextError, ServiceUnavailable, Valida
 from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compactions import announce_due_compaction
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Conversation, SettingsList, list_json
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batch import Append, BatchShape, batch_shape
 from app.conversations.messages.batches import AppendSettings, Batch, Batches, attach_blobs
@@ -28,7 +28,6 @@ from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.rows import CachedSettings
-from app.conversations.settings import SettingsList, list_json
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold
 from app.conversations.windows.service import ActiveWindows

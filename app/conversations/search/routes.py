@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from app.conversations.search.service import MAX_HITS, SearchPlace
 from app.formats.message import Role
 from app.http import cursors
-from app.http.dependencies import Cursor, page_bound, services, tenant_of
+from app.http.dependencies import Cursor, services, tenant_of
 from app.http.fields import AgentId, ResponseSchema
 from app.http.pages import Page
 from app.http.routing import WireRoute, paged
@@ -60,10 +60,10 @@ async def search_messages(
 ) -> SearchPage:
     """Return messages of all conversations that match a query, each with a snippet.
 
-    The newest conversation is first, and in it the newest message. A page ends after
-    1,000 conversations, or after about 160 that are searched for the first time and so are indexed:
-    it may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and
-    `agent_id` with a cursor.
+    The newest conversation is first, and in it the newest message. Messages are found once a
+    worker has indexed them, within a minute. A page ends after 1,000 conversations: it may have
+    fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and `agent_id` with a
+    cursor.
     """
     digest = cursors.digest_of(q, agent_id)
     after = None
@@ -71,7 +71,7 @@ async def search_messages(
         at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
         after = SearchPlace((at, conversation_id), before_seq)
     hits, end = await services(request).search.page_of_all(
-        tenant_of(request), q, agent_id, after, limit, page_bound(request)
+        tenant_of(request), q, agent_id, after, limit
     )
     next_cursor = None
     if end is not None:

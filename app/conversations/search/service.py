@@ -1,49 +1,101 @@
-"""Full-text search in a transcript, in several conversations, and the index behind `recall`.
+"""Search in a transcript and in several conversations, and `recall`.
 
-1. An append does not index. A search first indexes all new messages, oldest first. The worker
-   indexes the messages that a compaction hides ahead of searches.
-2. Indexing runs in small batches, each in a thread and stored at once, so that a cancelled search
-   loses one batch.
-3. For phrases, candidates are found by their words and then checked by their text.
-4. Of several conversations the newest is searched first, and each from its newest message. A page
-   ends early when it has cost MAX_COST, so that its cost does not grow with the tenant.
+1. A search reads the rows of its conversations by their keys. There is no index of all words: to
+   compare a row costs microseconds, and PostgreSQL returns the text of those that match.
+2. For phrases, candidates are found by their words and then checked by their text.
+3. Of several conversations the newest is searched first, and each from its newest message. A page
+   ends early after MAX_CONVERSATIONS, or MAX_CANDIDATES whose text was read.
+4. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
+   them most.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
-from app.common.pages import UNBOUNDED, Bound, Page, Place
+from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page, Place
 from app.conversations.conversation import Conversation
-from app.conversations.listing_repository import ConversationFilter
+from app.conversations.listing import ConversationFilter
+from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
-from app.conversations.search.query import Query, query_from
-from app.conversations.search.recall import RecallPage, recall
-from app.conversations.search.texts import SearchedMessage, excerpt
-from app.conversations.search.words import lexemes
+from app.conversations.rows import stored_message_from
+from app.conversations.search.index import BY_SEQS, SearchedMessage, index, searched, texts_of
+from app.conversations.search.ranking import EXCERPT_CHARS, excerpt, ranked, scores_of, weights_of
+from app.conversations.search.words import Query, operand, places_of, query_from, question_terms
 from app.conversations.settings_resolver import SettingsResolver
+from app.database.connections import Statement
+from app.database.paging import limits, page_of
+from app.database.sql import read
 from app.repositories import Database
 
-BATCH_MESSAGES = 200
-BATCH_BYTES = 500_000
-"""Messages, and bytes of their bodies, that are indexed at once; words take ten times as much."""
-MAX_CHECKED = 200
-"""Messages whose text is checked at once."""
-MAX_COST = 2_000
-"""What a search in several conversations does: messages that it indexes or compares with phrases.
-
-A searched conversation counts as 2, one that is indexed as at least 10, for their statements.
-"""
-_SEARCHED, _INDEXED = 2, 10
-_CONVERSATIONS = 100  # searched by one statement
-_ALL = 2**53 - 1  # a seq that is not before any message
 MAX_HITS: Final = 100
 """Messages on a page of a search in several conversations."""
+MAX_CONVERSATIONS: Final = 1_000
+MAX_CANDIDATES: Final = 2_000
+MAX_RECALLED: Final = 10
+"""Messages on a page of `recall`."""
+MAX_BLOCKS: Final = 256
+NOTHING_RECALLED = "[No message matches.]"
+_CONVERSATIONS_READ, _BLOCKS_READ, _MESSAGES_READ = 250, 32, 200  # by one statement
+_MAX_RANKED_BYTES, _MAX_BESIDE_BYTES = 4_096, 65_536  # of bodies that are read for `recall`
+_MAX_NAME = 64  # characters of a tool's name
+_READ_BOUND = Bound(PAGE_BYTES)
+_ANY = 2**53 - 1
+
+# Of the first conversation only what is between the seqs. With a `step` of 0 the best match comes
+# first.
+BLOCKS = Statement("""
+    SELECT w.conversation_id, w.first_seq, w.sizes, CAST(w.words AS text) AS words
+    FROM (
+        SELECT conversation_id, first_seq,
+            CASE WHEN CAST(:step AS float8) = 0
+                THEN -ts_rank(words, CAST(:condition AS tsquery))
+                ELSE first_seq * CAST(:step AS float8) END AS place
+        FROM message_words
+        WHERE conversation_id = ANY (:conversation_ids) AND words @@ CAST(:condition AS tsquery)
+            AND (
+                conversation_id <> :conversation_id
+                OR first_seq < :before_seq AND first_seq + cardinality(sizes) - 1 > :after_seq
+            )
+        ORDER BY array_position(:conversation_ids, conversation_id), place
+        LIMIT :limit
+    ) found
+    JOIN message_words w ON w.conversation_id = found.conversation_id
+        AND w.first_seq = found.first_seq AND w.conversation_id = ANY (:conversation_ids)
+    ORDER BY array_position(:conversation_ids, w.conversation_id), found.place
+""")
+_MESSAGES = f"""
+    SELECT m.*, asked.number
+    FROM unnest(:conversation_ids, :seqs) WITH ORDINALITY AS asked (in_conversation, at, number)
+    CROSS JOIN LATERAL (
+        SELECT conversation_id, {STORED_COLUMNS} FROM messages
+        WHERE conversation_id = asked.in_conversation AND seq >= asked.at
+            AND conversation_id = ANY (:conversation_ids)
+        ORDER BY seq LIMIT 1
+    ) m
+    LIMIT :limit
+"""
+MESSAGES = Statement(bounded_messages(_MESSAGES, "number", "conversation_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A row of the index that matches."""
+
+    conversation_id: str
+    first_seq: int
+    sizes: tuple[int, ...]
+    words: str
+
+    @property
+    def past(self) -> int:
+        """The seq after its last message."""
+        return self.first_seq + len(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +115,29 @@ class Hit:
     excerpt: str
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The seqs of the messages that answer a question, best first, and the text that shows them."""
+
+    seqs: Sequence[int]
+    text: str
+
+
 class SearchService:
-    """Indexes messages, and finds them by their words."""
+    """Finds messages by their words."""
 
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:
         self._database = database
         self._resolver = resolver
+
+    async def _indexed(self, tenant_id: str, conversation_id: str) -> Conversation:
+        """Return a conversation after its messages are indexed; raises NotFound."""
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+        await index(self._database, conversation_id)
+        return conversation
 
     async def page(
         self,
@@ -88,25 +157,20 @@ class SearchService:
         """
         query = query_from(query_text)
         conversation = await self._indexed(tenant_id, conversation_id)
-        after_seq = max(after_seq, 0)
-        before_seq = min(before_seq, conversation.state.head_seq + 1)
+        seqs, step = (after_seq, before_seq), 1 if order == "asc" else -1
         page: list[StoredMessage] = []
-        has_more = before_seq - after_seq > 1
-        while has_more and len(page) < limit and _size(page) < bound.max_bytes:
-            count = max(limit, MAX_CHECKED) if query.needs_text else limit - len(page)
-            async with self._database.session() as session:
-                matches = await session.search.find(
-                    conversation_id, query, (after_seq, before_seq), order, count, bound
-                )
-            page += await asyncio.to_thread(_with_phrases, query, matches)
-            has_more = matches.has_more
-            if matches and order == "asc":
-                after_seq = matches[-1].seq
-            elif matches:
-                before_seq = matches[-1].seq
-        sizes = accumulate(message.byte_size for message in page[:limit])
-        shown = page[: max(1, sum(size <= bound.max_bytes for size in sizes))]
-        return conversation, Page(shown, has_more=has_more or len(shown) < len(page))
+        size = 0
+        async with aclosing(
+            self._candidates(query, [conversation_id], seqs, step, limit + 1, bound)
+        ) as found:
+            async for _, message, matches in found:
+                if not matches:
+                    continue
+                size += message.byte_size
+                if page and (len(page) == limit or size > bound.max_bytes):
+                    return conversation, Page(page, has_more=True)
+                page.append(message)
+        return conversation, Page(page)
 
     async def page_of_all(
         self,
@@ -115,169 +179,214 @@ class SearchService:
         agent_id: str | None,
         after: SearchPlace | None,
         limit: int,
-        bound: Bound = UNBOUNDED,
     ) -> tuple[list[Hit], SearchPlace | None]:
         """Return messages of all conversations that match a query, and where the page ends.
 
         It may have fewer than `limit`; the end of the last page is None. Raises ValidationError at
         `/query/q` for an invalid query.
         """
-        query = query_from(query_text)
-        hits: list[Hit] = []
-        end = after
-        async with aclosing(
-            self._hits(tenant_id, query, agent_id, after, limit + 1, bound)
-        ) as found:
-            async for place, hit in found:
-                if hit is None or len(hits) == limit:
-                    return hits, place if hit is None else end
-                hits.append(hit)
-                end = place
-        return hits, None
+        query, found = query_from(query_text), list[tuple[str, StoredMessage]]()
+        before: Place | None = None
+        last_id, before_seq, candidates = "", _ANY, 0
+        if after is not None:
+            (at, last_id), before_seq = after.place, after.before_seq
+            # The next id: so the list begins with the conversation itself, if it is still there.
+            before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
+        for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
+            async with self._database.session() as session:
+                places, list_end = await session.conversation_list.places(
+                    tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
+                )
+            place_of = {place[1]: place for place in places}
+            seqs = (0, before_seq if next(iter(place_of), None) == last_id else _ANY)
+            async with aclosing(
+                self._candidates(query, [*place_of], seqs, -1, limit, _READ_BOUND)
+            ) as read:
+                async for conversation_id, message, matches in read:
+                    candidates += 1
+                    if matches:
+                        found.append((conversation_id, message))
+                    if len(found) == limit or candidates == MAX_CANDIDATES:
+                        end = SearchPlace(place_of[conversation_id], message.seq)
+                        return await asyncio.to_thread(_hits, query, found), end
+            before = places[-1] if places else list_end
+            if before is None:
+                return await asyncio.to_thread(_hits, query, found), None
+        assert before is not None
+        return await asyncio.to_thread(_hits, query, found), SearchPlace(before, 0)
+
+    async def _candidates(
+        self,
+        query: Query,
+        conversation_ids: Sequence[str],
+        seqs: tuple[int, int],
+        step: int,
+        limit: int,
+        bound: Bound,
+    ) -> AsyncGenerator[tuple[str, StoredMessage, bool]]:
+        """Yield messages with the words of a query in order, and whether they have its phrases.
+
+        The seqs, both exclusive, are those of the first conversation.
+        """
+        limit = _MESSAGES_READ if query.needs_text else limit
+        while conversation_ids:
+            blocks = await self._blocks(conversation_ids, query.condition, seqs, step, _BLOCKS_READ)
+            first_id = conversation_ids[0]
+            places = await asyncio.to_thread(_places, query, blocks, first_id, seqs, step)
+            while places:
+                page = await self._messages(places[:limit], bound)
+                for candidate in await asyncio.to_thread(_checked, query, page):
+                    yield candidate
+                # Those of a conversation that was deleted meanwhile are not read.
+                read = places.index((page[-1][0], page[-1][1].seq)) + 1 if page else limit
+                places = places[read:]
+            if len(blocks) < _BLOCKS_READ:
+                return
+            last = blocks[-1]
+            conversation_ids = conversation_ids[conversation_ids.index(last.conversation_id) :]
+            seqs = (last.past - 1, seqs[1]) if step > 0 else (seqs[0], last.first_seq)
+
+    async def _blocks(
+        self,
+        conversation_ids: Sequence[str],
+        condition: str,
+        seqs: tuple[int, int],
+        step: int,
+        limit: int,
+    ) -> list[Block]:
+        """Return blocks that fulfil a condition, by the order of their conversations and seqs."""
+        async with self._database.session() as opened:
+            rows = await opened.session.all(
+                BLOCKS,
+                conversation_ids=list(conversation_ids),
+                conversation_id=conversation_ids[0],
+                condition=condition,
+                after_seq=seqs[0],
+                before_seq=seqs[1],
+                step=step,
+                limit=limit,
+            )
+        return [read(Block, row) for row in rows]
+
+    async def _messages(
+        self, places: Sequence[tuple[str, int]], bound: Bound
+    ) -> Page[tuple[str, StoredMessage]]:
+        """Return the first of the messages at these places, as many as the bound allows."""
+        conversation_ids, seqs = (list(values) for values in zip(*places, strict=True))
+        async with self._database.session() as opened:
+            rows = await opened.session.all(
+                MESSAGES,
+                conversation_ids=conversation_ids,
+                seqs=seqs,
+                **limits(len(places), bound),
+            )
+        return page_of(rows, lambda row: (str(row["conversation_id"]), stored_message_from(row)))
 
     async def recall(
         self, tenant_id: str, conversation_id: str, question: str, offset: int = 0
-    ) -> RecallPage:
-        """Return the messages that answer a question best, best first; raises NotFound."""
+    ) -> Recalled:
+        """Return the messages that answer a question best; raises NotFound."""
         conversation = await self._indexed(tenant_id, conversation_id)
-        return await recall(self._database, conversation, question, offset)
+        terms, head_seq = question_terms(question), conversation.state.head_seq
+        if not terms:
+            return Recalled((), NOTHING_RECALLED)
+        condition = " | ".join(map(operand, terms))
+        seqs = (0, head_seq + 1)
+        blocks = await self._blocks([conversation_id], condition, seqs, 0, MAX_BLOCKS)
+        weights, scores = await asyncio.to_thread(_scores, terms, blocks, head_seq)
+        known = await self._by_seqs(conversation_id, scores, _MAX_RANKED_BYTES)
+        order = await asyncio.to_thread(_ranked, question, scores, known)
+        page = order[offset : offset + MAX_RECALLED]
+        around = {seq + step for seq in page for step in (-1, 0, 1)}.difference(known)
+        known |= await self._by_seqs(conversation_id, around, _MAX_BESIDE_BYTES, page)
+        page = [seq for seq in page if seq in known]  # others were deleted meanwhile
+        lines = await asyncio.to_thread(lambda: [*_recalled_lines(page, known, weights)])
+        next_offset = offset + len(page)
+        if not page:
+            past = f"[{len(order)} messages are ranked; offset={offset} is past the last.]"
+            lines.append(past if order else NOTHING_RECALLED)
+        elif next_offset < len(order):
+            shown = f"{offset + 1}-{next_offset} of {len(order)}"
+            lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
+        return Recalled(page, "\n".join(lines))
 
-    async def index_hidden(self, tenant_id: str, conversation_id: str) -> None:
-        """Index the messages that a conversation no longer shows (rule 1)."""
-        async with self._database.session() as session:
-            state = (
-                await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            ).state
-        if state.hidden_span is not None:
-            await self._index(conversation_id, min(state.head_seq, state.hidden_span.end - 1))
-
-    async def _indexed(self, tenant_id: str, conversation_id: str) -> Conversation:
-        """Return a conversation after its messages are indexed."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        await self._index(conversation_id, conversation.state.head_seq)
-        return conversation
-
-    async def _index(
-        self, conversation_id: str, through_seq: int, most: float = float("inf")
-    ) -> int:
-        """Index messages up to a seq until that many are indexed; return their number."""
-        count = 0
-        while count < most:
-            async with self._database.session() as session:
-                batch = await session.search.unindexed(
-                    conversation_id, through_seq, BATCH_MESSAGES, BATCH_BYTES
-                )
-            if not batch:
-                break
-            words = await asyncio.to_thread(_words, batch)
-            async with self._database.transaction() as session:
-                await session.search.add(conversation_id, words)
-            count += len(batch)
-        return count
-
-    async def _hits(
-        self,
-        tenant_id: str,
-        query: Query,
-        agent_id: str | None,
-        after: SearchPlace | None,
-        limit: int,
-        bound: Bound,
-    ) -> AsyncGenerator[tuple[SearchPlace, Hit | None]]:
-        """Yield hits with their places, and where a search that costs too much ends (rule 4)."""
-        pending = [after] if after is not None and after.before_seq > 1 else []
-        before = after.place if after is not None else None
-        cost = 0
-        while True:
-            if not pending:
-                if before is not None and cost >= MAX_COST:
-                    yield SearchPlace(before, 0), None
-                    return
-                wanted = ConversationFilter(agent_id=agent_id)
-                async with self._database.session() as session:
-                    places, end = await session.conversation_list.places(
-                        tenant_id, wanted, before, _CONVERSATIONS
-                    )
-                cost += _SEARCHED * len(places)
-                pending = [SearchPlace(place, _ALL) for place in places]
-                before = places[-1] if places else end
-                if before is None:
-                    return
-                continue
-            ready, pending, indexed = await self._ready(tenant_id, pending, MAX_COST - cost)
-            cost += indexed
-            if pending and not ready:
-                yield pending[0], None
-                return
-            count = MAX_CHECKED if query.needs_text else limit
-            async with self._database.session() as session:
-                found = await session.search.newest(
-                    query, {item.place[1]: item.before_seq for item in ready}, count, bound
-                )
-            numbers = {item.place[1]: number for number, item in enumerate(ready)}
-            for conversation_id, message in found:
-                hit = await asyncio.to_thread(_hit, conversation_id, message, query)
-                if hit is not None:
-                    yield SearchPlace(ready[numbers[conversation_id]].place, message.seq), hit
-            cost += len(found) if query.needs_text else 0
-            if found.has_more:
-                last_id, last = found[-1]
-                number = numbers[last_id]
-                rest = SearchPlace(ready[number].place, last.seq)
-                if cost >= MAX_COST:
-                    yield rest, None
-                    return
-                pending = [rest, *ready[number + 1 :], *pending]
-
-    async def _ready(
-        self, tenant_id: str, pending: Sequence[SearchPlace], budget: int
-    ) -> tuple[list[SearchPlace], list[SearchPlace], int]:
-        """Index conversations in order, until that costs the budget.
-
-        Returns those that are indexed, the others, and the cost.
-        """
-        async with self._database.session() as session:
-            progress = await session.search.progress(tenant_id, [item.place[1] for item in pending])
-        ready: list[SearchPlace] = []
-        cost = 0
-        for number, item in enumerate(pending):
-            conversation_id = item.place[1]
-            if conversation_id not in progress:
-                continue  # it was deleted, or the cursor was not the service's
-            head_seq, indexed_seq = progress[conversation_id]
-            if indexed_seq < head_seq:
-                if cost >= budget and number:
-                    return ready, list(pending[number:]), cost
-                count = await self._index(conversation_id, head_seq, max(1, budget - cost))
-                cost += max(count, _INDEXED)
-                if indexed_seq + count < head_seq:
-                    return ready, list(pending[number:]), cost
-            ready.append(replace(item, before_seq=min(item.before_seq, head_seq + 1)))
-        return ready, [], cost
+    async def _by_seqs(
+        self, conversation_id: str, seqs: Iterable[int], most: int, whole: Sequence[int] = ()
+    ) -> dict[int, SearchedMessage]:
+        """Return messages by seq, without those with more bytes that are not in `whole`."""
+        given = {"seqs": list(seqs), "most": most, "whole": whole}
+        async with self._database.session() as opened:
+            return await searched(opened.session, BY_SEQS, conversation_id, **given)
 
 
-def _words(batch: Sequence[SearchedMessage]) -> dict[int, tuple[str, ...]]:
-    return {item.message.seq: lexemes(*item.texts()) for item in batch}
+def _places(
+    query: Query, blocks: Iterable[Block], first_id: str, seqs: tuple[int, int], step: int
+) -> list[tuple[str, int]]:
+    """Return where the messages with the words of a query are, in the order of a search."""
+    return [
+        (block.conversation_id, seq)
+        for block in blocks
+        for place in sorted(query.places(block.words), reverse=step < 0)
+        if seqs[0] < (seq := block.first_seq + place - 1) < seqs[1]
+        or block.conversation_id != first_id
+    ]
 
 
-def _size(page: Sequence[StoredMessage]) -> int:
-    return sum(message.byte_size for message in page)
+def _checked(
+    query: Query, page: Iterable[tuple[str, StoredMessage]]
+) -> list[tuple[str, StoredMessage, bool]]:
+    """Return messages, and whether they have the phrases of a query (rule 3)."""
+    return [
+        (key, message, not query.needs_text or query.matches(texts_of(message)))
+        for key, message in page
+    ]
 
 
-def _with_phrases(query: Query, found: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-    """Return the messages that have the phrases of a query (rule 3)."""
-    if not query.needs_text:
-        return found
-    return [message for message in found if query.matches_phrases(SearchedMessage(message).texts())]
+def _hits(query: Query, found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
+    weights = dict.fromkeys(query.terms, 1.0)
+    return [
+        Hit(key, message, excerpt("\n".join(texts_of(message)), weights)) for key, message in found
+    ]
 
 
-def _hit(conversation_id: str, message: StoredMessage, query: Query) -> Hit | None:
-    """Return a message that has all words of a query as a hit, None if it lacks a phrase."""
-    texts = SearchedMessage(message).texts()
-    if not query.matches_phrases(texts):
-        return None
-    weights = [(term, 1.0) for word in query.words for term in word]
-    return Hit(conversation_id, message, excerpt("\n".join(texts), weights))
+def _scores(
+    terms: Sequence[str], blocks: Sequence[Block], head_seq: int
+) -> tuple[dict[str, float], dict[int, float]]:
+    """Return the weights of a question's terms, and the scores of the best messages."""
+    postings: dict[str, list[int]] = {term: [] for term in terms}
+    sizes: dict[int, int] = {}
+    for block in blocks:
+        sizes |= enumerate(block.sizes, block.first_seq)
+        for term, places in places_of(terms, block.words).items():
+            postings[term] += [block.first_seq + place - 1 for place in places]
+    weights = weights_of(postings, head_seq if len(blocks) < MAX_BLOCKS else len(sizes))
+    return weights, scores_of(postings, weights, sizes, head_seq)
+
+
+def _ranked(
+    question: str, scores: Mapping[int, float], known: Mapping[int, SearchedMessage]
+) -> list[int]:
+    return ranked(question, scores, {seq: item.text() for seq, item in known.items()})
+
+
+def _recalled_lines(
+    page: Sequence[int], known: Mapping[int, SearchedMessage], weights: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield a line for each message, and below it one for each of those around it."""
+    for seq in page:
+        item = known[seq]
+        output, ref = item.message.output, item.message.output_ref
+        more = ""
+        if output is not None and output.is_cut and ref is not None:
+            more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]'
+        shown = excerpt(item.text(), weights)
+        yield f"#{seq} {_who(item)} {item.said_at:%Y-%m-%d %H:%M}: {shown}{more}"
+        for place, beside in (("before", seq - 1), ("after", seq + 1)):
+            if beside in known and beside not in page:
+                other = known[beside]
+                if shown := excerpt(other.text(), weights, EXCERPT_CHARS // 2):
+                    yield f"  {place}, {_who(other)}: {shown}"
+
+
+def _who(item: SearchedMessage) -> str:
+    return f"{item.message.role} {(item.tool_name or '')[:_MAX_NAME]}".rstrip()

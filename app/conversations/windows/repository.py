@@ -8,9 +8,8 @@ from datetime import datetime
 from app.blobs.stored_output import stored_output_from
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, named_calls, seq_search
-from app.conversations.status import Activity
+from app.conversations.statuses import Activity
 from app.conversations.view import Span
-from app.conversations.windows.active_window import OUT_OF_DATE
 from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.repository import Repository
@@ -179,13 +178,6 @@ def _clear(conversations: str) -> Statement:
 
 
 CLEAR = _clear("WHERE h.conversation_id = :conversation_id")
-# The clear of an agent that the conversation is given to: the next read moves the window.
-TAKE_CLEAR = Statement(f"""
-    UPDATE heads
-    SET cleared_at = :at, window_seconds = {OUT_OF_DATE},
-        newest_at = greatest(newest_at, :at + interval '1 microsecond')
-    WHERE conversation_id = :conversation_id
-""")
 # Locks in the order in which other transactions lock conversations.
 LOCK_ALL = Statement("""
     SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
@@ -280,10 +272,6 @@ class ActiveWindowRepository(Repository):
     async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
         """Empty the window, and store an event with `data`, a JSON object."""
         await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
-
-    async def take_clear(self, conversation_id: str, at: datetime) -> None:
-        """Note a clear before now; the next read moves the window by it."""
-        await self._session.run(TAKE_CLEAR, conversation_id=conversation_id, at=at)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         """Empty the windows of all conversations of an agent; returns their number."""

@@ -21,7 +21,6 @@ from app.conversations.turns import Entry
 from app.conversations.view import Span, View, count_in, overlap, spans_through
 from app.conversations.views import base_view, shown_entries, view_summary_tokens, with_view
 from app.conversations.windows.active_window import (
-    OUT_OF_DATE,
     ActiveWindow,
     marker_of,
     still_restored,
@@ -59,11 +58,11 @@ class ActiveWindows:
         if not conversation.is_outdated(now):
             return conversation
         conversation_id, state = conversation.conversation_id, conversation.state
-        seconds = conversation.rolling_window.seconds
+        seconds = conversation.rolling_window_seconds
         # Without a build there is no cached prefix to keep stable by moving a step ahead.
         sql = session.session
         is_built = await sql.value(HAS_EPOCHS, conversation_id=conversation_id)
-        one_step_ahead = is_built and state.window_seconds in (seconds, OUT_OF_DATE)
+        one_step_ahead = is_built and state.window_seconds == seconds
         marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
@@ -120,7 +119,7 @@ class ActiveWindows:
         conversation_id, state = conversation.conversation_id, conversation.state
         moved = replace(
             await with_window(session, conversation_id, state, window),
-            window_seconds=conversation.rolling_window.seconds,
+            window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
         active = await session.contexts.find_compaction(conversation_id, state.compaction_id)

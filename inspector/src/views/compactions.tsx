@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { api, at, type Conversation, type DryRun, good, type Message, type Receipt, Refused } from "../api.ts";
+import { api, at, type Conversation, type CompactResult, good, type Message, type Receipt, Refused } from "../api.ts";
 import { lineOf } from "../content.ts";
 import { count, plural, usd, words } from "../format.ts";
 import { readRange } from "../log.ts";
@@ -164,7 +164,7 @@ function Sections({ sections }: { sections: Receipt["made"][number]["sections"] 
 
 interface Run {
   strategy: string;
-  result?: DryRun;
+  result?: CompactResult;
   refused?: string;
 }
 
@@ -182,7 +182,7 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
     Promise.all(chosen.map(async (strategy): Promise<Run> => {
       try {
         const result = await good(api.POST("/v1/conversations/{conversation_id}/compact", { params: at(conversation.conversation_id), body: { strategy, dry_run: true, ...(model && { model }), ...(target && { target_tokens: Number(target) }) } }));
-        return { strategy, result: result as DryRun };
+        return { strategy, result: result as CompactResult };
       } catch (error) {
         return { strategy, refused: error instanceof Refused ? error.message : String(error) };
       }
@@ -215,12 +215,9 @@ function RunCard({ run: { strategy, result, refused } }: { run: Run }): JSX.Elem
       <h3>{words(strategy)}</h3>
       {result.reason && result.reason !== "dry run" && <p class="muted">{result.reason}</p>}
       <BeforeAfter before={result.before_tokens} after={result.after_tokens} />
-      <p class="muted">{result.before_msg_count} → {plural(result.after_msg_count, "message")}{result.estimated && " · estimated"}{result.planned_calls > 0 && ` · ${plural(result.planned_calls, "call")}, ${count(result.input_tokens)} tokens in`} · {usd(result.cost_usd)}</p>
+      <p class="muted">{result.before_msg_count} → {plural(result.after_msg_count, "message")}{result.estimated && " · estimated"} · {usd(result.cost_usd)}</p>
       {result.degraded.length > 0 && <p class="warn">{result.degraded.map(reasonText).join(", ")}</p>}
-      {result.summaries.map((summary) => <details key={summary.summary_range.join()} open><summary>Summary of {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1}, {plural(summary.tokens, "token")}</summary><p class="pre">{summary.text}</p></details>)}
-      {result.calls.map((call, index) => (
-        <details key={index}><summary>Prompt {index + 1} for {call.model}, {count(call.input_tokens)} tokens</summary>{call.messages.map((message, place) => <p class="pre" key={place}>{message.role}: {message.content}</p>)}</details>
-      ))}
+      {result.summary_range && <p class="muted">Summary of {result.summary_range[0]}–{(result.summary_range[1] ?? 1) - 1}, {plural(result.summary_tokens, "token")}</p>}
     </article>
   );
 }

@@ -42,7 +42,7 @@ function Card({ item }: { item: Snapshot }): JSX.Element {
   return (
     <article class="card">
       <div class="title"><h2>{item.description ?? "Snapshot"}</h2><When iso={item.timestamp} /></div>
-      <p class="muted"><Copy text={item.session_id} label="Copy id" shown={item.session_id} /> · {plural(item.message_count, "message")}{item.imported && " · imported"}</p>
+      <p class="muted"><Copy text={item.session_id} label="Copy id" shown={item.session_id} /> · {plural(item.message_count, "message")}</p>
       <p class="pre">{item.summary}</p>
       <p class="muted">Window {time(item.window_start)} to {time(item.window_end)}</p>
       <ul class="plain-list">{item.conversation_ids.slice(0, 5).map((id) => <li key={id}><a href={toConversation(id)}>{id}</a></li>)}</ul>

@@ -9,7 +9,7 @@ import asyncpg
 import pytest_asyncio
 from uuid_utils import uuid7
 
-from app.conversations.settings import StoredSettings
+from app.conversations.conversation import StoredSettings
 from app.repositories import Database
 from app.work.job import Claim
 from app.work.repository import WAITING, listening

@@ -7,16 +7,17 @@ import re
 import pytest
 
 from app.context.repository import READ, ROWS
-from app.conversations.listing_repository import (
+from app.conversations.listing import (
     BY_IDS,
     BY_IDS_WITH_USAGE,
-    FIRST_ID,
     LABELLED,
+    LATEST,
     PLACES,
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
-from app.conversations.search.repository import NEWEST
+from app.conversations.search.index import BY_SEQS, FROM_SEQ, PROGRESS
+from app.conversations.search.service import BLOCKS, MESSAGES
 from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
@@ -99,11 +100,9 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
         " json_build_object('k', 'v', 'ticket', n / 20)::text,"
         " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 800) AS n",
     )
-    first, last = "0001-01-02T00:00:00Z", "9999-12-30T00:00:00Z"
     values = {
         **{"tenant_id": "t1", "agent_id": "a", "own_model": None, "labels": '{"k":"v"}'},
-        **{"since": first, "until": "2026-01-01T00:10:00Z", "until_id": FIRST_ID},
-        **{"any_active": True, "active_after": first, "active_before": last},
+        **{"until": "2026-01-01T00:10:00Z", "until_id": LATEST[1], "active_after": None},
         **{"limit": 11, "scanned": 5_000},
     }
     for statement in (PLACES, PLACES_OF_AGENT):
@@ -112,10 +111,10 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
     assert await rows_read(database_url, LABELLED, few, "conversations") == 10
 
 
-async def test_searches_go_by_words_of_each_conversation(database_url: str) -> None:
-    """A search in several conversations reads index entries of these alone. [search.tenant]"""
-    plan = await plan_of(database_url, NEWEST)
-    assert "on message_words_by_word" in plan
-    used = set(re.findall(r"Scan (?:Backward )?using (\w+) on", plan))
-    assert used <= {"messages_pkey"}, plan
-    assert not re.search("Seq Scan|Hash|Merge", plan), plan
+async def test_searches_read_their_conversations_alone(database_url: str) -> None:
+    """Words and messages are read by their keys. [search.tenant]"""
+    for statement in (BLOCKS, MESSAGES, BY_SEQS, FROM_SEQ, PROGRESS):
+        plan = await plan_of(database_url, statement)
+        used = set(re.findall(r"(?:using|Index Scan on) (\w+)", plan))
+        assert used <= {"messages_pkey", "message_words_pkey", "heads_pkey"}, plan
+        assert "Seq Scan" not in plan

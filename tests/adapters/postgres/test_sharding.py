@@ -171,18 +171,18 @@ SPREAD = {
         "work.backlog": "COUNT_WAITING",
         "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
-        "conversations.listing_repository": (
-            "BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"
-        ),
-        "conversations.events.repository": "NEWEST_OF",
+        "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
+        "conversations.events.events": "NEWEST_OF",
         "snapshots.exports_repository": "STALE",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
-        "tenancy.repository": "DELETE_OLD LIST_IDLE LIST_EXPIRED SOME_CONVERSATIONS",
+        "conversations.service": "SOME_CONVERSATIONS",
+        "tenancy.retention": "DELETE_OLD LIST_IDLE LIST_EXPIRED",
         "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
-        "conversations.search.repository": "NEWEST PROGRESS",
+        "conversations.search.index": "UNINDEXED",
+        "conversations.search.service": "BLOCKS MESSAGES",
         "conversations.windows.repository": (
             "ACTIVITIES COUNT_TOKENS_OF_SEVERAL CLEAR_ALL LOCK_ALL"
         ),

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.conversations.status import Activity
+from app.conversations.statuses import Activity
 from app.database.connections import Statement
 from app.database.sql import read
 from app.database.tables import APPEND, SCHEMA, TABLES

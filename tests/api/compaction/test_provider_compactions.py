@@ -160,19 +160,3 @@ async def test_a_malformed_block_is_refused(
         json={"messages": [{"role": "assistant", "content": [block]}], "format": "anthropic"},
     )
     assert_problem(answer, 422, "VALIDATION_ERROR")
-
-
-async def test_compact_answers_the_providers_call(client: httpx.AsyncClient) -> None:
-    """[strategy.provider] Over HTTP and as a job."""
-    path = await compacted(client, policy={**ROOM, "strategy": "provider"})
-    answer = await client.post(f"{path}/compact")
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
-    assert body["compacted"] is False and "provider_call" in body["reason"]
-    assert body["provider_call"] == {
-        "format": "openai_responses",
-        "method": "responses.compact",
-        "fields": ["model", "input", "prompt_cache_key"],
-        "added": {},
-        "betas": [],
-    }

@@ -106,29 +106,28 @@ async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock
     made = await client.post("/v1/conversations", json=body)
     path = made.headers["Location"]
 
-    async def windows(place: str) -> tuple[int | None, str]:
-        shown = (await client.get(place)).json()
-        return shown["rolling_window_seconds"], shown["rolling_window_source"]
+    async def window(place: str) -> int | None:
+        seconds: int | None = (await client.get(place)).json()["rolling_window_seconds"]
+        return seconds
 
-    assert await windows(path) == (60, "conversation")
-    assert await windows(agent_path) == (600, "agent")
+    assert (await window(path), await window(agent_path)) == (60, 600)
     await append(client, path, user("first"))
     clock.pass_seconds(120)
     await append(client, path, user("second"))
     assert await texts(client, path) == ["second"]
     clock.pass_seconds(600)
     for value, shown, found in (
-        (None, (None, "conversation"), ["first", "second"]),
-        (650, (650, "conversation"), ["second"]),
-        ("inherit", (600, "agent"), []),
+        (None, None, ["first", "second"]),
+        (650, 650, ["second"]),
+        ("inherit", 600, []),
     ):
         answer = await client.patch(path, json={"rolling_window_seconds": value})
         assert answer.status_code == 200, answer.text
-        assert await windows(path) == shown
+        assert await window(path) == shown
         if found:
             assert await texts(client, path) == found
             fork = (await client.post(f"{path}/fork")).headers["Location"]
-            assert await windows(fork) == shown
+            assert await window(fork) == shown
             assert await texts(client, fork) == found
     refused: tuple[Any, ...] = (0, -1, 1.5, "60", "none", 10**10, True, [])
     for wrong in refused:
@@ -157,28 +156,11 @@ async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -
             listed = (await client.get("/v1/conversations")).json()["data"]
             assert listed[-1]["rolling_window_seconds"] == expected
             shown = (await client.get(inherits)).json()
-            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
-                expected,
-                "service",
-            )
+            assert shown["rolling_window_seconds"] == expected
             shown = (await client.get(fixed)).json()
-            assert (shown["rolling_window_seconds"], shown["rolling_window_source"]) == (
-                None,
-                "agent",
-            )
+            assert shown["rolling_window_seconds"] is None
             if seconds is None:
                 assert await texts(client, path) == ["first", "second"]
-
-
-async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A build without any message in the window fails [window.cut]."""
-    path = await thread(client, await agent(client))
-    await append(client, path, user("old"))
-    clock.pass_seconds(DAY)
-    answer = await client.post(f"{path}/context", json={})
-    problem = assert_problem(answer, 422, "VALIDATION_ERROR")
-    assert problem["detail"] == "Conversation has no messages in its active window"
-    assert (await client.get(f"{path}/budget")).json()["budget"]["conversation"] == 0
 
 
 @pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
@@ -192,21 +174,6 @@ async def test_an_invalid_timestamp_is_refused(client: httpx.AsyncClient, stamp:
 
 
 # --- clear ----------------------------------------------------------------------------------
-
-
-async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A clear sets the marker to the current time [window.clear]."""
-    path = await agent(client)
-    cid = await thread(client, path)
-    assert (await client.get(cid)).json()["last_cleared_at"] is None
-    await append(client, cid, user("before"))
-    clock.pass_seconds(10)
-    cleared = (await client.post(f"{path}/clear")).json()
-    assert cleared["conversations"] == 1
-    assert cleared["last_cleared_at"] == clock.utc().isoformat()
-    assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
-    assert (await client.get(cid)).json()["last_cleared_at"] == cleared["last_cleared_at"]
-    assert (await client.get(await thread(client, path))).json()["last_cleared_at"] is None
 
 
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:

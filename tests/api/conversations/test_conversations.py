@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -49,16 +48,10 @@ async def test_an_id_by_the_client(client: httpx.AsyncClient) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conversation_id": "a/b"}, "/conversation_id"),
     ({"agent_id": "nobody"}, "/agent_id"),
-    ({"agent_id": "a/b"}, "/agent_id"),
     ({"model": ""}, "/model"),
-    ({"metadata": []}, "/metadata"),
     ({"metadata": {"a": "x" * 70_000}}, "/metadata"),
-    ({"policy": {"sandwich": {"preserve_bottom": 0}}}, "/policy/sandwich/preserve_bottom"),
     ({"policy": {"sandwich": {"preserve_top": True}}}, "/policy/sandwich/preserve_top"),
-    ({"policy": {"strategy": "a_tree"}}, "/policy/strategy"),
-    ({"policy": {"budget": {"context_window": 0}}}, "/policy/budget/context_window"),
     ({"policy": {"budget": {"context_window": 100}}}, "/policy/budget/max_output_tokens"),
-    ({"policy": {"compaction": {"summary_directives": "x"}}}, "/policy/compaction/"),
     ({"sections": [{"name": "a", "content": "", "kind": "x"}]}, "/sections/0/kind"),
     ({"sections": [{"name": "a", "content": ""}] * 2}, "/sections/1/name"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
@@ -207,50 +200,19 @@ async def test_the_newest_versions_are_kept(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("kind", ["sections", "tools"])
 @pytest.mark.parametrize("owner", ["conversations", "agents"])
 async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
-    """An unknown version is a 404.
-
-    A version other than the expected one is a 409 with the newest.
-    """
+    """An earlier version can be read, an unknown one is a 404."""
     made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
     path = f"{made.headers['location']}/{kind}"
     item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
     assert (await client.get(path)).json() == {kind: [], "version": 0}
-    first = await client.put(path, json={kind: [item], "expected_version": 0})
+    first = await client.put(path, json={kind: [item]})
     assert first.json()["version"] == 1
-    late = await client.put(path, json={kind: [], "expected_version": 0})
-    problem = assert_problem(late, 409, "CONFLICT")
-    assert (problem["version"], problem["expected_version"]) == (1, 0)
     assert (await client.get(f"{path}?version=1")).json() == first.json()
     assert_problem(await client.get(f"{path}?version=2"), 404, "NOT_FOUND")
     for wrong in ("-1", "x", "1.5", "9" * 30, ""):
         answer = await client.get(f"{path}?version={wrong}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/version")
-    for bad in (-1, "1", True, 1.5, 2**60):
-        answer = await client.put(path, json={kind: [], "expected_version": bad})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/expected_version")
     assert (await client.get(path)).json() == first.json()
-
-
-async def test_list_in_pages(client: httpx.AsyncClient) -> None:
-    """Newest first, cursors lead through all pages without a gap or a repeat. [api.lists]"""
-    await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    paths = [
-        await new_conversation(client, **({"agent_id": "a"} if index % 2 else {}))
-        for index in range(7)
-    ]
-    newest_first = [path.rpartition("/")[2] for path in reversed(paths)]
-    for query, expected in (("", newest_first), ("&agent_id=a", newest_first[1::2])):
-        found: list[str] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = (await client.get(f"/v1/conversations?limit=2{query}{cursor}")).json()
-            found += [item["conversation_id"] for item in page["data"]]
-            cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
-        assert found == expected
-    assert (await client.get("/v1/conversations?agent_id=b")).json()["data"] == []
-    agents_cursor = "&cursor=WyJhZ2VudHMiLCIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiYSJd"
-    answer = await client.get(f"/v1/conversations?limit=2{agents_cursor}")
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
 
 async def test_delete_while_writing(client: httpx.AsyncClient) -> None:
@@ -273,15 +235,16 @@ async def test_a_conversation_expires(client: httpx.AsyncClient, database_url: s
     [log.expiry]
     """
     agent = (await client.post("/v1/agents", json={"name": "Ann"})).json()["agent_id"]
-    path = await new_conversation(client, agent_id=agent, ttl_seconds=3600)
-    created = (await client.get(path)).json()
-    lifetime = datetime.fromisoformat(created["expires_at"]) - datetime.now(UTC)
-    assert timedelta(seconds=3500) < lifetime <= timedelta(seconds=3600)
     later = "2199-01-05T09:30:00+00:00"
+    past = {"expires_at": "2020-01-05T09:30:00Z"}
+    answer = await client.post("/v1/conversations", json=past)
+    assert_problem(answer, 422, "VALIDATION_ERROR", "/expires_at")
+    path = await new_conversation(client, agent_id=agent, expires_at=later)
+    assert_problem(await client.patch(path, json=past), 422, "VALIDATION_ERROR", "/expires_at")
     for change, expected in (
         ({"expires_at": later}, later),
         ({"metadata": {"a": 1}}, later),
-        ({"ttl_seconds": None}, None),
+        ({"expires_at": None}, None),
         ({"expires_at": "2199-01-05T10:30:00+01:00"}, later),
     ):
         changed = await client.patch(path, json=change)
@@ -296,7 +259,7 @@ async def test_a_conversation_expires(client: httpx.AsyncClient, database_url: s
     await execute(database_url, "UPDATE conversations SET expires_at = now()")
     for method, place, body in (
         ("GET", "", None),
-        ("PATCH", "", {"ttl_seconds": 60}),
+        ("PATCH", "", {"expires_at": None}),
         ("DELETE", "", None),
         ("GET", "/messages", None),
         ("POST", "/messages", {"messages": [user("again")]}),

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from app.cli.api_keys import create
+from app.conversations.search import index
 from app.conversations.search import service as tenant_search
 from app.main import create_app
 from app.settings import Settings
@@ -22,8 +23,15 @@ from tests.conftest import in_thread, started
 Found = list[tuple[str, int]]
 
 
+async def indexed(client: httpx.AsyncClient) -> None:
+    """Index all messages, as the worker does."""
+    transport: Any = client._transport
+    await index.index_all(transport.app.state.services.database, 0)
+
+
 async def search(client: httpx.AsyncClient, **query: Any) -> Found:
     """Return conversation and seq of each hit, over all pages."""
+    await indexed(client)
     found: Found = []
     cursor: dict[str, str] = {}
     for _ in range(100):
@@ -42,8 +50,8 @@ async def planted(client: httpx.AsyncClient, count: int) -> list[str]:
     """Return the ids of conversations with some whales, those of even ones in agent `a`."""
     await client.post("/v1/agents", json={"agent_id": "a", "name": "A"})
     ids = []
-    for index in range(count):
-        path = await new_conversation(client, **({} if index % 2 else {"agent_id": "a"}))
+    for number in range(count):
+        path = await new_conversation(client, **({} if number % 2 else {"agent_id": "a"}))
         messages = [user(f"whale {place}" if place % 3 == 0 else "boat") for place in range(8)]
         await append(client, path, *messages)
         ids.append(path.rpartition("/")[2])
@@ -60,7 +68,8 @@ async def test_pages_together_have_every_hit(
     client: httpx.AsyncClient, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the bounds of a request are, each hit is found once, and in order."""
-    for name, value in {"MAX_COST": 10, "_CONVERSATIONS": 2, "MAX_CHECKED": 2}.items():
+    bounds = {"MAX_CONVERSATIONS": 4, "_CONVERSATIONS_READ": 2, "MAX_CANDIDATES": 5}
+    for name, value in (bounds | {"_BLOCKS_READ": 1, "_MESSAGES_READ": 2}).items():
         monkeypatch.setattr(tenant_search, name, value)
     ids = await planted(client, 5)
     assert await search(client, q="whale", limit=limit) == whales(ids)
@@ -80,6 +89,7 @@ async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> Non
     path = await new_conversation(client)
     text = f"{'Waves. ' * 200}The whale\nsurfaces. {'Gulls. ' * 200}"
     appended = await append(client, path, user("boat"), assistant(text))
+    await indexed(client)
     (hit,) = (await client.get("/v1/search?q=whale")).json()["data"]
     assert "The whale surfaces." in hit["snippet"] and len(hit["snippet"]) < 1_000
     assert (hit["role"], hit["seq"]) == ("assistant", 2)
@@ -93,6 +103,7 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
     async with started(create_app(settings)) as client:
         client.headers["Authorization"] = f"Bearer {keys[0]}"
         ids = await planted(client, 2)
+        await indexed(client)
         page = (await client.get("/v1/search?q=whale&limit=1")).json()
         cursor = page["next_cursor"]
         assert json.loads(base64.urlsafe_b64decode(cursor + "=="))[3] in ids
@@ -127,7 +138,18 @@ async def test_wrong_searches_are_refused(
 async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None:
     """With another query or agent it is refused. [lists.cursor]"""
     await planted(client, 1)
+    await indexed(client)
     cursor = (await client.get("/v1/search?q=whale&limit=1")).json()["next_cursor"]
     for query in ("q=boat", "q=whale&agent_id=a"):
         answer = await client.get(f"/v1/search?{query}&cursor={cursor}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
+
+
+async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncClient) -> None:
+    """The same words of other messages stay."""
+    path = await new_conversation(client)
+    await append(client, path, user("zebra lion", id="m"), user("zebra"))
+    assert [seq for _, seq in await search(client, q="zebra")] == [2, 1]
+    await client.post(f"{path}/messages/m/redact")
+    for query, left in (("zebra", [2]), ("lion", [])):
+        assert [seq for _, seq in await search(client, q=query)] == left

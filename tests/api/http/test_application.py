@@ -9,7 +9,7 @@ import pytest
 from fastapi import APIRouter, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.common.limiter import Slots
+from app.common.concurrency import Slots
 from app.http import errors
 from app.http.application import Application
 from app.http.dependencies import ConversationPath
@@ -54,7 +54,7 @@ def application() -> Application:
     app.router.routes.extend(router.routes)
     errors.install(app)
     app.state.services, app.state.max_body_bytes = Found(), 100
-    app.state.heavy = Slots("heavy", "heavy", 1, 1)
+    app.state.heavy = Slots("heavy", 1, 1)
     app.add_outer_middleware(_named("inner"))
     app.add_outer_middleware(_named("outer"))
     return app

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.common.json_structure import MAX_MESSAGE_VALUES, StructureLimits
+from app.common.json_text import MAX_MESSAGE_VALUES, StructureLimits
 from app.conversations.messages.draft import MAX_TEXT_BYTES
 from app.http.errors import MAX_PROBLEM_BYTES
 from app.main import create_app

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.limiter import Slots
+from app.common.concurrency import Slots
 from app.http.heavy_requests import SLOT_BYTES, large_slots
 from app.main import create_app
 from app.settings import Settings
@@ -24,7 +24,7 @@ class Recorded(Slots):
     """Slots that remember what was taken."""
 
     def __init__(self, max_total: int) -> None:
-        super().__init__("heavy_requests", "slots", max_total, max_total)
+        super().__init__("heavy_requests", max_total, max_total)
         self.taken: list[int] = []
         self.in_use = 0
 

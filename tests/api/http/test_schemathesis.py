@@ -127,7 +127,7 @@ def place(server: Server, tmp_path: Path) -> Iterator[Place]:
     """The first tenant has the conversation and the agent that the examples name."""
     with server.clone() as url:
         # Each operation is tried with wrong keys, which are more than a client may send.
-        settings = Settings(database_url=url, default_model="gpt-4o", refused_keys_per_minute=0)
+        settings = Settings(database_url=url, default_model="gpt-4o")
         keys = {name: in_thread(create, name, "", None, settings) for name in TENANTS}
         headers = {name: f"Bearer {key}" for name, key in keys.items()}
         known = [

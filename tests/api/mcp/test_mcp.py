@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,7 +28,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR, TextContent
+from mcp_types import INVALID_PARAMS, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
@@ -36,16 +36,14 @@ from app.cli.api_keys import create
 from app.composition import utc_now
 from app.http.heavy_requests import HEAVY_SHARE, HeavyShare
 from app.main import create_app
-from app.mcp_server.binding import CONVERSATION, CONVERSATION_HEADER
 from app.mcp_server.endpoint import MAX_BYTES, PATHS, McpEndpoint
 from app.prompt.agent_tools import AGENT_TOOLS
 from app.repositories import Database
 from app.settings import Settings
-from app.tenancy.api_keys import DEFAULT_TENANT, Caller
-from app.tenancy.service import KeyService
+from app.tenancy.api_keys import DEFAULT_TENANT, Caller, KeyService
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import serving, started
-from tests.documents import block, blocks, pasted
+from tests.documents import block, pasted
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 from tests.patience import PATIENCE_SECONDS
@@ -146,21 +144,6 @@ async def test_the_tools_listed_are_those_of_the_service(served: str, mode: str)
         is_reading = tool.name not in {"compact_context", "tool_search"}
         assert tool.annotations.read_only_hint is is_reading
         assert tool.annotations.destructive_hint is tool.annotations.open_world_hint is False
-
-
-async def test_an_unbound_client_names_the_conversation(served: str) -> None:
-    """Without a conversation in URL or header, each tool takes and requires its id."""
-    async with connected(served) as client:
-        listed = (await client.list_tools()).tools
-    for tool in listed:
-        definition = AGENT_TOOLS[tool.name].definition
-        own = dict(tool.input_schema["properties"])
-        assert own.pop("conversation_id")["type"] == "string"
-        assert own == definition.parameters["properties"]
-        assert tool.input_schema["required"] == [
-            "conversation_id",
-            *definition.parameters["required"],
-        ]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +279,8 @@ async def test_conversations_of_other_tenants_are_unknown(
     """With keys, another tenant's conversation is one that never was [agent-tools.mcp]."""
     keys = KeyService(database, utc_now, monotonic)
     headers = []
-    for number, tenant in enumerate(("one", "two")):
-        text = await keys.create(f"{number:012}", str(number) * 43, tenant, "test", None)
+    for tenant in ("one", "two"):
+        text = await keys.create(tenant, "test", None)
         headers.append({"Authorization": f"Bearer {text}"})
     with serving(create_app(settings)) as url:
         async with httpx.AsyncClient(base_url=url, headers=headers[0]) as http:
@@ -375,17 +358,6 @@ async def test_only_post_is_allowed(client: httpx.AsyncClient, path: str) -> Non
         answer = await client.request(method, path, headers=ASKED)
         assert answer.status_code == 405
         assert answer.headers["allow"] == "POST"
-
-
-MALFORMED = [
-    (b"{", PARSE_ERROR),
-    (b"", PARSE_ERROR),
-    (b"[" * 90, PARSE_ERROR),
-    (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', PARSE_ERROR),
-    (b"[]", INVALID_PARAMS),
-    (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', INVALID_PARAMS),
-    (json.dumps([asked("ping")]).encode(), INVALID_PARAMS),
-]
 
 
 async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
@@ -488,32 +460,6 @@ def test_no_input_is_a_500(
 # --- many, none, and when things fail ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_any_process_answers(settings: Settings, mode: str) -> None:
-    """Two apps on one database answer the requests of one client in turn."""
-    with serving(create_app(settings)) as one, serving(create_app(settings)) as two:
-        async with httpx.AsyncClient(base_url=one) as http:
-            conversation_id, ref = await offloaded(http)
-        urls = [httpx2.URL(one), httpx2.URL(two)]
-        asked_of: list[int | None] = []
-
-        async def in_turn(request: httpx2.Request) -> None:
-            request.url = request.url.copy_with(port=urls[len(asked_of) % 2].port)
-            asked_of.append(request.url.port)
-
-        async with AsyncExitStack() as opened:
-            hooks = {"request": [in_turn]}
-            client = httpx2.AsyncClient(event_hooks=hooks, timeout=PATIENCE_SECONDS)
-            await opened.enter_async_context(client)
-            url = f"{one}/mcp?conversation_id={conversation_id}"
-            transport = streamable_http_client(url, http_client=client)
-            session = await opened.enter_async_context(Client(transport, mode=mode))
-            for _ in range(4):
-                answer = await session.call_tool("read_result", {"ref_id": ref})
-                assert not answer.is_error
-        assert set(asked_of) == {url.port for url in urls}
-
-
 @asynccontextmanager
 async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of the endpoint over an app's services, behind the guard."""
@@ -542,24 +488,6 @@ RECALL = asked("tools/call", name="recall", arguments={"query": "x"})
 BOUND = f"/mcp?conversation_id={NOWHERE}"
 
 
-async def test_an_unavailable_database_is_an_error(settings: Settings) -> None:
-    """It is a 503 if keys are checked, else a JSON-RPC error; tools are still listed."""
-    away = settings.model_copy(update={"database_url": "postgresql://nobody@127.0.0.1:9/nothing"})
-    app = create_app(away)
-    async with started(app) as client:
-        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
-        assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
-        assert answer.headers["retry-after"]
-    async with unguarded(app, endpoint_of()) as client:
-        answer = await client.post(BOUND, json=RECALL, headers=ASKED)
-        assert answer.status_code == 200
-        error = answer.json()["error"]
-        assert (error["code"], error["message"]) == (INTERNAL_ERROR, "The database does not answer")
-        assert error["data"] == {"code": "SERVICE_UNAVAILABLE", "retry_after": 1}
-        answer = await client.post(BOUND, json=asked("tools/list"), headers=ASKED)
-        assert len(answer.json()["result"]["tools"]) == len(AGENT_TOOLS)
-
-
 async def test_a_call_has_a_deadline(settings: Settings) -> None:
     """A call over the deadline is cancelled, and its result is an error."""
     async with unguarded(create_app(settings), endpoint_of(0.0)) as client:
@@ -567,29 +495,6 @@ async def test_a_call_has_a_deadline(settings: Settings) -> None:
     told = answer.json()["result"]
     assert told["isError"]
     assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
-
-
-LAZY = """
-import asyncio, sys
-from app.main import create_app
-from app.settings import Settings
-
-async def main():
-    app = create_app(Settings(database_url="postgresql://nobody@127.0.0.1:9/nothing"))
-    async with app.router.lifespan_context(app):
-        pass
-
-asyncio.run(main())
-print(*[name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types")])
-"""
-
-
-def test_the_sdk_is_imported_by_the_first_request() -> None:
-    """An app that is made and started has not imported the SDK. [operation.lazy-imports]"""
-    done = subprocess.run(
-        [sys.executable, "-c", LAZY], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "\n"
 
 
 # --- as the documentation shows it ------------------------------------------------------------
@@ -648,16 +553,6 @@ def test_the_token_cost_can_be_counted() -> None:
         cwd=ROOT,
     )
     assert 10 < float(done.stdout.split()[1]) < 40
-
-
-def test_the_configurations_are_json() -> None:
-    """Both can be pasted, and name what the endpoint reads."""
-    direct, through = map(json.loads, blocks(DOCUMENT, "json"))
-    server = direct["mcpServers"]["context"]
-    assert server["url"].endswith(PATHS[0])
-    assert set(server["headers"]) == {"Authorization", CONVERSATION_HEADER}
-    (url,) = [text for text in through["mcpServers"]["context"]["args"] if "://" in text]
-    assert f"{PATHS[0]}?{CONVERSATION}=" in url
 
 
 @pytest.fixture

@@ -11,10 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from app.main import create_app
-from app.settings import Settings
 from tests.api.talk import (
     append,
     assert_problem,
@@ -25,17 +22,6 @@ from tests.api.talk import (
     talk,
     user,
 )
-from tests.conftest import started
-from tests.judge import judge
-
-LONG = "We talked about the harbour, the trains and the weather in Bergen. " * 12
-
-
-@pytest_asyncio.fixture
-async def model_client(with_model: Settings) -> Any:
-    """A client of an app whose summariser is the scriptable model."""
-    async with started(create_app(with_model)) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
@@ -130,76 +116,6 @@ async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
     assert delta["build_id"] == full["build_id"]
 
 
-async def test_an_earlier_payload_over_http(client: httpx.AsyncClient) -> None:
-    """A build's id reads its payload again; what names no build is a 404. [payload.as-of]"""
-    path = await new_conversation(client)
-    await append(client, path, user("hi"))
-    built = (await client.post(f"{path}/context", json={"status": "Busy."})).json()
-    await append(client, path, assistant("Hello"))
-    again = await client.get(f"{path}/context", params={"as_of": built["build_id"]})
-    assert again.status_code == 200
-    for name in ("payload", "epoch", "through_seq", "stable_items", "prefix_hash", "tail"):
-        assert again.json()[name] == built[name]
-    assert again.json()["item_seqs"] == [1, None]
-    other = await new_conversation(client)
-    for where, build_id in ((path, "x"), (path, "x" * 256), (other, built["build_id"])):
-        missing = await client.get(f"{where}/context", params={"as_of": build_id})
-        assert_problem(missing, 404, "NOT_FOUND")
-    assert_problem(await client.get(f"{path}/context"), 422, "VALIDATION_ERROR", "/query/as_of")
-    for wrong in ("", "x" * 257, "a\x00b"):
-        refused = await client.get(f"{path}/context", params={"as_of": wrong})
-        assert_problem(refused, 422, "VALIDATION_ERROR", "/query/as_of")
-
-
-@pytest.mark.parametrize("format", ["openai_responses", "gemini"])
-async def test_every_format_in_and_out(client: httpx.AsyncClient, format: str) -> None:
-    """What a provider's SDK gives is appended as it is and comes back as it was."""
-    turns: dict[str, list[dict[str, Any]]] = {
-        "openai_responses": [
-            {"role": "user", "content": "Weather?"},
-            {
-                "type": "function_call",
-                "id": "fc_1",
-                "call_id": "call_1",
-                "name": "get_weather",
-                "arguments": '{"city":"Bergen"}',
-                "status": "completed",
-            },
-            {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
-        ],
-        "gemini": [
-            {"role": "user", "parts": [{"text": "Weather?"}]},
-            {
-                "role": "model",
-                "parts": [
-                    {
-                        "functionCall": {"name": "get_weather", "args": {"city": "Bergen"}},
-                        "thoughtSignature": "c2ln",
-                    }
-                ],
-            },
-            {
-                "role": "user",
-                "parts": [
-                    {"functionResponse": {"name": "get_weather", "response": {"output": "rain"}}}
-                ],
-            },
-        ],
-    }
-    path = await new_conversation(client, model="gpt-5.4")
-    body = {"format": format, "messages": turns[format]}
-    answer = await client.post(f"{path}/messages", json=body)
-    assert answer.status_code == 201, answer.text
-    assert [item["role"] for item in answer.json()["messages"]] == ["user", "assistant", "tool"]
-    built = (await client.post(f"{path}/context", json={"format": format})).json()
-    items = built["payload"]["input" if format == "openai_responses" else "contents"]
-    assert items[1] == turns[format][1]
-    assert judge(format, built["payload"]) == []
-    chat = (await client.post(f"{path}/context")).json()["payload"]["messages"]
-    assert [message["role"] for message in chat] == ["user", "assistant", "tool"]
-    assert chat[1]["tool_calls"][0]["function"]["name"] == "get_weather"
-
-
 async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
     """A build without messages is refused in the documented words [payload.not-empty]."""
     path = await new_conversation(client)
@@ -208,16 +124,14 @@ async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:
 
 
 async def test_unknown_windows(client: httpx.AsyncClient) -> None:
-    """The error for an unknown model names it, its source and the remedy, which works."""
+    """The error for an unknown model names it and the remedy, which works."""
     path = await new_conversation(client, model="my-model")
     await append(client, path, user("hi"))
     stored = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_LIMIT_UNKNOWN")
-    assert "'my-model', the model of the conversation" in stored["detail"]
-    assert (stored["model"], stored["model_source"]) == ("my-model", "conversation")
-    assert stored["errors"] == []
+    assert (stored["model"], stored["errors"]) == ("my-model", [])
     asked = await client.post(f"{path}/context", json={"model": "other"})
     found = assert_problem(asked, 422, "CONTEXT_LIMIT_UNKNOWN", "/model")
-    assert "'other', the model of this request" in found["detail"]
+    assert "'other'" in found["detail"]
     for help in (
         "budget.context_window",
         "PUT /v1/models/{model}",
@@ -229,16 +143,6 @@ async def test_unknown_windows(client: httpx.AsyncClient) -> None:
     policy = {"budget": {"context_window": "derive"}}
     await client.patch(path, json={"policy": policy})
     assert (await client.post(f"{path}/context", json={"model": "other"})).status_code == 200
-
-
-async def test_overflow_shows_the_budget(client: httpx.AsyncClient) -> None:
-    """When the system prompt alone is too large, 422 CONTEXT_OVERFLOW carries the budget."""
-    path = await new_conversation(client, sections=[{"name": "a", "content": LONG * 20}])
-    await append(client, path, user("hi"))
-    asked = {"max_context_tokens": 2000, "max_output_tokens": 500}
-    answer = await client.post(f"{path}/context", json=asked)
-    body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
-    assert body["budget"]["system_prompt"] > 1500
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])

@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.payload_tokens import payload_texts, payload_tokens
 
 OUTPUT = "".join(f"line {number:05} of what the command printed\n" for number in range(4000))
-LINES = "\n" * 10_000
 PROVIDERS = ["openai_chat", "openai_responses", "anthropic", "gemini"]
 STRATEGIES = ["sandwich", "sliding_window", "full_history", "tree_summary", "retain_summary"]
 STRATEGIES += ["chain"]
@@ -143,7 +142,7 @@ async def test_a_compaction_keeps_the_rest(
 
 
 async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) -> None:
-    """With `offload_oversized` false the refusal names the message, its tokens and what helps."""
+    """With `offload_oversized` false the refusal names the message, its id and its tokens."""
     policy = window(messages={"offload_oversized": False})
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("before"), user(OUTPUT, id="big"))
@@ -156,9 +155,6 @@ async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) 
         "role": "user",
         "pinned": False,
     }
-    actions = [item["action"] for item in body["suggestions"]]
-    assert actions == ["offload_oversized", "larger_window"]
-    assert "seq 2" in body["detail"] and len(body["detail"]) < 300
     changed = {"policy": {"messages": {"offload_oversized": True}}}
     assert (await client.patch(path, json=changed)).status_code == 200
     assert (await built(client, path))["degraded"] == ["messages_shortened"]
@@ -180,16 +176,11 @@ async def test_sections_and_tools_are_named(client: httpx.AsyncClient) -> None:
         "part3",
         "part2",
     ]
-    actions = [item["action"] for item in body["suggestions"]]
-    assert actions == ["shorten_section"] * 5 + ["larger_window"]
-    needed = body["budget"]["used_tokens"] + body["budget"]["max_output_tokens"]
-    assert f"{needed:,} tokens, and leave room for" in body["suggestions"][-1]["detail"]
     fixed = window(agent_tools="none")
     path = await new_conversation(client, policy=fixed, tools=[tool], sections=sections[:4])
     await append(client, path, user("Hello"))
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
     assert {"kind": "tool", "name": "search"}.items() <= body["largest"][3].items()
-    assert "defer_tools" in [item["action"] for item in body["suggestions"]]
 
 
 @pytest.mark.parametrize("strategy", ["sandwich", "full_history"])
@@ -212,18 +203,3 @@ async def test_overflow_shortens_what_is_left(client: httpx.AsyncClient, strateg
         undo = f"{path}/compactions/{receipt['compaction_id']}/undo"
         if receipt["status"] == "active":
             assert (await client.post(undo)).status_code == 200
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[:2])
-async def test_a_result_that_costs_more_in_the_format_is_left_out_alone(
-    client: httpx.AsyncClient, strategy: str
-) -> None:
-    """Gemini takes a result as JSON: one of line breaks costs a multiple of its stored count.
-
-    The plan saves that by the result itself, not by the messages that stay.
-    """
-    path = await new_conversation(client, policy=window(6500, strategy=strategy))
-    await append(client, path, user("Go."), calling("c"), result("c", f"begin {LINES} end"))
-    await append(client, path, user(f"Look: {'word ' * 1500}"))
-    body = await built(client, path, format="gemini")
-    assert "word word" in told(body["payload"])

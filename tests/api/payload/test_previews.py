@@ -7,19 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import (
-    append,
-    assert_problem,
-    assistant,
-    calling,
-    new_conversation,
-    result,
-    talk,
-    user,
-)
-from tests.conftest import execute, started
+from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
+from tests.conftest import execute
 
 PROVIDERS = ("openai_chat", "openai_responses", "anthropic", "gemini")
 SHARED = (
@@ -139,20 +129,3 @@ async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
     assert states[3] == "cleared" and states[31] == "verbatim"
     costs = {item["seq"]: item["tokens"] for item in later["shown_messages"]}
     assert costs[3] <= 80 < shown[2]["tokens"] == costs[31]
-
-
-async def test_read_only_keys_may_preview(settings: Settings) -> None:
-    """A preview is a read, so a read-only key may ask for it, and nobody else's."""
-    from app.cli import api_keys as keys
-
-    owner = await keys.create("acme", "all", None, settings)
-    reader = await keys.create("acme", "read", None, settings, read_only=True)
-    other = await keys.create("other", "read", None, settings)
-    async with started(create_app(settings)) as client:
-        client.headers["authorization"] = f"Bearer {owner}"
-        path = await new_conversation(client, model="gpt-4o")
-        await append(client, path, user("hi"))
-        client.headers["authorization"] = f"Bearer {reader}"
-        assert (await preview(client, path))["through_seq"] == 1
-        client.headers["authorization"] = f"Bearer {other}"
-        assert_problem(await client.get(f"{path}/context/preview"), 404, "NOT_FOUND")

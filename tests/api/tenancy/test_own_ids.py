@@ -132,15 +132,13 @@ async def test_an_own_id_is_shown_everywhere(client: httpx.AsyncClient) -> None:
     copied = (await client.get(f"{path}/messages")).json()["data"][-1]
     assert copied["restored_from"]["conversation_id"] == "Fork 1"
 
-    # A download is imported by its ids, and restored into the conversations that have them.
+    # A download is imported by its ids.
+    assert (await client.delete("/v1/conversations/Fork%201")).status_code == 200
     imported = whole | {"session_id": str(uuid4())}
-    for body in (imported, imported | {"session_id": str(uuid4())}):
-        assert (await client.post("/v1/snapshots", json=body)).status_code == 201
-        again = f"/v1/snapshots/{body['session_id']}/restore"
-        (done,) = (await client.post(again)).json()["conversations"]
-        assert done["conversation_id"] == "Fork 1"
-        removed = await client.delete("/v1/conversations/Fork%201")
-        assert removed.json()["deleted"]["conversations"] == 1
+    made = (await client.post("/v1/snapshots", json=imported)).json()
+    assert made["conversation_ids"] == ["Fork 1"]
+    removed = await client.delete("/v1/conversations/Fork%201")
+    assert removed.json()["deleted"]["conversations"] == 1
     assert_problem(await client.get(f"/v1/snapshots/{imported['session_id']}"), 404, "NOT_FOUND")
 
     cleared = (await client.post(f"{path}/clear")).json()

@@ -42,7 +42,7 @@ async def test_streams_of_one_tenant_leave_room_for_others(settings: Settings) -
                 lines.append(opened.aiter_lines())  # it would close the stream when it is gone
                 await anext(lines[-1])
             refused = await acme.get(f"{paths[0]}/events")
-            assert assert_problem(refused, 429, "RATE_LIMITED")["kind"] == "streams"
+            assert assert_problem(refused, 429, "RATE_LIMITED")["kind"] == "event_streams"
             assert int(refused.headers["retry-after"]) > 0
             async with other.stream("GET", f"{paths[1]}/events") as opened:
                 assert opened.status_code == 200

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from app.common import json_text
-from app.common.sendable import sendable_json
+from app.common.texts import sendable_json
 from tests.domain.compaction.strategies_messages import json_values
 
 

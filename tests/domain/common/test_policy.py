@@ -36,7 +36,6 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("compaction", "auto"): st.booleans(),
     ("compaction", "threshold_ratio"): st.floats(0.01, 1),
     ("compaction", "model"): st.sampled_from(["m1", "m2"]),
-    ("compaction", "summary_input"): st.sampled_from(["transcript", "prefix"]),
     ("compaction", "summary_prompt"): st.text(max_size=5),
     ("compaction", "summary_directives"): st.lists(st.text(max_size=3), max_size=3),
     ("compaction", "retain_prompt"): st.text(max_size=5),
@@ -130,15 +129,10 @@ def test_null_in_a_patch_inherits_again(
     ("settings_level", "pointer"),
     [
         ({"sandwich": {"preserve_top": -1}}, "/sandwich/preserve_top"),
-        ({"sandwich": {"preserve_bottom": 0}}, "/sandwich/preserve_bottom"),
         ({"compaction": {"target": 1.0}}, "/compaction/target"),
         ({"compaction": {"retain_directives": "a"}}, "/compaction/retain_directives"),
         ({"preserve_user_messages": 1}, "/preserve_user_messages"),
-        ({"budget": {"context_window": 0}}, "/budget/context_window"),
-        (
-            {"budget": {"context_window": 500, "max_output_tokens": 500}},
-            "/budget/max_output_tokens",
-        ),
+        ({"budget": {"context_window": 4096}}, "/budget/max_output_tokens"),
         ({"strategy": "magic"}, "/strategy"),
         ({"sandwich": {"preserve_top": True}}, "/sandwich/preserve_top"),
         ({"sandwich": [1]}, "/sandwich"),
@@ -154,15 +148,8 @@ def test_an_impossible_policy_is_refused_at_its_setting(
 ) -> None:
     """A wrong or impossible setting is a VALIDATION_ERROR that points at it."""
     with pytest.raises(ValidationError) as refused:
-        effective({"strategy": "sandwich"}, settings_level)
+        effective({"budget": {"max_output_tokens": 4096}}, settings_level)
     assert pointer in [problem.pointer for problem in refused.value.problems]
-
-
-def test_an_impossible_combination_across_levels_is_refused() -> None:
-    """Settings that are valid in each level can be impossible together."""
-    with pytest.raises(ValidationError) as refused:
-        effective({"budget": {"context_window": 5000}}, {"budget": {"max_output_tokens": 6000}})
-    assert refused.value.problems[0].pointer == "/budget/max_output_tokens"
 
 
 def test_agent_tools_lists_the_tools_of_the_service() -> None:

@@ -17,15 +17,14 @@ from app.compaction.reduction import (
     EMERGENCY_CUT,
     RESULTS_CLEARED,
     Truncation,
-    clearable_through,
     excluded_seqs,
     min_cleared_tokens,
     plan_clearing,
-    spans_after_halving,
     tool_output_budget,
     tool_output_tokens,
     truncate,
     with_excluded,
+    without_oldest_half,
 )
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.turns import Entry, call_groups, entry, never_cleared, pinned_seqs
@@ -36,7 +35,6 @@ from tests.domain.compaction.generated import (
     A,
     T,
     U,
-    assert_spans_show,
     assert_whole_groups,
     budgets,
     histories,
@@ -313,66 +311,48 @@ def test_a_clearing_matches_its_plan(
     )
 
 
+def halved(history: Sequence[Entry], covered: Span | None = None) -> list[int] | None:
+    """Return the seqs that are left after one cut."""
+    left = without_oldest_half(history, covered)
+    return None if left is None else [item.seq for item in left]
+
+
 def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
-    """Half of the turns is dropped, rounded down, at least one. [compaction.emergency]"""
+    """Half of the turns, rounded down, at least one; pins stay. [compaction.emergency]"""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
-    assert spans_after_halving(history, None) == (Span(5, ENDLESS),)
-    assert spans_after_halving(history[4:], Span(1, 5)) == (Span(7, ENDLESS),)
-    assert spans_after_halving(history[6:], Span(1, 7)) == (Span(9, ENDLESS),)
+    assert halved(history) == [5, 6, 7, 8, 9, 10]
+    assert halved(history[4:], Span(1, 5)) == [7, 8, 9, 10]
+    assert halved(history[6:], Span(1, 7)) == [9, 10]
+    pinned = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
+    assert halved(pinned) == [2, 5, 6, 7, 8]
+    assert halved([pinned[1], pinned[6]], Span(1, 7)) is None
 
 
 def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
     """In a single turn half of the call groups is dropped; its user message is left at last."""
     roles = [U, A, T, A, T, T, A, T, A]
     history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]
-    assert spans_after_halving(history, None) == (Span(1, 2), Span(7, ENDLESS))
-    left = [history[0], *history[6:]]
-    assert spans_after_halving(left, Span(2, 7)) == (Span(1, 2), Span(9, ENDLESS))
-    assert spans_after_halving([history[0], history[8]], Span(2, 9)) == (
-        Span(1, 2),
-        Span(10, ENDLESS),
-    )
-    assert spans_after_halving([history[0]], Span(2, 10)) is None
-
-
-def test_pins_survive_every_cut() -> None:
-    """A pinned message stays in its place and does not count as a turn. [pins.whole-group]"""
-    history = [entry(seq, (U, A)[seq % 2 == 0], 10, seq == 2) for seq in range(1, 9)]
-    assert spans_after_halving(history, None) == (Span(2, 3), Span(5, ENDLESS))
-    assert spans_after_halving([history[1], history[6]], Span(1, 7)) is None
+    assert halved(history) == [1, 7, 8, 9]
+    assert halved([history[0], *history[6:]], Span(2, 7)) == [1, 9]
+    assert halved([history[0], history[8]], Span(2, 9)) == [1]
+    assert halved([history[0]], Span(2, 10)) is None
 
 
 @given(histories())
 def test_the_newest_user_message_and_the_pins_are_never_dropped(history: list[Entry]) -> None:
     """Each cut drops something, splits no group, and keeps the newest user message and pins."""
-    covered: Span | None = None
     pinned = pinned_seqs(history)
     newest = next((item for item in reversed(history) if item.role is U and not item.joins), None)
-    shown = list(history)
-    while (spans := spans_after_halving(shown, covered)) is not None:
-        left = shown_by(history, spans)
-        assert set(left) < set(shown)
+    shown: list[Entry] = list(history)
+    while (left := without_oldest_half(shown, None)) is not None:
         assert left
+        assert set(left) < set(shown)
         assert {item.seq for item in left} >= pinned
         assert newest is None or newest in left
         assert_whole_groups(history, left)
-        assert_spans_show(spans, history, left)
-        shown, covered = left, View(spans).hidden
+        shown = left
     assert (
         len(shown) == 1
         or all(item is newest or item.seq in pinned for item in shown)
         or (newest is None and len(call_groups(shown)) == 1)
     )
-
-
-def test_the_last_results_are_cleared_before_their_call_is_dropped() -> None:
-    """A model that sees its call does not repeat it. Pinned and excluded results stay."""
-    turn = [entry(1, U, 10), entry(2, A, 10), entry(3, T, 5_000), entry(4, T, 20)]
-    assert clearable_through(turn, None) == 3
-    assert clearable_through([*turn, entry(5, A, 10)], None) is None, "there is more to drop"
-    assert clearable_through([entry(1, U, 10), entry(2, A, 10), entry(3, T, 20)], None) is None
-    assert clearable_through([*turn[:2], entry(3, T, 5_000, pinned=True)], None) is None
-    assert clearable_through([*turn[:2], entry(3, T, 5_000, excluded=True)], None) is None
-    assert clearable_through([entry(1, A, 10), entry(2, T, 5_000)], None) == 2
-    before = [entry(1, A, 10), entry(2, T, 5_000), entry(3, U, 10)]
-    assert clearable_through(before, None) is None, "it is of an older turn"

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.strategies import STRATEGIES
-from app.compaction.strategies.chain import MAX_FAILURES
-from app.compaction.strategies.kinds import LEVELS, next_merge
+from app.compaction.run import LEVELS, next_merge
+from app.compaction.strategies import MAX_FAILURES, STRATEGIES
 from app.conversations.plans import (
     ChainStep,
     CompactionPlan,

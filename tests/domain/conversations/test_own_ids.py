@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.common.public_ids import MAX_CHARS, PATTERN, keys_of, public_id_from
+from app.common.ids import MAX_CHARS, PATTERN, keys_of, public_id_from
 
 TENANTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=8)
 TEXTS = st.text(max_size=MAX_CHARS + 2) | st.text("ab ./%?#\\é漢🙂", max_size=6)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.status import MAX_LISTED, Activity, status_text
+from app.conversations.statuses import MAX_LISTED, Activity, status_text
 
 NOON = datetime(2026, 1, 5, 12, 0, 30, tzinfo=UTC)
 

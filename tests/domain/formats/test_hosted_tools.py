@@ -17,7 +17,7 @@ from app.formats.json_fields import camel
 from app.formats.message import FormatName
 from app.formats.tools import GEMINI_KEYS
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.prompt.tool_deferral import is_fixed
+from app.prompt.agent_tools import can_defer
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [
@@ -91,7 +91,7 @@ def test_passed_through_unchanged(format: FormatName, raw: dict[str, Any]) -> No
     assert sdk_findings(format, raw) == []
     given_tool = copy.deepcopy(raw)
     tool = parse_tool({**raw, "category": "mcp", "cache_control": {"type": "ephemeral"}}, "")
-    assert is_fixed(tool)
+    assert not can_defer(tool)
     assert estimate_tool_defs_tokens([tool], len) > HOSTED_TOOL_TOKENS
     for definition in (tool, tool_from(tool.record())):
         assert PROVIDERS[format].tools_to_wire([definition]) == [given_tool]

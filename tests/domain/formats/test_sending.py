@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 from openai.types.responses import FunctionToolParam, ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
 
-from app.common.sendable import is_sendable, sendable, sendable_json
+from app.common.texts import is_sendable, sendable, sendable_json
 from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, labels, parse_tool
 from app.formats.media import clean
 from app.formats.message import (

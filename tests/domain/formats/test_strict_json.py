@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.json_structure import MAX_MESSAGE_VALUES
+from app.common.json_text import MAX_MESSAGE_VALUES
 from app.formats import LOG_PROVIDER, json_fields
 from app.formats.message import Message, Role, ToolCall
 from app.formats.tools import (

@@ -16,17 +16,10 @@ from pydantic import TypeAdapter
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import ValidationError
-from app.common.sendable import is_sendable
+from app.common.texts import is_sendable
+from app.context.tool_calls import Call, parse_call, result_message, search_result_message
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName, Role
-from app.policy.policy import AGENT_TOOL_NAMES
-from app.prompt.agent_tool_calls import (
-    Call,
-    arguments_of,
-    parse_call,
-    result_message,
-    search_result_message,
-)
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_LINES, definitions_in
 from tests.judge import refusals
 
@@ -99,43 +92,6 @@ def test_every_format_defines_the_same_tools() -> None:
             assert tool.parameters == ours.definition.parameters
 
 
-def test_schemas_list_required_parameters() -> None:
-    """The arguments are the documented ones, and no schema may refuse one that is left out."""
-    schemas = {name: tool.definition.parameters for name, tool in AGENT_TOOLS.items()}
-    assert {name: list(schema["properties"]) for name, schema in schemas.items()} == {
-        READ_LINES: ["ref_id", "offset", "limit"],
-        GREP: ["ref_id", "pattern", "ignore_case", "before", "after", "limit"],
-        READ_BYTES: ["ref_id", "offset", "limit"],
-        TOOL_SEARCH: ["query", "limit"],
-        COMPACT_CONTEXT: [],
-        RECALL: ["query", "offset"],
-    }
-    assert [schema["required"] for schema in schemas.values()] == [
-        ["ref_id"],
-        ["ref_id", "pattern"],
-        ["ref_id"],
-        ["query"],
-        [],
-        ["query"],
-    ]
-    assert schemas[READ_LINES]["properties"]["limit"]["maximum"] == 2000
-    assert all(schema["additionalProperties"] is False for schema in schemas.values())
-    assert all(tool["strict"] is False for tool in definitions_in(RESPONSES))
-
-
-def test_every_tool_that_notes_name_is_there() -> None:
-    """What views and placeholders tell a model to call can be called. [agent-tools.execute]"""
-    assert tuple(AGENT_TOOLS) == AGENT_TOOL_NAMES
-    assert AGENT_TOOL_NAMES == (
-        "tool_output_cache",
-        "tool_output_cache_grep",
-        "read_result",
-        "tool_search",
-        "compact_context",
-        "recall",
-    )
-
-
 def test_no_description_mentions_another_tool() -> None:
     """A payload may have any single tool, so no description mentions another one."""
     for tool in AGENT_TOOLS.values():
@@ -176,13 +132,6 @@ def test_a_tool_search_call_of_openai_is_parsed(arguments: Any) -> None:
     """An item for the client gives the same request as a call of the function."""
     call = parse_call({**SEARCH_ITEM, "arguments": arguments}, RESPONSES, "")
     assert call == Call("c1", TOOL_SEARCH, {"query": "weather"}, is_search_item=True)
-    assert arguments_of(call) == {"query": "weather", "limit": 5}
-
-
-def test_the_error_for_an_unknown_tool_lists_the_known_ones() -> None:
-    """Who sends the call of another tool reads which ones there are. [agent-tools.execute]"""
-    with pytest.raises(ValidationError, match="tool_output_cache_grep"):
-        parse_call(native(CHAT, "shell"), CHAT, "")
 
 
 @given(st.sampled_from(FormatName), ANY_JSON, st.sampled_from(["", "/function", "/functionCall"]))
@@ -200,52 +149,23 @@ def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: s
 # --- arguments --------------------------------------------------------------------------------
 
 
-def asked(name: str, arguments: Any) -> dict[str, Any]:
-    """Return the parsed arguments of a call."""
-    return arguments_of(Call("c1", name, arguments))
-
-
-def refusal(name: str, arguments: Any) -> str:
-    """Return the error message for these arguments."""
-    with pytest.raises(ValidationError) as refused:
-        asked(name, arguments)
-    return refused.value.detail
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "ask"),
     [
-        (READ_LINES, {}, (REF, 0, 2000)),
-        (READ_LINES, {"offset": 2000, "limit": 10}, (REF, 2000, 10)),
+        (READ_LINES, {"offset": None}, (REF, 0, 2000)),
         (READ_LINES, {"offset": "2000", "limit": " 10 "}, (REF, 2000, 10)),
         (READ_LINES, {"offset": 5.0, "limit": "7.0"}, (REF, 5, 7)),
-        (READ_LINES, {"offset": None, "limit": None}, (REF, 0, 2000)),
-        (READ_LINES, {"limit": 5000}, (REF, 0, MAX_LINES)),
-        (READ_LINES, {"offset": 10**30}, (REF, 2**53 - 1, 2000)),
-        (READ_LINES, {"offset": 1e300}, (REF, 2**53 - 1, 2000)),
-        (READ_BYTES, {}, (REF, 0, 4096)),
-        (READ_BYTES, {"offset": "4096", "limit": 10**9}, (REF, 4096, MAX_BYTES)),
-        (GREP, {"pattern": "a b"}, (REF, "a b", False, 0, 0, 100)),
-        (
-            GREP,
-            {"pattern": "^x", "ignore_case": "True", "before": "2", "after": 999, "limit": 99999},
-            (REF, "^x", True, 2, 20, 500),
-        ),
-        (
-            GREP,
-            {"pattern": "x", "ignore_case": "false", "lines": None},
-            (REF, "x", False, 0, 0, 100),
-        ),
-        (TOOL_SEARCH, {"ref_id": None, "query": "x"}, ("x", 5)),
+        (READ_LINES, {"offset": 10**30, "limit": 5000}, (REF, 2**53 - 1, MAX_LINES)),
+        (READ_BYTES, {"limit": 10**9}, (REF, 0, MAX_BYTES)),
+        (GREP, {"pattern": "x", "ignore_case": "True"}, (REF, "x", True, 0, 0, 100)),
         (TOOL_SEARCH, {"ref_id": None, "query": "x", "limit": "999"}, ("x", 50)),
         (COMPACT_CONTEXT, {"ref_id": None}, ()),
         (RECALL, {"ref_id": None, "query": "the port"}, ("the port", 0)),
-        (RECALL, {"ref_id": None, "query": "a", "offset": "10"}, ("a", 10)),
     ],
 )
 def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], ask: Any) -> None:
     """Defaults, numbers as text, null as left out, and limits clamped to their maximum."""
-    assert tuple(asked(name, {"ref_id": REF, **arguments}).values()) == ask
+    assert tuple(AGENT_TOOLS[name].parse({"ref_id": REF, **arguments}).values()) == ask
 
 
 @pytest.mark.parametrize(
@@ -253,32 +173,23 @@ def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], as
     [
         (READ_BYTES, None, "the arguments must be one JSON object"),
         (READ_BYTES, {}, "ref_id is required"),
-        (READ_BYTES, {"ref_id": ""}, "ref_id must be 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": "\x00"}, "ref_id must be 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": "\ud800"}, "ref_id must be 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": "x" * 257}, "ref_id must be 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": [REF]}, "ref_id must be a string, not a list"),
-        (READ_BYTES, {"ref_id": REF, "offset": "ten"}, 'whole number, which "ten" is not'),
-        (READ_BYTES, {"ref_id": REF, "offset": 1.5}, "offset must be a whole number, which 1.5"),
-        (READ_BYTES, {"ref_id": REF, "offset": True}, "whole number, which true is not"),
-        (READ_BYTES, {"ref_id": REF, "offset": {}}, "whole number, which an object is not"),
-        (READ_BYTES, {"ref_id": REF, "offset": -1}, "offset must be at least 0, which -1"),
-        (READ_BYTES, {"ref_id": REF, "limit": "0"}, "limit must be at least 1"),
+        (READ_BYTES, {"ref_id": ""}, "ref_id must be a string of 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": "\x00"}, "ref_id must be a string of 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": "\ud800"}, "ref_id must be a string of 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": [REF]}, "ref_id must be a string of 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": REF, "offset": 1.5}, "offset must be a whole number of at least 0"),
+        (READ_BYTES, {"ref_id": REF, "offset": {}}, "offset must be a whole number of at least 0"),
+        (READ_BYTES, {"ref_id": REF, "limit": "0"}, "limit must be a whole number of at least 1"),
         (READ_BYTES, {"ref_id": REF, "lines": 3}, 'there is no argument "lines"'),
-        (GREP, {"ref_id": REF}, "pattern is required"),
-        (GREP, {"ref_id": REF, "pattern": 404}, "pattern must be a string"),
-        (
-            GREP,
-            {"ref_id": REF, "pattern": "x", "ignore_case": 1},
-            "ignore_case must be true or false, which 1 is not",
-        ),
+        (GREP, {"ref_id": REF, "pattern": "x", "ignore_case": 7}, "must be true or false"),
     ],
 )
 def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str) -> None:
-    """The model reads what is wrong and what is wanted."""
-    said = refusal(name, arguments)
-    assert said.startswith(f"{name} was not run: ")
-    assert told in said
+    """The model reads what is wrong and what is wanted. [agent-tools.model-errors]"""
+    with pytest.raises(ValidationError) as refused:
+        AGENT_TOOLS[name].parse(arguments)
+    said = refused.value.detail
+    assert said.startswith(f"{name} was not run: ") and told in said
     assert "It takes ref_id (string, required)" in said
 
 
@@ -300,7 +211,7 @@ def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> Non
 def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any) -> None:
     """A request is within its bounds, and the error for an invalid one is short."""
     try:
-        ask = asked(name, arguments)
+        ask = AGENT_TOOLS[name].parse(arguments)
     except ValidationError as refused:
         assert len(refused.detail) < 2000
         assert is_sendable(refused.detail)
@@ -310,31 +221,6 @@ def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any)
 
 
 # --- results ----------------------------------------------------------------------------------
-
-
-def test_results_have_their_native_shape() -> None:
-    """Each format's tool message, good and bad. [agent-tools.definitions, payload.valid]"""
-    call = Call("c1", READ_BYTES, {})
-    assert result_message(call, CHAT, "x") == {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": "x",
-    }
-    assert result_message(call, CHAT, "x", is_error=True)["content"] == "Error: x"
-    assert result_message(call, RESPONSES, "x", is_error=True) == {
-        "type": "function_call_output",
-        "call_id": "c1",
-        "output": "Error: x",
-    }
-    block = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
-    assert result_message(call, ANTHROPIC, "x") == {"role": "user", "content": [block]}
-    (failed,) = result_message(call, ANTHROPIC, "x", is_error=True)["content"]
-    assert failed == block | {"is_error": True}
-    response = {"id": "c1", "name": READ_BYTES, "response": {"output": "x"}}
-    parts = [{"functionResponse": response}]
-    assert result_message(call, GEMINI, "x") == {"role": "user", "parts": parts}
-    (part,) = result_message(call, GEMINI, "x", is_error=True)["parts"]
-    assert part["functionResponse"]["response"] == {"error": "x"}
 
 
 @given(st.text(min_size=1), st.text(alphabet=st.characters(), min_size=1), st.booleans())
@@ -355,20 +241,6 @@ def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bo
 WEATHER = ToolDefinition("get_weather", "Weather of a café, today.", {"type": "object"}, "mcp")
 TIME = ToolDefinition("get_time", "Time.", {"type": "object", "properties": {}}, "skill")
 SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
-
-
-@pytest.mark.parametrize("format", FormatName)
-def test_a_search_result_has_one_tool_a_line(format: FormatName) -> None:
-    """The full definitions as JSON, the same in every format, in the order given. [tools.search]"""
-    message = search_result_message(SEARCH_CALL, format, [WEATHER, TIME], native=False)
-    expected = (
-        '{"name":"get_weather","description":"Weather of a café, today.",'
-        '"parameters":{"type":"object"}}\n'
-        '{"name":"get_time","description":"Time.","parameters":{"type":"object","properties":{}}}'
-    )
-    assert message == result_message(SEARCH_CALL, format, expected)
-    nothing = search_result_message(SEARCH_CALL, format, [], native=True)
-    assert nothing == result_message(SEARCH_CALL, format, "[No tool matches.]")
 
 
 def test_the_bytes_of_a_search_result_are_bounded() -> None:
@@ -427,12 +299,3 @@ def test_a_tool_search_of_openai_gets_definitions() -> None:
     assert (failed["status"], failed["tools"]) == ("incomplete", [])
     for item in (SEARCH_ITEM, output, failed):
         TypeAdapter(ResponseInputItemParam).validate_python(item)
-
-
-@pytest.mark.parametrize("format", FormatName)
-def test_a_definitions_text_can_be_sent(format: FormatName) -> None:
-    """NUL and lone surrogates of a description reach no provider. [log.sendable-text]"""
-    bad = ToolDefinition("bad", "a\x00b\ud800", {"type": "object", "title": "\ud800"})
-    message = search_result_message(SEARCH_CALL, format, [bad], native=False)
-    for text in (json.dumps(PROVIDERS[format].tools_to_wire([bad])), json.dumps(message)):
-        assert "\\ud800" not in text

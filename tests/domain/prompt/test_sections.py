@@ -8,14 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.prompt.sections import (
-    PromptSection,
-    SectionKind,
-    merge_sections,
-    prefix_end_indices,
-    section_from,
-    system_text,
-)
+from app.prompt.sections import PromptSection, SectionKind, merge_sections, prefix_end_indices
 from tests.domain.prompt.generated import KINDS, sections
 
 STATIC = (SectionKind.BASE, SectionKind.RULES, SectionKind.MEMORIES, SectionKind.DOCS)
@@ -58,17 +51,3 @@ def test_prefixes_end_after_static_cacheable_kinds(
         assert merged[index].kind in STATIC
         assert all(section.cacheable for section in merged[: index + 1])
         assert index + 1 == len(merged) or merged[index + 1].kind is not merged[index].kind
-
-
-def test_defaults_of_a_section() -> None:
-    """Kind defaults to base, order to the place; text is made sendable. [policy.merge-by-name]"""
-    section = section_from({"name": "a", "content": "x\ud800"}, 3)
-    assert section == PromptSection("a", "x\ufffd", SectionKind.BASE, True, 3)
-    given_order = {"name": "a", "content": "", "kind": "skill", "cacheable": False, "order": 0}
-    assert section_from(given_order, 7) == PromptSection("a", "", SectionKind.SKILL, False, 0)
-
-
-def test_system_text_joins_sections() -> None:
-    """The system prompt is the sections in order, an empty line between them."""
-    assert system_text([PromptSection("a", "one"), PromptSection("b", "two")]) == "one\n\ntwo"
-    assert system_text([]) == ""

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from app.blobs.preview import TOOL_SEARCH
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
-from app.prompt.agent_tools import AGENT_TOOLS
-from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral
+from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -38,7 +37,7 @@ def held(
     most: int | None = None,
 ) -> tuple[str, ...]:
     """Plan for tools that cost 10 each."""
-    limits = ToolLimits(allowed, max_tools=most)
+    limits = ToolLimits(allowed, most)
     return plan_deferral(tools, [10] * len(tools), limits, used or {}, promoted)
 
 
@@ -76,27 +75,16 @@ def test_mcp_is_deferred_first_then_skill_and_builtin_never(
 def test_tools_of_the_service_itself_stay() -> None:
     """A caller who lists them as mcp keeps the search, and what reads cut results."""
     own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
-    assert plan_deferral(own, [10] * 3, ToolLimits(0, 0, 0), {}, ()) == ("other",)
+    assert plan_deferral(own, [10] * 3, ToolLimits(0, 0), {}, ()) == ("other",)
 
 
-def last_resort(allowed: int, most_tokens: int, *promoted: str, **used: int) -> tuple[str, ...]:
-    """Plan for tools without a category and one of mcp; the second is the largest."""
-    tools = [tool(name, "builtin") for name in "abcd"] + [tool("m")]
-    return plan_deferral(
-        tools, [10, 30, 10, 10, 10], ToolLimits(allowed, most_tokens), used, promoted
-    )
-
-
-def test_builtin_tools_are_deferred_as_a_last_resort() -> None:
-    """Where they leave no room: never called before called, then the largest, then the last.
-
-    [tools.last-resort]
-    """
-    assert last_resort(20, 60) == ("m",)  # enough room: the allowed tokens bind mcp and skill only
-    assert last_resort(20, 59) == ("b", "d", "m")
-    assert last_resort(10, 59) == ("b", "c", "d", "m")
-    assert last_resort(30, 59, b=2, c=1) == ("a", "c", "d", "m")
-    assert last_resort(0, 0) == ("a", "b", "c", "d", "m")
+def test_promoted_tools_stay_within_the_providers_maximum() -> None:
+    """Those promoted last stay the longest; the allowed tokens do not bind them."""
+    tools = [tool("b", "builtin"), *(tool(name) for name in "klmn")]
+    promoted = ("m", "k", "l")
+    assert held(tools, 0, promoted=promoted) == ("n",)
+    assert held(tools, 0, promoted=promoted, most=3) == ("m", "n")
+    assert held(tools, 0, promoted=promoted, most=0) == ("k", "l", "m", "n")
 
 
 PLANS = st.lists(
@@ -131,9 +119,9 @@ def test_a_plan_defers_no_more_tools_than_needed(
     """The rest fits, or every deferrable tool is deferred; one tool more would not fit."""
     tools, costs, used, promoted = case(rows)
     stay = {tool.name for tool in tools if tool.category == "builtin"}.union(promoted)
-    if most is not None:  # below that, the last resort defers others as well
+    if most is not None:  # below that, promoted tools are deferred as well
         most = max(most, len(stay))
-    plan = plan_deferral(tools, costs, ToolLimits(allowed, max_tools=most), used, promoted)
+    plan = plan_deferral(tools, costs, ToolLimits(allowed, most), used, promoted)
     cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
     by_name = {tool.name: (tool, place) for place, tool in enumerate(tools)}
     limit = len(tools) if most is None else most

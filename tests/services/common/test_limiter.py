@@ -1,4 +1,4 @@
-"""What tenants do in one process. [quotas.fair-share, quotas.requests]"""
+"""What tenants do in one process. [quotas.fair-share]"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.common.concurrency import Slots
 from app.common.errors import RateLimited, ServiceUnavailable
-from app.common.limiter import Rate, Slots
 
 
 async def test_a_tenant_is_limited_to_its_share() -> None:
     """A tenant at its limit is refused, and other tenants are admitted until all is in use."""
-    slots = Slots("things", "things", 3, 2)
+    slots = Slots("things", 3, 2)
     assert await slots.acquire("a", 2) == 2
     with pytest.raises(RateLimited) as refused:
         await slots.acquire("a")
@@ -31,7 +31,7 @@ async def test_a_tenant_is_limited_to_its_share() -> None:
 
 async def test_work_waits_for_slots() -> None:
     """Work that finds no slot takes the one that is released, or is refused in time."""
-    slots = Slots("things", "things", 2, 2, wait_seconds=20)
+    slots = Slots("things", 2, 2, wait_seconds=20)
     await slots.acquire("a", 2)
     waiting = asyncio.create_task(slots.acquire("a", 2))
     await asyncio.sleep(0)
@@ -50,7 +50,7 @@ def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
     """Property: whatever is taken and released, no more is in use than the limits allow."""
 
     async def run() -> None:
-        slots, used = Slots("things", "things", 5, 3), Counter[str]()
+        slots, used = Slots("things", 5, 3), Counter[str]()
         for tenant_id, count, is_release in steps:
             if is_release:
                 slots.release(tenant_id, used.pop(tenant_id, 0))
@@ -67,19 +67,3 @@ def test_limits_are_never_exceeded(steps: list[tuple[str, int, bool]]) -> None:
             assert used.total() <= 5 and max(used.values(), default=0) <= 3
 
     asyncio.run(run())
-
-
-def test_a_rate_window_admits_its_limit() -> None:
-    """A window that is used up is refused with the time to its end; the next one is empty."""
-    now = 119.5
-    rate = Rate("things", "things of this minute", 60, lambda: now)
-    states = [rate.count("a", 2) for _ in range(3)]
-    assert [state.remaining for state in states] == [1, 0, 0]
-    states[1].require()
-    with pytest.raises(RateLimited) as refused:
-        states[2].require()
-    assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 1}
-    assert rate.count("b", 2).remaining == 1
-    now = 120.0
-    state = rate.count("a", 2)
-    assert (state.remaining, state.reset_seconds) == (1, 60)

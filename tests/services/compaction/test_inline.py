@@ -54,16 +54,16 @@ async def test_an_event_between_makes_the_build_plan_again(
     await fill(harness, cid, 300)
     appended = await harness.append(cid, user("Keep this one."), says("Done."))
     await fill(harness, cid, 705)
-    runner = harness.compaction.runner
+    runner = harness.compaction
     store, pinned = runner._store, [False]
 
-    async def late(run: Any, receipt: Any) -> Any:
+    async def late(run: Any, *receipt: Any) -> Any:
         if not pinned[0]:
             pinned[0] = True
             await harness.pins.pin(
                 run.source.tenant_id, cid, appended.messages[0].id, whole_turn=False
             )
-        return await store(run, receipt)
+        return await store(run, *receipt)
 
     monkeypatch.setattr(runner, "_store", late)
     build = await harness.build(cid)

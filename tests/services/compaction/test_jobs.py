@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import new_id
-from app.conversations.settings import StoredSettings
+from app.conversations.conversation import StoredSettings
 from app.database.connections import Store
 from app.repositories import Database, Repositories
 from app.work.job import Claim

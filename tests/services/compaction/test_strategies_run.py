@@ -167,29 +167,6 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
             assert text.startswith(f"{SUMMARY_PREFIX}node {node}\n")
 
 
-@pytest.mark.parametrize("k", [2, 3])
-async def test_a_model_that_fails_at_a_chunk_keeps_those_before(harness: Harness, k: int) -> None:
-    """The chunks before the failure are kept; the next compaction continues there."""
-    good = [f"<summary>node {n}</summary>" for n in range(1, k)]
-    harness.gateway.replies = [*good, DOWN]
-    cid = await harness.conversation(tree(3))
-    await number(harness, cid, 1, 12)
-    made = await harness.compact(cid)
-    assert made.compacted
-    end = 1 + 3 * (k - 1)
-    assert made.summary_range == (1, end)
-    stored = await harness.receipt(cid)
-    assert [own_text(node.text) for node in stored.made] == [f"node {n}" for n in range(1, k)]
-    assert stored.view.note is None
-    chat, _ = await both(harness, cid)
-    assert [f"«{n}»" in chat.contents for n in range(1, 13)] == [n >= end for n in range(1, 13)]
-    assert made.after_tokens == chat["tokens_used"]
-    harness.gateway.replies = ["<summary>the rest</summary>"]
-    assert (await harness.compact(cid)).summary_range == (1, 12)
-    assert sum("«1»" in text for text in prompts(harness)) == 1
-    await both(harness, cid)
-
-
 # --- chain ----------------------------------------------------------------------------------
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
+from app.common.concurrency import Slots
 from app.common.errors import NotFound, ServiceUnavailable
-from app.common.limiter import Slots
 from app.conversations.events.events import Cursor, Event
 from app.conversations.events.service import EventService
 from app.database.connections import Store
@@ -39,7 +39,7 @@ def events_of(
     most_per_tenant: int = 10,
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
-    slots = Slots("event_streams", "event streams", most_streams, most_per_tenant)
+    slots = Slots("event_streams", most_streams, most_per_tenant)
     return EventService(
         database,
         lambda: NOW,

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
+from app.conversations.conversation import SettingsList
 from app.conversations.schemas import AgentPatch
-from app.conversations.settings import SettingsList
 from app.formats.message import FormatName
 from app.models.calibration import Lesson
 from app.prompt.resolved_settings import RequestSettings
@@ -98,13 +98,13 @@ async def _policy(other: Harness, cid: str) -> None:
 
 async def _sections(other: Harness, cid: str) -> None:
     await other.conversations.set_list(
-        TENANT, cid, SettingsList.SECTIONS, [{"name": "a", "content": "Be brief."}], None
+        TENANT, cid, SettingsList.SECTIONS, [{"name": "a", "content": "Be brief."}]
     )
 
 
 async def _tools(other: Harness, cid: str) -> None:
     tool = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
-    await other.conversations.set_list(TENANT, cid, SettingsList.TOOLS, [tool], None)
+    await other.conversations.set_list(TENANT, cid, SettingsList.TOOLS, [tool])
 
 
 async def _agent(other: Harness, cid: str) -> None:

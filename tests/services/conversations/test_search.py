@@ -12,16 +12,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.common.errors import NotFound, ServiceUnavailable
-from app.compaction.schemas import CompactionRequest
+from app.common.errors import NotFound
 from app.conversations.messages.row import StoredMessage
-from app.conversations.search import recall
+from app.conversations.search import index
 from app.conversations.search import service as search
 from app.conversations.search.ranking import MAX_RANKED
-from app.conversations.search.recall import MAX_RECALLED, Recalled
-from app.conversations.search.service import SearchService
-from app.repositories import Database
-from app.worker import Worker
+from app.conversations.search.service import MAX_RECALLED, NOTHING_RECALLED, SearchService
 from tests.services.fakes import TENANT, Harness, new_id, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
@@ -57,17 +53,21 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
     return [message.seq for message in await page(service, cid, query, **how)]
 
 
-async def recalled(service: SearchService, cid: str, question: str) -> Sequence[Recalled]:
-    """Return the messages of a conversation that answer a question."""
-    return (await service.recall(TENANT, cid, question)).messages
+async def recalled(service: SearchService, cid: str, question: str) -> Sequence[int]:
+    """Return the seqs of the messages of a conversation that answer a question."""
+    return (await service.recall(TENANT, cid, question)).seqs
 
 
-async def words_of(harness: Harness, cid: str) -> int:
-    """Return how many messages of a conversation are indexed."""
-    statement = "SELECT count(*) FROM message_words WHERE conversation_id = $1::uuid"
+async def sql(harness: Harness, statement: str, cid: str) -> Any:
+    """Return the value of a statement about a conversation."""
     async with harness.database.store.session() as session:
-        count: int = await session._connection.fetchval(statement, cid)
-    return count
+        return await session._connection.fetchval(statement, cid)
+
+
+async def indexed(harness: Harness, cid: str) -> int:
+    """Return how many messages of a conversation are indexed."""
+    counted = "SELECT sum(cardinality(sizes)) FROM message_words WHERE conversation_id = $1::uuid"
+    return await sql(harness, counted, cid) or 0
 
 
 # --- what is found ----------------------------------------------------------------------------
@@ -87,14 +87,13 @@ async def test_a_compacted_sentence_is_found(
 
 
 async def test_other_conversations_are_not_found(harness: Harness, service: SearchService) -> None:
-    """A search finds only messages of its own conversation."""
+    """A search finds only messages of its own conversation. [search.own-conversation]"""
     mine, other = await harness.conversation(), await harness.conversation()
     await harness.append(mine, user("the zebra is mine"))
     await harness.append(other, user("the zebra is not"), user("nor is the lion"))
     assert await seqs(service, other, "zebra") == [1]
-    assert await seqs(service, mine, "zebra -mine") == []
     assert await seqs(service, mine, "lion") == []
-    assert await recalled(service, mine, "lion") == ()
+    assert not await recalled(service, mine, "lion")
     for tenant, cid in (("another", mine), (TENANT, new_id())):
         with pytest.raises(NotFound):
             await service.page(
@@ -102,8 +101,6 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
             )
         with pytest.raises(NotFound):
             await service.recall(tenant, cid, "zebra")
-        with pytest.raises(NotFound):
-            await service.index_hidden(tenant, cid)
 
 
 @pytest.mark.parametrize(
@@ -131,18 +128,17 @@ async def test_a_query_has_no_tsquery_syntax(
 
 
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
-    """Messages with NUL, lone surrogates, no words or very many words are indexed.
+    """Messages with NUL, lone surrogates, no words or very many long words are indexed.
 
     [search.words]
     """
     cid = await harness.conversation()
-    many = " ".join(f"w{number}" for number in range(40_000))
-    texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, "the end"]
+    many = " ".join(f"w{number:05}{'я' * 60}" for number in range(17_000))
+    texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, many, "the end"]
     await harness.append(cid, *(user(text) for text in texts))
-    assert await seqs(service, cid, "ok") == [1]
-    assert await seqs(service, cid, "end") == [7]
-    assert await seqs(service, cid, "w16000") == [6]
-    assert await words_of(harness, cid) == 7
+    for query, found in (("ok", [1]), ("end", [8]), ("w16000", [6, 7])):
+        assert await seqs(service, cid, query) == found
+    assert await indexed(harness, cid) == 8
 
 
 # --- pages ------------------------------------------------------------------------------------
@@ -156,7 +152,9 @@ async def test_pages_in_both_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pages of any size have each match once and in order [transcript.pages]."""
-    monkeypatch.setattr(search, "MAX_CHECKED", 4)
+    for name, value in {"_MESSAGES_READ": 4, "_BLOCKS_READ": 2}.items():
+        monkeypatch.setattr(search, name, value)
+    monkeypatch.setattr(index, "BLOCK", 5)
     cid = await harness.conversation()
     kinds = ("odd", "even")
     await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))
@@ -176,95 +174,44 @@ async def test_pages_in_both_orders(
 # --- indexing ---------------------------------------------------------------------------------
 
 
-async def test_searches_index_only_new_messages(
+async def test_appends_do_not_index(
     harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """An append does not index; the first search indexes the log, later ones new messages."""
-    assert await words_of(harness, with_sentence) == 0
-    await seqs(service, with_sentence, "staging")
-    assert await words_of(harness, with_sentence) == 50
+    """The worker indexes what is old enough, a search the rest. [search.no-append-cost]"""
+    await index.index_all(harness.database)
+    assert await indexed(harness, with_sentence) == 0
+    await index.index_all(harness.database, 0)
+    assert await indexed(harness, with_sentence) == 50
+    since = "SELECT unindexed_at FROM heads WHERE conversation_id = $1::uuid"
+    assert await sql(harness, since, with_sentence) is None
     await harness.append(with_sentence, user("more"))
-    assert await words_of(harness, with_sentence) == 50
+    assert await sql(harness, since, with_sentence) is not None
     await recalled(service, with_sentence, "staging")
-    assert await words_of(harness, with_sentence) == 51
-
-
-async def test_a_worker_indexes_hidden_messages(
-    harness: Harness, service: SearchService, with_sentence: str
-) -> None:
-    """It indexes none before the first compaction, and then those that it hides."""
-    await service.index_hidden(TENANT, with_sentence)
-    assert await words_of(harness, with_sentence) == 0
-    await harness.compact(with_sentence)
-    span = (await harness.stored(with_sentence)).state.hidden_span
-    assert span is not None
-    await service.index_hidden(TENANT, with_sentence)
-    assert await words_of(harness, with_sentence) == span.end - 1
-
-
-@pytest.mark.parametrize("failure", [None, ServiceUnavailable("No database"), KeyError("zebra")])
-async def test_a_failing_index_does_not_fail_the_work(
-    harness: Harness,
-    service: SearchService,
-    with_sentence: str,
-    failure: Exception | None,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The worker indexes after its work; an error there does not repeat the work."""
-    done: list[str] = []
-
-    async def prepare(tenant_id: str, conversation_id: str) -> None:
-        done.append(conversation_id)
-        if failure is not None:
-            raise failure
-        await service.index_hidden(tenant_id, conversation_id)
-
-    async def work(tenant_id: str, conversation_id: str, job_id: str | None) -> None:
-        assert not done
-        await harness.compaction.work(tenant_id, conversation_id, job_id)
-
-    await harness.compaction.start_job(TENANT, with_sentence, CompactionRequest())
-    claim = await harness.leases.claim()
-    assert claim is not None
-    database = Database(harness.database.store)
-    await Worker(database, harness.leases, "", work, index_hidden=prepare)._run(claim)
-    assert done == [with_sentence]
-    assert await harness.leases.claim() is None
-    assert (await words_of(harness, with_sentence) > 0) is (failure is None)
-    assert ("search_not_prepared" in caplog.messages) is (failure is not None)
-    assert "zebra" not in caplog.text
+    assert await indexed(harness, with_sentence) == 51
+    assert await sql(harness, since, with_sentence) is None
 
 
 async def test_concurrent_searches_agree(
-    harness: Harness, service: SearchService, with_sentence: str, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
-    """Searches that index concurrently find the same while the log grows.
-
-    [search.no-append-cost]
-    """
-    monkeypatch.setattr(search, "BATCH_MESSAGES", 5)
-    other = SearchService(harness.database, harness.resolver)
+    """Searches that index concurrently find the same while the log grows."""
     found = await asyncio.gather(
-        *(seqs(each, with_sentence, "staging port") for each in (service, other) * 3),
+        *(seqs(service, with_sentence, "staging port") for _ in range(6)),
         harness.talk(with_sentence, 10),
     )
     assert found[:6] == [[9]] * 6
     await seqs(service, with_sentence, "x")
-    assert await words_of(harness, with_sentence) == 70
+    assert await indexed(harness, with_sentence) == 70
 
 
 async def test_a_deletion_leaves_no_words(
     harness: Harness, service: SearchService, with_sentence: str
 ) -> None:
     """Words are deleted with their conversation, and none are added later [search.words]."""
-    async with harness.database.session() as session:
-        batch = await session.search.unindexed(with_sentence, 10, 500, 10**6)
     await seqs(service, with_sentence, "staging")
     await harness.conversations.remove(TENANT, with_sentence)
-    assert await words_of(harness, with_sentence) == 0
-    async with harness.database.session() as session:
-        await session.search.add(with_sentence, {item.message.seq: ("late",) for item in batch})
-    assert await words_of(harness, with_sentence) == 0
+    await index.index(harness.database, with_sentence)
+    assert await indexed(harness, with_sentence) == 0
 
 
 # --- recall -----------------------------------------------------------------------------------
@@ -279,45 +226,27 @@ async def test_recall_shows_the_best_first_in_pages(
     """
     cid = await harness.conversation()
     filler = [user(f"the message {number} has a weather to see") for number in range(150)]
-    await harness.append(
-        cid,
-        *filler,
-        says("who sleeps with a zebra?"),
-        user("the lion does, in a weather like that"),
-        says("and the lion?"),
-    )
-    found = await recalled(service, cid, "Is the zebra going to see a lion?")
-    assert [item.seq for item in found][:2] == [152, 151]
-    seqs_of: list[int] = []
-    for offset in range(0, 50, MAX_RECALLED):
+    asked, told = "who sleeps with a zebra?", "the lion does, in a weather like that"
+    await harness.append(cid, *filler, user(asked), says(told))
+    found = await service.recall(TENANT, cid, "Is the zebra going to see a lion?")
+    assert [*found.seqs][:2] == [152, 151]
+    assert found.text.splitlines()[:2] == [
+        f"#152 assistant 2026-01-05 09:30: {told}",
+        f"#151 user 2026-01-05 09:30: {asked}",
+    ]
+    assert "  after, user: the message " in found.text
+    ranked: list[int] = []
+    for offset in range(0, 40, MAX_RECALLED):
         page = await service.recall(TENANT, cid, "the weather", offset)
-        assert (page.offset, page.total) == (offset, MAX_RANKED)
-        seqs_of += [item.seq for item in page.messages]
-    assert len(seqs_of) == len(set(seqs_of)) == MAX_RANKED
-    assert await recalled(service, cid, "the elephant") == ()
-    assert await recalled(service, cid, "?!") == ()
-
-
-async def test_recall_finds_messages_of_a_time(
-    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A time in the question raises its messages, however many newer ones there are.
-
-    [search.recall-times]
-    """
-    monkeypatch.setattr(recall, "MAX_POSTINGS", 5)
-    cid = await harness.conversation()
-    days = [f"2025-{month:02}-{day:02}" for month in (4, 5, 6) for day in range(10, 20)]
-    await harness.append(
-        cid, *(user("the weekly report") | {"timestamp": f"{day}T09:00:00Z"} for day in days)
-    )
-    for question, month in (
-        ("the report in May 2025", 5),
-        ("the report of last april", 4),
-        ("the report", 6),
-    ):
-        found = (await recalled(service, cid, question))[0]
-        assert found.time.month == month, question
+        ranked += page.seqs
+        end = offset + MAX_RECALLED
+        note = f"[Messages {offset + 1}-{end} of 40, the best first. Go on with offset={end}.]"
+        assert page.text.endswith(note) is (end < 40)
+    assert len(ranked) == len(set(ranked)) == MAX_RANKED
+    past = await service.recall(TENANT, cid, "the weather", 40)
+    assert past.text == "[40 messages are ranked; offset=40 is past the last.]"
+    for unknown in ("the elephant", "?!"):
+        assert (await service.recall(TENANT, cid, unknown)).text == NOTHING_RECALLED
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
@@ -329,6 +258,5 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
     answer = result("r", "#1 user: the staging port is 5433")
     await harness.append(cid, user("the staging port is 5433"), call, answer)
     for question in ("which port has staging", "staging port"):
-        (found, *others) = await recalled(service, cid, question)
-        assert found.seq == 1
-        assert not any("5433" in item.excerpt for item in others)
+        found = await service.recall(TENANT, cid, question)
+        assert found.seqs[0] == 1 and found.text.count("5433") == 1

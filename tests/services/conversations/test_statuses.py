@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.conversations.settings import SettingsList
+from app.conversations.conversation import SettingsList
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase, asks, user

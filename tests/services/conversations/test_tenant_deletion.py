@@ -5,11 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
-from click.testing import CliRunner
 
 from app.blobs.object_store import ObjectStore
-from app.cli import cli
-from app.conversations.tenant_deletion import TenantDeletion
 from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user
@@ -22,11 +19,11 @@ async def test_a_tenant_is_deleted(database: Database, database_url: str) -> Non
     first = await harness.conversation(agent_id=agent)
     await harness.append(first, user("look"), asks("c"), result("c", "line\n" * 20_000))
     await harness.append(await harness.conversation(), user("hi"))
-    deletion = TenantDeletion(harness.database, harness.conversations)
-    assert await deletion.delete("other") == {}
-    counts = await deletion.delete(TENANT)
+    delete = harness.conversations.remove_tenant
+    assert await delete("other") == {}
+    counts = await delete(TENANT)
     assert (counts["conversations"], counts["messages"], counts["agents"]) == (2, 4, 1)
-    assert await deletion.delete(TENANT) == {}
+    assert await delete(TENANT) == {}
     connection = await asyncpg.connect(database_url)
     for table in ("conversations", "messages", "blobs", "blob_chunks", "heads", "agents"):
         assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
@@ -48,12 +45,6 @@ async def test_the_objects_of_a_tenant_are_deleted(database: Database, database_
     later = datetime.now(UTC) + timedelta(hours=1)
     stored = [key async for key, _, _ in objects.orphans(later)]
     assert len(stored) == 2
-    await TenantDeletion(harness.database, harness.conversations).delete(TENANT)
+    await harness.conversations.remove_tenant(TENANT)
     assert await execute(database_url, "SELECT FROM conversations") == []
     assert [key async for key, _, _ in objects.orphans(later)] == []
-
-
-def test_a_deletion_needs_yes(database_url: str) -> None:
-    """Without it nothing is done."""
-    said = CliRunner().invoke(cli, ["tenants", "delete", "x", "--database-url", database_url])
-    assert said.exit_code == 1 and "--yes" in said.output

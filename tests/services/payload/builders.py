@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.context.build import ContextService
-from app.context.state import KnownPayload
+from app.context.schemas import Known
 from app.formats.message import FormatName
 from app.models.budget import Limits
 from app.prompt.resolved_settings import RequestSettings
@@ -100,7 +100,7 @@ async def built(
     harness: Harness,
     conversation_id: str,
     ask: RequestSettings | None = None,
-    known: KnownPayload | None = None,
+    known: Known | None = None,
     service: ContextService | None = None,
 ) -> dict[str, Any]:
     """Build, and return the answer as a client reads it."""

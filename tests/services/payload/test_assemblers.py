@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from app.common.errors import ServiceUnavailable
-from app.context.build_replay import BuildReplayService
-from app.context.state import KnownPayload
-from app.conversations.settings import SettingsList
+from app.context.answer import BuildReplayService
+from app.context.schemas import Known
+from app.conversations.conversation import SettingsList
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
@@ -137,21 +137,21 @@ async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -
     first = await built(harness, conversation_id)
     epoch, through = first["epoch"], first["through_seq"]
     for known in (
-        KnownPayload(epoch + 1, through),
-        KnownPayload(epoch, through + 1),
-        KnownPayload(0, through),
-        KnownPayload(epoch, 0),
+        Known(epoch=epoch + 1, through_seq=through),
+        Known(epoch=epoch, through_seq=through + 1),
+        Known(epoch=0, through_seq=through),
+        Known(epoch=epoch, through_seq=0),
     ):
         answer = await built(harness, conversation_id, known=known)
         assert not answer["delta"] and answer["base_items"] == 0
         assert answer["payload"] == first["payload"]
-    same = await built(harness, conversation_id, known=KnownPayload(epoch, through))
+    same = await built(harness, conversation_id, known=Known(epoch=epoch, through_seq=through))
     assert same["delta"] and same["payload"]["messages"] == []
     other = await built(
         harness,
         conversation_id,
         RequestSettings(ANTHROPIC, CLAUDE),
-        KnownPayload(epoch + 5, through),
+        Known(epoch=epoch + 5, through_seq=through),
     )
     assert not other["delta"]
 
@@ -168,7 +168,9 @@ async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -
         await harness.conversations.set_list(
             TENANT, conversation_id, SettingsList.SECTIONS, sections
         )
-        known = KnownPayload(first["epoch"], first["through_seq"], first["build_id"])
+        known = Known(
+            epoch=first["epoch"], through_seq=first["through_seq"], build_id=first["build_id"]
+        )
         delta = await built(harness, conversation_id, ask, known)
         full = await built(harness, conversation_id, ask, service=harness.cold())
         held = first["payload"]["messages"][: delta["base_items"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.payload_cache import CachedPayload, PayloadCache
+from app.context.state import CachedPayload, PayloadCache
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import entry
 from app.conversations.view import ENDLESS, Span, View
@@ -23,21 +23,7 @@ def window(name: str, size: int = 0) -> CachedPayload:
     assembler = assembler_of(FormatName.OPENAI_CHAT)(VIEW, len)
     text = b'{"role":"user","content":"%s"}' % (b"x" * size)
     assembler.add(LogRow("m", 1, Role.USER, 1, 0, (), False, FormatName.OPENAI_CHAT, text))
-    return CachedPayload(name, "{}", VIEW, assembler, [entry(1, Role.USER, 1)])
-
-
-def test_a_cached_payload_is_returned_until_dropped() -> None:
-    """The cache returns the newest payload of a stream, and none after a drop."""
-    windows = PayloadCache(10_000)
-    first, second = window("a"), window("b")
-    windows.put(("lane",), first)
-    assert windows.find(("lane",)) is first
-    windows.put(("lane",), second)
-    assert windows.find(("lane",)) is second
-    assert windows.find(("other",)) is None
-    windows.drop(("lane",))
-    windows.drop(("lane",))
-    assert windows.find(("lane",)) is None
+    return CachedPayload(VIEW, assembler, name, "{}", [entry(1, Role.USER, 1)])
 
 
 @given(

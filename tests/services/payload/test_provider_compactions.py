@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from openai.types.responses.response_compact_params import ResponseCompactParams
 
 from app.context.usage.schemas import UsageRequest
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from tests.judge import Facts, check_type, refusals
+from tests.judge import Facts, refusals
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -364,33 +363,6 @@ async def test_the_strategy_asks_the_provider(harness: Harness, family: Family) 
         assert after["betas"] == ("compact-2026-09-04",)
     else:
         assert after.payload["context_management"] == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_a_forced_compaction_names_the_providers_call(
-    harness: Harness, family: Family
-) -> None:
-    """[strategy.provider] The caller makes the call: nothing is compacted here."""
-    cid = await compacted(harness, family, {"strategy": "provider"})
-    await built(harness, cid, family.format, family.model)
-    before = await harness.stored(cid)
-    for options in ({}, {"dry_run": True}, {"instructions": "Keep names."}):
-        result = await harness.compact(cid, **options)
-        call = result.provider_call
-        assert not result.compacted and call is not None
-        assert call.format is family.format
-        build = await built(harness, cid, family.format, family.model)
-        request = {name: build.payload[name] for name in call.fields if name in build.payload}
-        request |= call.added
-        if family.format is RESPONSES:
-            assert call.method == "responses.compact"
-            assert not check_type({**request, "input": "Hello."}, ResponseCompactParams)
-            continue
-        assert call.method == "beta.messages.create"
-        assert not refusals(ANTHROPIC, request, Facts(betas=call.betas))
-        assert ("Keep names." in json.dumps(request)) == ("instructions" in options)
-        assert ("compaction" in call.added) == (family is REQUESTED)
-    assert (await harness.stored(cid)).state == before.state
 
 
 @pytest.mark.parametrize("format", [RESPONSES, ANTHROPIC])

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.compaction.runs import SUMMARY_SHORT
-from app.context import history as rendering
+from app.context import view as rendering
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
@@ -110,9 +109,7 @@ async def test_it_equals_a_build_that_reads_everything(
 def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer as JSON, without what only the first build of an epoch has."""
     found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
-    once = ("cache_break_reason", "compaction", "new_state")
-    # What a compaction lacks, the build that made it says.
-    found["degraded"] = [item for item in found["degraded"] if item != SUMMARY_SHORT]
+    once = ("cache_break_reason", "compaction")
     return {name: value for name, value in found.items() if name not in once}
 
 

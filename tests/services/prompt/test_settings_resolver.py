@@ -14,8 +14,7 @@ import pytest
 
 from app.common.errors import ContextLimitUnknown
 from app.common.ids import AgentId, ConversationId
-from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.settings import StoredSettings
+from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.settings_resolver import SettingsResolver
 from app.models.calibration import Calibration
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
@@ -63,15 +62,6 @@ async def resolved(
 ) -> ResolvedSettings:
     """Return the resolved settings of a conversation with these levels."""
     return await resolver().of(conversation(**levels), request)
-
-
-async def test_the_model_comes_from_the_most_specific_settings_level() -> None:
-    """Request, conversation, agent, default: the first that names a model decides."""
-    own, agent = settings("gpt-4.1"), settings("gpt-4-turbo")
-    assert (await resolved(RequestSettings(model="o3"), own=own, agent=agent)).model == "o3"
-    assert (await resolved(own=own, agent=agent)).model == "gpt-4.1"
-    assert (await resolved(agent=agent)).model == "gpt-4-turbo"
-    assert (await resolved()).model == MODEL
 
 
 async def test_settings_levels_merge_by_name_and_leaf() -> None:
@@ -128,31 +118,6 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
     assert (await resolved(own=derive)).required_limits().total == 4 * 4096
 
 
-async def test_without_a_model_the_context_window_is_unknown() -> None:
-    """Without a model the error asks for one [payload.model-required]."""
-    made = SettingsResolver(MODELS, TOKENIZER, {}, None)
-    with pytest.raises(ContextLimitUnknown, match="No model is named") as raised:
-        (await made.of(conversation())).required_limits()
-    assert raised.value.facts == {} and raised.value.problems == ()
-
-
-async def test_a_tenants_own_entry_overrides_the_registry() -> None:
-    """Limits and prices of the tenant's own entry win, and name their source."""
-    entry = json.dumps({"context_window": 4_000, "input_price": 0.5, "exact": True})
-    made = await resolver().of(
-        replace(
-            conversation(settings(policy={"budget": {"max_output_tokens": 100}})),
-            model_entry=entry,
-        )
-    )
-    assert made.required_limits().total == 4_000
-    assert made.info is not None
-    sources = made.info.sources
-    assert sources["context_window"] == sources["input_price"] == "tenant"
-    assert sources["max_output_tokens"] != "tenant"
-    assert (made.info.input_price, made.info.exact) == (0.5, True)
-
-
 async def test_counts_are_corrected_by_the_models_reports() -> None:
     """A calibration's factor, rounded, multiplies the counts, and its margin is added."""
     several = resolver()
@@ -192,3 +157,10 @@ async def test_hashes_distinguish_resolved_settings() -> None:
     assert differing(tools) == {"tools_hash"}
     assert differing(own) == {"policy_hash"}
     assert (await resolved(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
+
+
+async def test_without_a_model_the_context_window_is_unknown() -> None:
+    """Without a model the error asks for one [payload.model-required]."""
+    made = SettingsResolver(MODELS, TOKENIZER, {}, None)
+    with pytest.raises(ContextLimitUnknown, match="No model is named"):
+        (await made.of(conversation())).required_limits()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from app.blobs.chunks import BlobStore
 from app.common.errors import Conflict
-from app.common.public_ids import keys_of
+from app.common.ids import keys_of
 from app.repositories import Database
 from app.snapshots.exports import ExportService
 from app.snapshots.exports_repository import BEGIN, PAGES, RENEW, STALE
-from app.snapshots.imports import STALE_SECONDS, ImportService, NewImport, remove_stale_imports
+from app.snapshots.imports import STALE_SECONDS, ImportService, remove_stale_imports
 from app.snapshots.routes import check_settings
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
@@ -56,8 +56,8 @@ async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:
 
 async def bring_in(harness: Harness, body: bytes, size: int = 1000, **more: Any) -> str:
     """Import an export and return the new id."""
-    new = NewImport(**more)
-    return (await imports_of(harness).add(TENANT, pieces_of(body, size), new)).conversation_id
+    imported = await imports_of(harness).add(TENANT, pieces_of(body, size), **more)
+    return imported.conversation_id
 
 
 def after_first(body: bytes) -> bytes:

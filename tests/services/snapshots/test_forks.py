@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import timedelta
@@ -25,22 +24,19 @@ from app.common.errors import (
     ServiceUnavailable,
     UnpairedToolResult,
 )
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import ConversationState, SettingsList, StoredSettings
 from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.settings import SettingsList, StoredSettings
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
-from app.database.connections import Statement
 from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots import forks
-from app.snapshots import forks_repository as statements
-from app.snapshots.forks import Fork, ForkService, NewFork
+from app.snapshots.forks import CreatedFork, ForkService
+from app.snapshots.schemas import ForkRequest
 from tests.patience import PATIENCE_SECONDS
-from tests.plans import plan_of
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -81,9 +77,9 @@ def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     )
 
 
-async def make(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> Fork:
+async def make(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> CreatedFork:
     """Make a fork."""
-    return await forks_of(harness).fork(TENANT, cid, NewFork(at_seq, **more))
+    return await forks_of(harness).fork(TENANT, cid, ForkRequest(at_seq=at_seq, **more))
 
 
 async def fork(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> str:
@@ -190,8 +186,8 @@ async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, 
     cold = await harness.build(copy, service=harness.cold())
     assert cold.text == (await built(harness, copy)).text
     before, after = await harness.stored(cid), await harness.stored(copy)
-    assert (after.counter, after.settings, after.versions, after.agent_id, after.metadata) == (
-        *(before.counter, before.settings, before.versions, before.agent_id, before.metadata),
+    assert (after.counter, after.settings, after.agent_id, after.metadata) == (
+        *(before.counter, before.settings, before.agent_id, before.metadata),
     )
     assert after.state == replace(
         before.state,
@@ -378,8 +374,8 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     )
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
-    assert (await harness.stored(cid)).versions.sections == 1
-    assert (await harness.stored(copy)).versions.sections == 2
+    assert (await harness.stored(cid)).settings.sections_version == 1
+    assert (await harness.stored(copy)).settings.sections_version == 2
     await harness.conversations.clear(TENANT, cid)
     assert "look" in (await built(harness, copy)).contents
     assert [kind for kind, _ in await harness.events_of(copy)] == ["pinned"]
@@ -408,8 +404,8 @@ async def test_outputs_outlive_the_source(database: Database, blob_store: BlobSt
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]
     await process.upload(cid, b"never attached")
-    whole = await service.fork(TENANT, cid, NewFork())
-    part = await service.fork(TENANT, cid, NewFork(4))
+    whole = await service.fork(TENANT, cid, ForkRequest())
+    part = await service.fork(TENANT, cid, ForkRequest(at_seq=4))
     small = await process.blobs.page(TENANT, part.conversation_id, 10, None)
     assert {blob.id for blob in small} == {ref.id for ref in refs[:2]}
     await remove(process, part.conversation_id)
@@ -422,21 +418,6 @@ async def test_outputs_outlive_the_source(database: Database, blob_store: BlobSt
     assert [item.raw_message["content"] for item in originals[1::2]] == outputs
     await remove(process, whole.conversation_id)
     assert await process.store.keys() == []
-
-
-async def test_the_collection_keeps_new_copies_of_objects(
-    database: Database, tmp_path: Path
-) -> None:
-    """The collection deletes no copied object that has no row yet, also in a directory (29)."""
-    folder = ObjectStore(f"file://{tmp_path}")
-    process = Process(database, folder)
-    cid = await process.harness.conversation()
-    await process.stored(cid, LARGE)
-    (first,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-    os.utime(first, (1, 1))
-    await forks_of(process.harness, folder).fork(TENANT, cid, NewFork())
-    old = [key async for key, _, _ in folder.orphans(process.now - timedelta(hours=1))]
-    assert old == [str(first.relative_to(tmp_path))]
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
@@ -453,7 +434,7 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
         process.database.before_transaction = collect
     else:
         await collect()
-    copied = await forks_of(process.harness, store).fork(TENANT, cid, NewFork())
+    copied = await forks_of(process.harness, store).fork(TENANT, cid, ForkRequest())
     copy = copied.conversation_id
     with pytest.raises(Gone):
         await process.read(copy, refs[0])
@@ -462,38 +443,6 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
     assert [item.is_collected for item in await process.transcript(copy)] == before
     await process.stored(copy, f"first\n{LARGE}")
     assert len(await process.read(copy, refs[0])) > 4096
-
-
-async def test_a_deleted_fork_leaves_no_rows(
-    harness: Harness, connection: asyncpg.Connection
-) -> None:
-    """Every table is empty of it, and the answer counts the rows. [log.delete-everything]"""
-    cid = await twice_compacted(harness)
-    await harness.append(cid, asks("c"), result("c", LARGE))
-    await harness.conversations.set_list(
-        TENANT, cid, SettingsList.TOOLS, [{"name": "a", "input_schema": {}}]
-    )
-    record = "INSERT INTO redactions (conversation_id, seq, message_id) VALUES ($1, 1, 'm')"
-    await connection.execute(record, cid)
-    copy = await fork(harness, cid)
-    tables = [name for name, table in TABLES.items() if "conversation_id" in table.columns]
-
-    async def counted(conversation_id: str) -> dict[str, int]:
-        query = "SELECT count(*) FROM {} WHERE conversation_id = $1"
-        return {
-            name: await connection.fetchval(query.format(name), conversation_id) for name in tables
-        }
-
-    there, before = await counted(copy), await counted(cid)
-    own = {"heads"}
-    assert {name for name, rows in there.items() if rows} == {*statements.COPIED, *own}
-    assert {name: before[name] for name in statements.COPIED} == {
-        name: there[name] for name in statements.COPIED
-    }
-    deleted = await harness.conversations.remove(TENANT, copy)
-    assert {name: deleted[name] for name in tables} == there
-    assert not any((await counted(copy)).values())
-    assert await counted(cid) == before
 
 
 # --- whoever comes between --------------------------------------------------------------------
@@ -537,10 +486,10 @@ async def test_a_failed_fork_leaves_no_rows(
     connection: asyncpg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A failed fork leaves no rows, and its id and key can be used again [log.durable]."""
+    """A failed fork leaves no rows, and its id can be used again [log.durable]."""
     cid = await compacted(harness)
     own = new_id()
-    asked: dict[str, Any] = {"public_id": own, "idempotency_key": "k", "request": {}}
+    asked: dict[str, Any] = {"conversation_id": own}
 
     async def fail(*_: Any, **__: Any) -> None:
         raise ServiceUnavailable("The database does not answer")
@@ -596,58 +545,19 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 # --- asked for twice --------------------------------------------------------------------------
 
 
-async def test_a_repeated_idempotency_key_returns_the_first_fork(harness: Harness) -> None:
-    """The first fork is returned, also after the source is deleted [log.atomic-batch]."""
-    cid = await harness.conversation()
-    await harness.talk(cid, 2)
-    asked: dict[str, Any] = {"idempotency_key": "k", "request": {}}
-    first = await make(harness, cid, **asked)
-    assert first == Fork(first.conversation_id, first.conversation_id, cid, 4)
-    await harness.talk(cid, 1)
-    assert await make(harness, cid, **asked) == first
-    with pytest.raises(Conflict):
-        await make(harness, cid, idempotency_key="k", request={"at_seq": 2})
-    other = await harness.conversation()
-    with pytest.raises(Conflict):
-        await make(harness, other, **asked)
-    await harness.conversations.remove(TENANT, cid)
-    assert await make(harness, cid, **asked) == first
-    await harness.conversations.remove(TENANT, first.conversation_id)
-    with pytest.raises(Conflict, match="was deleted"):
-        await make(harness, cid, **asked)
-
-
-@pytest.mark.parametrize("public_id", [None, "own"])
-async def test_equal_concurrent_requests_create_one_fork(
-    harness: Harness, public_id: str | None
-) -> None:
-    """One fork is created and returned to all. [log.atomic-batch]"""
-    cid = await harness.conversation()
-    await harness.talk(cid, 2)
-    made = await asyncio.gather(
-        *(
-            make(harness, cid, public_id=public_id, idempotency_key="k", request={})
-            for _ in range(4)
-        )
-    )
-    assert len(set(made)) == 1
-    with pytest.raises(Conflict, match="is taken"):
-        await make(harness, cid, public_id=made[0].public_id, idempotency_key="other")
-
-
 async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
     """A fork replaces no other conversation, and not its source. [log.client-ids]"""
     cid, other = await harness.conversation(), await harness.conversation()
     for own in (cid, other):
         with pytest.raises(Conflict, match="is taken"):
-            await fork(harness, cid, public_id=own)
+            await fork(harness, cid, conversation_id=own)
     used = await of_another_tenant(harness)
-    made = await forks_of(harness).fork(TENANT, cid, NewFork(public_id=used))
+    made = await forks_of(harness).fork(TENANT, cid, ForkRequest(conversation_id=used))
     assert made.public_id == used != made.conversation_id
     with pytest.raises(NotFound):
         await fork(harness, new_id())
     with pytest.raises(NotFound):
-        await forks_of(harness).fork("another", cid, NewFork())
+        await forks_of(harness).fork("another", cid, ForkRequest())
 
 
 async def of_another_tenant(harness: Harness) -> str:
@@ -656,15 +566,3 @@ async def of_another_tenant(harness: Harness) -> str:
     async with harness.database.session() as session:
         await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
     return own
-
-
-@pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize(
-    "statement",
-    [statements.REFS, *statements.COPIES.values()],
-    ids=["refs", *statements.COPIES],
-)
-async def test_copies_use_the_primary_keys(database_url: str, statement: Statement) -> None:
-    """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
-    plan = await plan_of(database_url, statement)
-    assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.database.connections import Statement
-from app.tenancy.repository import DELETE_OLD, IS_IDLE, LIST_IDLE, RetainedKind
-from app.tenancy.retention import Retention, RetentionService
+from app.tenancy.retention import AGES, IS_IDLE, LIST_IDLE, RetentionService
 from tests.conftest import execute
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, new_id, user
@@ -20,14 +19,14 @@ DAY = timedelta(days=1)
 
 def retention_of(
     harness: Harness,
-    retention: Retention,
+    max_ages: Mapping[str, timedelta],
     remove_idle: Callable[[str, str, datetime], Awaitable[bool]] | None = None,
 ) -> RetentionService:
     """Return the retention service with the real time, which the rows have from the database."""
     conversations = harness.conversations
     return RetentionService(
         harness.database,
-        retention,
+        max_ages,
         remove_idle or conversations.remove_idle,
         conversations.remove_expired,
         lambda: datetime.now(UTC),
@@ -57,7 +56,7 @@ async def test_conversations_are_kept_for_ever_by_default(
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 2)
     await age(database_url, conversation_id, 5_000)
-    assert await retention_of(harness, Retention()).delete_expired() == {}
+    assert await retention_of(harness, {}).delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 4
 
 
@@ -79,7 +78,7 @@ async def test_idle_conversations_are_deleted_with_all_their_data(
         await age(database_url, conversation_id, 31)
     await age(database_url, young, 29)
     await harness.append(touched, user("I am back"))
-    service = retention_of(harness, Retention(conversations=30 * DAY))
+    service = retention_of(harness, {"conversations": 30 * DAY})
     assert await service.delete_expired() == {"conversations": 2}
     left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
     assert {row[0] for row in left} == {young, touched, kept}
@@ -110,7 +109,7 @@ async def test_a_conversation_with_recent_work_is_not_idle(
     for table, conversation_id in worked.items():
         insert = f"INSERT INTO {table} (conversation_id, {rows[table]})"
         await execute(database_url, insert, conversation_id)
-    service = retention_of(harness, Retention(conversations=30 * DAY))
+    service = retention_of(harness, {"conversations": 30 * DAY})
     assert await service.delete_expired() == {"conversations": 1}
     left = await execute(database_url, "SELECT conversation_id::text FROM conversations")
     assert {row[0] for row in left} == set(worked.values())
@@ -129,7 +128,7 @@ async def test_a_failed_deletion_does_not_stop_the_others(
             raise ServiceUnavailable("The database does not answer", {"reason": "QueryCanceled"})
         return await harness.conversations.remove_idle(tenant_id, found, before)
 
-    service = retention_of(harness, Retention(conversations=30 * DAY), remove)
+    service = retention_of(harness, {"conversations": 30 * DAY}, remove)
     assert await service.delete_expired() == {"conversations": 2}
     assert "expired_data_not_deleted" in caplog.messages
 
@@ -146,7 +145,7 @@ async def test_an_append_during_the_walk_keeps_the_conversation(
         await harness.append(found, user("wait"))
         return await harness.conversations.remove_idle(tenant_id, found, before)
 
-    service = retention_of(harness, Retention(conversations=30 * DAY), appended_first)
+    service = retention_of(harness, {"conversations": 30 * DAY}, appended_first)
     assert await service.delete_expired() == {}
     assert (await harness.stored(conversation_id)).state.head_seq == 3
     assert not await harness.conversations.remove_idle(TENANT, new_id(), datetime.now(UTC))
@@ -164,7 +163,7 @@ async def test_expired_conversations_are_deleted(harness: Harness, database_url:
             conversation_id,
             seconds,
         )
-    service = retention_of(harness, Retention())
+    service = retention_of(harness, {})
     assert await service.delete_expired_conversations() == 1
     assert await service.delete_expired_conversations() == 0
     assert not await harness.conversations.remove_expired(TENANT, ids[1])
@@ -174,38 +173,36 @@ async def test_expired_conversations_are_deleted(harness: Harness, database_url:
 
 
 FILL = {
-    RetainedKind.IDEMPOTENCY_KEYS: "INSERT INTO idempotency_keys"
+    "idempotency_keys": "INSERT INTO idempotency_keys"
     " SELECT gen_random_uuid(), 'k', 'h', 'a', t FROM {times} AS t",
-    RetainedKind.CREATIONS: "INSERT INTO creations"
-    " SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
-    RetainedKind.EVENTS: "INSERT INTO events"
-    " SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
-    RetainedKind.JOBS: "INSERT INTO jobs"
+    "creations": "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
+    "events": "INSERT INTO events SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
+    "jobs": "INSERT INTO jobs"
     " (conversation_id, job_id, tenant_id, kind, status, created_at, updated_at)"
     " SELECT gen_random_uuid(), gen_random_uuid(), 'x', 'compact', 'done',"
     " t - interval '1 hour', t FROM {times} AS t",
 }
 TIMES = "generate_series(now() - interval '90 days', now(), interval '1 hour')"
-EVERYTHING = Retention(None, 40 * DAY, 30 * DAY)
 
 
 async def test_rows_are_deleted_by_age(harness: Harness, database_url: str) -> None:
     """Operation: older rows of every kind are deleted, newer ones stay, also in batches."""
-    assert set(FILL) == set(RetainedKind) == set(DELETE_OLD)
+    assert set(FILL) == set(AGES)
     for statement in FILL.values():
         await execute(database_url, statement.format(times=TIMES))
     await execute(
         database_url, "UPDATE jobs SET status = 'queued' WHERE updated_at < now() - interval '80d'"
     )
-    gone = await retention_of(harness, EVERYTHING).delete_expired()
+    service = retention_of(harness, {"events": 40 * DAY})
+    gone = await service.delete_expired()
     hours = 90 * 24 + 1
-    for kind, kept_for in EVERYTHING.max_ages.items():
-        kept = round(kept_for / timedelta(hours=1))
-        unfinished = 10 * 24 if kind is RetainedKind.JOBS else 0
-        assert abs(gone[kind] - (hours - kept - unfinished)) <= 1, kind
-        ((left,),) = await execute(database_url, f"SELECT count(*) FROM {kind.value}")
-        assert left == hours - gone[kind]
-    assert await retention_of(harness, EVERYTHING).delete_expired() == {}
+    for table, age in AGES.items():
+        kept = round((age or 40 * DAY) / timedelta(hours=1))
+        unfinished = 10 * 24 if table == "jobs" else 0
+        assert abs(gone[table] - (hours - kept - unfinished)) <= 1, table
+        ((left,),) = await execute(database_url, f"SELECT count(*) FROM {table}")
+        assert left == hours - gone[table]
+    assert await service.delete_expired() == {}
 
 
 @pytest.mark.one_server  # it reads the plans of one server

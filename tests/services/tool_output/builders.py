@@ -174,7 +174,6 @@ class Process:
         self.harness.conversations = ConversationService(
             self.database,
             resolver,
-            {},
             new_id,
             self.harness.clock.utc,
             self.outputs.delete_conversation_objects,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.common import json_text
-from app.common.json_structure import MESSAGE_LIMITS
+from app.common.json_text import MESSAGE_LIMITS
 from app.formats.message import ToolCall
 
 # --- arguments ------------------------------------------------------------------------------

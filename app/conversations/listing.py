@@ -1,10 +1,10 @@
-"""Lists of conversations in PostgreSQL, newest first by creation.
+"""Lists of conversations, newest first by creation: their filters, cursors and statements.
 
 1. A page is read from the index of the tenant's or of an agent's conversations, in its order. Each
    row is compared with the other filters, at most MAX_SCANNED rows: the page may have fewer items
    than its limit, and the list continues after it.
-2. With values of metadata at most MAX_TRIED rows are read so. If these do not fill the page, the
-   index of metadata is read, unless more than MAX_SCANNED conversations have these values.
+2. With values of metadata their index is read, unless more than MAX_SCANNED conversations have
+   these values.
 3. A conversation is active at the time of its newest message; before the first one, and after a
    fork, at its creation.
 4. A page is read in two statements: the places of those that match, and the items by their ids. An
@@ -13,22 +13,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
+
+from fastapi import Depends, Query, Request
+from pydantic import BeforeValidator
 
 from app.common import json_text
 from app.common.answers import answer
+from app.common.errors import ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
-from app.common.times import EARLIEST_TIME
+from app.common.schema_errors import pointer_to
+from app.common.texts import is_sendable
 from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (
+    AGENT_JOIN,
     LISTED_COLUMNS,
     SETTINGS_COLUMNS,
-    SETTINGS_JOINS,
     STATE_COLUMNS,
     conversation_from,
     newest_message_at,
@@ -37,6 +43,8 @@ from app.database.connections import Statement
 from app.database.conversation_tables import NOT_EXPIRED
 from app.database.paging import bounded, lengths, limits, page_of
 from app.database.repository import Repository
+from app.http import cursors
+from app.http.fields import AgentId, ModelName, Time
 from app.models.usage_totals import MAX_DAYS, CallTotals
 
 MAX_LABELS: Final = 8
@@ -44,32 +52,49 @@ MAX_LABEL_KEY_CHARS: Final = 64
 MAX_LABEL_VALUE_CHARS: Final = 512
 MAX_SCANNED: Final = 5_000
 """Conversations that are compared with the filters for one page."""
-MAX_TRIED: Final = 250
-"""Conversations that are compared before the index of metadata is read."""
-LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+LATEST: Final[Place] = datetime(9999, 12, 30, tzinfo=UTC), "ffffffff-ffff-ffff-ffff-ffffffffffff"
+"""The place before which a list begins."""
 
-FIRST_ID: Final = "00000000-0000-0000-0000-000000000000"
+# --- filters ------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """A range of times without its ends; None is no limit."""
-
-    after: datetime | None = None
-    before: datetime | None = None
-
-    def __bool__(self) -> bool:
-        return self.after is not None or self.before is not None
-
-    @property
-    def start(self) -> datetime:
-        """The end that every time of the range is after."""
-        return self.after or EARLIEST_TIME
-
-    @property
-    def end(self) -> datetime:
-        """The end that every time of the range is before."""
-        return self.before or LATEST
+METADATA_FILTER: dict[str, Any] = {
+    "type": "object",
+    "title": "MetadataFilter",
+    "description": "Values of metadata by key: strings, or numbers and booleans as JSON writes"
+    " them.",
+    "maxProperties": MAX_LABELS,
+    "propertyNames": {"minLength": 1, "maxLength": MAX_LABEL_KEY_CHARS, "pattern": "^[^\\[\\]]+$"},
+    "additionalProperties": {"type": "string", "maxLength": MAX_LABEL_VALUE_CHARS},
+    "examples": [{"customer": "42"}],
+}
+"""The schema of the metadata filter, a component of openapi.json."""
+METADATA_PARAMETER: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "metadata",
+            "in": "query",
+            "required": False,
+            "style": "deepObject",
+            "explode": True,
+            "description": "Only conversations whose metadata has these values, such as"
+            f" `metadata[customer]=42`: up to {MAX_LABELS}, all of which must match. Top-level"
+            " strings, numbers and booleans can be filtered by.",
+            "schema": {"$ref": "#/components/schemas/MetadataFilter"},
+            "example": {"customer": "42"},
+        }
+    ]
+}
+"""What FastAPI cannot generate: a parameter for each key of an object."""
+_METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
+QueryTime = Annotated[Time, BeforeValidator(lambda text: str(text).replace(" ", "+"))]
+"""A time whose offset may have an unescaped `+`, which is a space in a query."""
+Include = Annotated[
+    Literal["usage"] | None,
+    Query(
+        description="`usage` adds to each conversation the budget of its next build, its cost and"
+        " its last compaction, in one answer instead of three requests for each."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +108,57 @@ class ConversationFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
     agent_id: str | None = None
     model: str | None = None
-    created: TimeRange = TimeRange()
-    active: TimeRange = TimeRange()
+    active_after: datetime | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash, which a cursor belongs to."""
+        labels = sorted(self.labels.items())
+        return cursors.digest_of(labels, self.agent_id, self.model, self.active_after)
 
 
 EVERY_CONVERSATION: Final = ConversationFilter()
 
 
-Places = tuple[Sequence[Place], Place | None]
-"""Places of conversations that match, in order.
+def _conversation_filter(
+    request: Request,
+    agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
+    model: Annotated[
+        ModelName | None,
+        Query(description="Only those with this model of their own, not an inherited one."),
+    ] = None,
+    active_after: Annotated[
+        QueryTime | None,
+        Query(description="Only those appended to later; without messages, created later."),
+    ] = None,
+) -> ConversationFilter:
+    labels: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if (match := _METADATA.fullmatch(name)) is not None:
+            if detail := _problem_of(match[1], value, labels):
+                raise ValidationError.at(pointer_to(("query", name)), detail)
+            labels[match[1]] = value
+    if len(labels) > MAX_LABELS:
+        raise ValidationError.at("/query/metadata", f"must have at most {MAX_LABELS} keys")
+    return ConversationFilter(labels, agent_id, model, active_after)
 
-If the read ended before the list did and found too few, the second is the place of its last row.
-"""
+
+Filter = Annotated[ConversationFilter, Depends(_conversation_filter)]
 
 
-@answer()
-@dataclass(frozen=True, slots=True)
-class LastCompaction:
-    """The newest compaction of a conversation."""
+def _problem_of(key: str, value: str, found: Mapping[str, str]) -> str | None:
+    if not 1 <= len(key) <= MAX_LABEL_KEY_CHARS:
+        return f"must have a key of 1 to {MAX_LABEL_KEY_CHARS} characters"
+    if "[" in key or "]" in key:
+        return "must have one key: only top-level values of metadata can be filtered by"
+    if not is_sendable(key + value):
+        return "must not have NUL or lone surrogates"
+    if len(value) > MAX_LABEL_VALUE_CHARS:
+        return f"must have at most {MAX_LABEL_VALUE_CHARS} characters"
+    return "must be given once" if key in found else None
 
-    compaction_id: str
-    """Its id."""
-    created_at: datetime
-    """When it was applied."""
-    trigger: Trigger
-    """Why it ran."""
 
-
-@dataclass(frozen=True, slots=True)
-class ListedTotals:
-    """What a list shows of a conversation's usage and compactions, as they are stored.
-
-    `cost_usd` and `saved_tokens` are sums of the last MAX_DAYS days; the cost is None where no
-    call has a price.
-    """
-
-    cost_usd: float | None
-    saved_tokens: int
-    last_compaction: LastCompaction | None
-
+# --- statements ---------------------------------------------------------------------------------
 
 _WANTED: Final = "labels_of(:tenant_id, CAST(:labels AS text))"
 _COLUMNS: Final = "conversation_id, tenant_id, agent_id, model, metadata, created_at, expires_at"
@@ -129,9 +166,9 @@ _MATCHES: Final = f"""
     {NOT_EXPIRED}
     AND (:agent_id IS NULL OR c.agent_id = :agent_id)
     AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
-    AND (CAST(:any_active AS boolean) OR tstzrange(
-            CAST(:active_after AS timestamptz), CAST(:active_before AS timestamptz), '()'
-        ) @> greatest(c.created_at, {newest_message_at("c.conversation_id")}))
+    AND (CAST(:active_after AS timestamptz) IS NULL
+        OR greatest(c.created_at, {newest_message_at("c.conversation_id")})
+            > CAST(:active_after AS timestamptz))
 """
 
 
@@ -140,14 +177,14 @@ def _places(column: str = "", value: str = "") -> Statement:
 
     `column` and its `value` are those of an agent, or empty. As a column of the order it leaves
     PostgreSQL no other index; without statistics that of the tenant's conversations would cost the
-    same. `:until` and `:until_id` are the end of the range: its time, or the place before the page.
+    same. `:until` and `:until_id` are the place before the page.
     """
     order = f"{column}created_at, conversation_id".replace(",", " DESC,") + " DESC"
+    of_agent = f"AND ({column}created_at) > ({value}'-infinity')" if column else ""
     rows = f"""
         SELECT {_COLUMNS} FROM conversations
-        WHERE tenant_id = :tenant_id AND ({column}created_at) > ({value}CAST(:since AS timestamptz))
-            AND ({column}created_at, conversation_id)
-                < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
+        WHERE tenant_id = :tenant_id {of_agent} AND ({column}created_at, conversation_id)
+            < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
         ORDER BY {order}
     """
     return Statement(f"""
@@ -179,10 +216,8 @@ LABELLED = Statement(f"""
     UNION ALL (
         SELECT c.conversation_id, c.created_at, NULL
         FROM labelled c
-        WHERE {_MATCHES}
-            AND c.created_at > CAST(:since AS timestamptz)
-            AND (c.created_at, c.conversation_id)
-                < (CAST(:until AS timestamptz), CAST(:until_id AS uuid))
+        WHERE {_MATCHES} AND (c.created_at, c.conversation_id)
+            < (CAST(:until AS timestamptz), CAST(:until_id AS uuid))
         ORDER BY c.created_at DESC, c.conversation_id DESC LIMIT :limit
     )
 """)
@@ -200,7 +235,7 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
                     :conversation_ids, c.conversation_id) AS number
             FROM conversations c
             JOIN heads h ON h.conversation_id = c.conversation_id
-            {SETTINGS_JOINS}
+            {AGENT_JOIN}
             {joins}
             WHERE c.conversation_id = ANY (:conversation_ids)
                 AND h.conversation_id = ANY (:conversation_ids)
@@ -240,40 +275,63 @@ BY_IDS_WITH_USAGE = _by_ids(
 )
 
 
+@answer()
+@dataclass(frozen=True, slots=True)
+class LastCompaction:
+    """The newest compaction of a conversation."""
+
+    compaction_id: str
+    """Its id."""
+    created_at: datetime
+    """When it was applied."""
+    trigger: Trigger
+    """Why it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTotals:
+    """What a list shows of a conversation's usage and compactions, as they are stored.
+
+    `cost_usd` and `saved_tokens` are sums of the last MAX_DAYS days; the cost is None where no
+    call has a price.
+    """
+
+    cost_usd: float | None
+    saved_tokens: int
+    last_compaction: LastCompaction | None
+
+
 class ConversationListRepository(Repository):
     """Reads pages of a tenant's conversations."""
 
     async def places(
         self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
-    ) -> Places:
-        """Return up to `limit` places that match after the place `before` (rules 1 and 2)."""
-        until, until_id = min(before or (LATEST, FIRST_ID), (wanted.created.end, FIRST_ID))
+    ) -> tuple[Sequence[Place], Place | None]:
+        """Return up to `limit` places that match after the place `before` (rules 1 and 2).
+
+        If the read ended before the list did and found too few, the second is the place of its
+        last row.
+        """
+        until, until_id = before or LATEST
         values = {
             "tenant_id": tenant_id,
             "agent_id": wanted.agent_id,
             "own_model": wanted.model,
             "labels": json_text.dumps(dict(wanted.labels)),
-            "since": wanted.created.start,
             "until": until,
             "until_id": UUID(until_id),
-            "any_active": not wanted.active,
-            "active_after": wanted.active.start,
-            "active_before": wanted.active.end,
+            "active_after": wanted.active_after,
             "limit": limit,
+            "scanned": MAX_SCANNED,
         }
-        is_tried, scanned = bool(wanted.labels), MAX_TRIED if wanted.labels else MAX_SCANNED
-        while True:
-            rows = await self._session.all(
-                PLACES if wanted.agent_id is None else PLACES_OF_AGENT, **values, scanned=scanned
-            )
-            found = [_place(row) for row in rows if row["matches"]]
-            end = _place(rows[-1]) if len(rows) > len(found) else None
-            if end is None or not is_tried:
-                return found, end
-            is_tried, scanned = False, MAX_SCANNED
-            counted, *rows = await self._session.all(LABELLED, **values, scanned=scanned)
+        if wanted.labels:
+            counted, *rows = await self._session.all(LABELLED, **values)
             if counted["count"] <= MAX_SCANNED:
-                return [_place(row) for row in rows], None
+                return list(map(_place, rows)), None
+        statement = PLACES if wanted.agent_id is None else PLACES_OF_AGENT
+        rows = list(await self._session.all(statement, **values))
+        found = [_place(row) for row in rows if row["matches"]]
+        return found, _place(rows[-1]) if len(rows) > len(found) else None
 
     async def by_ids(
         self,

@@ -1,19 +1,26 @@
-"""Request and response schemas of agent tools and of tool search."""
+"""Request and response schemas of sections, tools, agent tools and tool search."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, get_args
 
+from fastapi import Query
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
+from app.common import json_text
+from app.common.schema_errors import NAME_PATTERN
 from app.formats import ToolCategory
 from app.formats.message import FormatName
 from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
-from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
-from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+from app.http.fields import MAX_SEQ, MessageObject, RequestSchema, ResponseSchema, examples
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+from app.prompt.sections import PromptSection, SectionKind, section_from
 
 MAX_TOOLS = 1_000
+MAX_SECTIONS = 200
+MAX_CONTENT_CHARS = 2_000_000
 TOOL_EXAMPLE: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -60,13 +67,13 @@ AnyTool = TypeAliasType(
         ),
     ],
 )
-Tools = Annotated[list[ToolObject], Field(max_length=MAX_TOOLS, description="Tool definitions.")]
-StoredTools = Annotated[
+_UNIQUE: dict[str, Any] = {"uniqueItems": True}
+Tools = Annotated[
     list[ToolObject],
     Field(
         max_length=MAX_TOOLS,
         description="Tool definitions with unique names.",
-        json_schema_extra={"uniqueItems": True},
+        json_schema_extra=_UNIQUE,
     ),
 ]
 _CALL: dict[str, Any] = {
@@ -96,6 +103,91 @@ ToolCallObject = TypeAliasType(
         ),
     ],
 )
+
+
+_SECTION: dict[str, Any] = {
+    "name": "base",
+    "content": "You are a careful assistant.",
+    "kind": "base",
+}
+
+
+class Section(RequestSchema):
+    """One part of the system prompt."""
+
+    model_config = examples(_SECTION)
+
+    name: str = Field(pattern=NAME_PATTERN, max_length=256)
+    """Unique in its list. A conversation's section replaces an agent's by name."""
+    content: str = Field(max_length=MAX_CONTENT_CHARS)
+    """Text of the section."""
+    kind: Annotated[SectionKind, Field(strict=False)] | None = None
+    """Kind, which sets its position in the prompt: static kinds first."""
+    cacheable: bool | None = None
+    """Whether a cached prefix may end after it; true by default."""
+    order: int | None = Field(default=None, ge=-1_000_000, le=1_000_000)
+    """Order inside its kind; by default the position in the list."""
+
+
+Sections = Annotated[
+    list[Section],
+    Field(
+        max_length=MAX_SECTIONS,
+        description="Parts of the system prompt with unique names.",
+        json_schema_extra=_UNIQUE,
+    ),
+]
+Version = Annotated[
+    int | None,
+    Query(ge=0, le=MAX_SEQ, description="An earlier version; the newest by default."),
+]
+
+
+class SectionList(RequestSchema):
+    """All sections of an agent or a conversation."""
+
+    model_config = examples({"sections": [_SECTION]})
+
+    sections: Sections
+
+
+class ToolList(RequestSchema):
+    """All tools of an agent or a conversation."""
+
+    model_config = examples({"tools": [TOOL_EXAMPLE]})
+
+    tools: Tools
+
+
+class ShownSections(ResponseSchema):
+    """All sections of an agent or a conversation."""
+
+    sections: list[PromptSection]
+    """The sections, in the order of the request."""
+    version: int
+    """Version of the list: 1 for the first one, 0 if none was set."""
+
+
+class ShownTools(ResponseSchema):
+    """All tools of an agent or a conversation."""
+
+    tools: list[AnyTool]
+    """The tools, as in the request."""
+    version: int
+    """Version of the list: 1 for the first one, 0 if none was set."""
+
+
+def sections_to_store(sections: list[Section] | None) -> list[dict[str, Any]]:
+    """Return sections of a request as they are stored, without null fields."""
+    return [section.model_dump(exclude_none=True) for section in sections or ()]
+
+
+def complete_sections(stored: str) -> list[PromptSection]:
+    """Return stored sections with all their fields, their texts as they were given."""
+    return [
+        replace(section_from(section, position), content=section["content"])
+        for position, section in enumerate(json_text.loads(stored))
+    ]
 
 
 class ToolDefinitions(ResponseSchema):

@@ -1,0 +1,433 @@
+"""One compaction: its plan, the summaries that carry it out, and its receipt.
+
+Nothing is stored here, and no session is open while a model is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from app.common.errors import ServiceUnavailable, ValidationError
+from app.compaction.planning import (
+    LABEL_TOKENS,
+    CompactionInput,
+    plan_compaction,
+    room_for_summaries,
+    summary_floor,
+    summary_limit,
+    tree_chunks,
+    tree_node_text_limit,
+    unsummarised_spans,
+)
+from app.compaction.schemas import CompactionRequest
+from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
+from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
+from app.compaction.summaries.model_summary import SummaryTask
+from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
+from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.statements.summary_text import Closing
+from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
+from app.conversations.compaction_receipt import Compaction, Trigger
+from app.conversations.plans import CompactionPlan, NoCompaction, tokens_hidden_by, tokens_of
+from app.conversations.provider_items import UNAVAILABLE
+from app.conversations.thresholds import exceeds_messages
+from app.conversations.turns import never_cleared
+from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
+from app.conversations.views import summary_message_tokens, view_after, view_summary_tokens
+from app.policy.policy import StrategyName
+from app.repositories import Database
+
+SMALL_ROOM_TOKENS = 256
+"""Of a short conversation: a summary of the whole room could be longer than what it replaces."""
+MAX_REPLANNED = 2_000
+"""Of more messages a summary is made once only: reading them takes most of the time."""
+MIN_SPARE = 0.1
+"""The share of an asked target that is worth another plan."""
+LEVELS = 3
+"""The levels of a tree: the summaries of the top one are not summarised again, unless they are too
+much."""
+COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+"""What a receipt has of the calls of a run."""
+SUMMARISER_UNAVAILABLE = "summariser_unavailable"
+"""In `degraded`: messages were left out without the summary that the policy asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A plan that was carried out: the new view, and the summaries that were made.
+
+    It `lacks_summary` where a planned one could not be made.
+    """
+
+    plan: CompactionPlan
+    view: View
+    made: Sequence[Summary] = ()
+    lacks_summary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRun:
+    """One compaction: its input, why it runs, its request, and its model calls."""
+
+    database: Database
+    summariser: Summariser
+    source: CompactionInput
+    trigger: Trigger
+    request: CompactionRequest
+    calls: SummariserRun
+    started_ms: float = 0.0
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation that is compacted."""
+        return self.source.conversation.conversation_id
+
+    @property
+    def strategy(self) -> StrategyName:
+        """The strategy of this run."""
+        return self.request.strategy or self.source.resolved.policy.strategy
+
+    @property
+    def model(self) -> str | None:
+        """The model that summarises, None for the built-in summariser.
+
+        Raises ValidationError for one that is not allowed.
+        """
+        resolved = self.source.resolved
+        policy_model = resolved.policy.compaction.model
+        return self.summariser.choose_model(self.request.model, policy_model, resolved.model)
+
+    def plan(self, summary_tokens: int | None = None) -> NoCompaction | CompactionPlan:
+        """Return what to compact; with `summary_tokens` its summaries take no more than these."""
+        source, is_forced = self.source, self.trigger is Trigger.FORCED
+        policy = source.resolved.policy.compaction
+        deep = not is_forced and exceeds_messages(policy, source.state)
+        return plan_compaction(
+            source,
+            self.request.strategy,
+            forced=is_forced or deep,
+            deep=deep,
+            target_tokens=self.request.target_tokens,
+            summary_tokens=summary_tokens,
+        )
+
+    def view_after(
+        self, plan: CompactionPlan, summaries: Sequence[Summary] | None = None, retain: str = ""
+    ) -> View:
+        """Return the view that a plan makes, with these summaries or the current ones."""
+        view, kept = self.source.view, never_cleared(self.source.entries)
+        if summaries is None:
+            return view_after(view, plan, view.summaries, view.retain, kept)
+        return view_after(view, plan, summaries, retain or None, kept)
+
+    def summary_limit(self, plan: CompactionPlan) -> int:
+        """Return the tokens that summaries may take, labels included.
+
+        That is the room; with an asked target what it leaves beside the shown messages, at least
+        half of the reserve. Where the messages alone miss the target, that is no reason for a poor
+        summary. [summary.room]
+        """
+        source, target_tokens = self.source, self.request.target_tokens
+        room = room_for_summaries(source, self.strategy, target_tokens)
+        if self.trigger is Trigger.PROVIDER:
+            return room  # of messages that are hidden already
+        if target_tokens is None:
+            return summary_limit(plan, room, source.shown, source.state.summary_tokens)
+        without = source.tokens_in(self.view_after(plan, ()))
+        left = int((target_tokens - without) / source.resolved.factor)
+        is_missed = left <= 0 and room > SMALL_ROOM_TOKENS
+        return room if is_missed else max(room // 2, left)
+
+    # --- carrying out ---------------------------------------------------------------------
+
+    async def carry_out(self, plan: CompactionPlan) -> Executed:
+        """Carry out a plan; where its summary takes less than its room, more messages stay.
+
+        Then the summary is made once more of fewer messages. That is done for an asked target and
+        without a model, of up to `MAX_REPLANNED` messages. [summary.room]
+        """
+        executed = await self._execute(plan)
+        source, target, view = self.source, self.request.target_tokens, executed.view
+        if target is None or plan.hidden is None or self.calls.calls or not executed.made:
+            return executed
+        new = plan.hidden.end - (source.view.hidden.end if source.view.hidden is not None else 1)
+        size = source.tokens_in(view)
+        if new > MAX_REPLANNED or target - size < MIN_SPARE * target:
+            return executed
+        gentler = self.plan(view_summary_tokens(view, source.resolved.count) + LABEL_TOKENS)
+        if isinstance(gentler, CompactionPlan) and gentler.summarises:
+            again = await self._execute(gentler)
+            if size < source.tokens_in(again.view) <= target:
+                return again
+        return executed
+
+    async def _execute(self, plan: CompactionPlan) -> Executed:
+        """Carry out a plan; a build uses the fallback plan if no summary can be made."""
+        try:
+            if plan.hidden is None or not plan.summarises:
+                return Executed(plan, self.view_after(plan))
+            if plan.chunks:
+                return await self._grow_tree(plan, plan.hidden)
+            summary, retain = await self._extended_summary(plan, plan.hidden)
+            return Executed(plan, self.view_after(plan, (summary,), retain or ""), (summary,))
+        except (ServiceUnavailable, ValidationError):
+            if plan.fallback is None or self.trigger is not Trigger.PROACTIVE:
+                raise
+            return replace(await self._execute(plan.fallback), lacks_summary=True)
+
+    async def summarise_behind_item(self, item_seq: int) -> Executed:
+        """Summarise what a provider's item stands for; what is shown stays the same."""
+        view = self.source.view
+        hidden = Span(view.hidden.start if view.hidden is not None else 1, item_seq)
+        plan = CompactionPlan(
+            (Trigger.PROVIDER,), 0, hidden=hidden, unhidden_seqs=view.unhidden_seqs
+        )
+        summary, retain = await self._extended_summary(plan, hidden)
+        after = replace(view, summaries=(summary,), retain=retain or view.retain)
+        return Executed(plan, after, (summary,))
+
+    async def _extended_summary(
+        self, plan: CompactionPlan, hidden: Span
+    ) -> tuple[Summary, str | None]:
+        """Return the current summary extended to a range, and the retain section."""
+        view, state = self.source.view, self.source.state
+        spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
+        scope = replace(
+            self._scope(hidden),
+            earlier_tokens=state.hidden_tokens - state.outside_tokens if view.summaries else 0,
+            earlier_start=view.summarised.start if view.summarised is not None else 0,
+            unlisted=await self._unlisted(),
+        )
+        task = replace(
+            self._task(plan, spans, self.summary_limit(plan) - LABEL_TOKENS, scope, retains=True),
+            previous="\n\n".join(summary.text for summary in view.summaries) or None,
+            retained=view.retain,
+        )
+        result = await summarise_paged(self.database, self.summariser, task)
+        level = max((summary.level for summary in view.summaries), default=1)
+        sources = (*(summary.span for summary in view.summaries), *spans)
+        return self._summary(hidden, result, sources, level), result.retain
+
+    # --- trees ----------------------------------------------------------------------------
+
+    async def _grow_tree(self, plan: CompactionPlan, hidden: Span) -> Executed:
+        """Summarise the new chunks, each once, and merge summaries where a level is full."""
+        source, view, room = self.source, self.source.view, self.summary_limit(plan)
+        nodes, made, count = list(view.summaries), list[Summary](), source.resolved.count
+        chunks = tree_chunks(plan, view, source.resolved.policy.tree_summary.chunk_size)
+        replaced = tokens_hidden_by(plan, source.shown) + source.state.summary_tokens
+        wanted = room if self.request.target_tokens else min(room, summary_floor(replaced))
+        free, limit = wanted - _tokens(nodes), tree_node_text_limit(room)
+        if self.model is None:
+            # What is chosen among the statements of all chunks loses fewer than chunk by chunk.
+            free = max(free, min(room, len(chunks) * (limit + LABEL_TOKENS)))
+            chunks = list(union(chunks))
+        limit = max(limit, free // max(1, len(chunks)) - LABEL_TOKENS)
+        released = [Span(seq, seq + 1) for seq in plan.released_seqs]
+        for chunk in chunks:
+            parts = overlap([*released, chunk] if not made else [chunk], view.window)
+            kept_tokens = self._kept_room(nodes, room)
+            scope = replace(self._scope(chunk), shown_after=(), kept_tokens=kept_tokens)
+            task = self._task(plan, parts, limit, scope)
+            result = await summarise_paged(self.database, self.summariser, task)
+            made.append(self._summary(chunk, result, parts))
+            nodes.append(made[-1])
+        unlisted, lists = await self._unlisted(), [node.unlisted for node in made]
+        new = await asyncio.to_thread(merged_unlisted, lists, count)
+        if merged := await self._merge(nodes, room, unlisted, new):
+            made += merged
+        elif made:
+            unlisted = await asyncio.to_thread(merged_unlisted, (unlisted, new), count)
+            made[-1] = replace(made[-1], unlisted=unlisted)
+        after = self._scope(hidden).shown_after
+        newer = await read_user_messages(self.database, self.conversation_id, after)
+
+        def without_what_is_replaced() -> list[Summary]:
+            texts = without_replaced([node.text for node in nodes], count, newer)
+            pairs = zip(nodes, without_replaced_items(texts, newer), strict=True)
+            return [
+                replace(node, text=text, tokens=summary_message_tokens(text, count))
+                if text != node.text
+                else node
+                for node, text in pairs
+            ]
+
+        nodes = await asyncio.to_thread(without_what_is_replaced)
+        return Executed(plan, self.view_after(plan, nodes, view.retain or ""), made)
+
+    async def _merge(
+        self, nodes: list[Summary], room: int, unlisted: str, newly_unlisted: str
+    ) -> list[Summary]:
+        """Merge full levels of a tree in place, and return the summaries that this made.
+
+        Without a model all of them are merged once they take more than the room, and with an asked
+        target where statements had no room: what is chosen among all statements loses the fewest.
+        """
+        fanout = self.source.resolved.policy.tree_summary.chunk_size
+        is_asked, made = self.request.target_tokens is not None, list[Summary]()
+        while True:
+            lists_again = is_asked and bool(unlisted or newly_unlisted)
+            merge = next_merge(nodes, fanout, room)
+            if self.model is None and len(nodes) > 1 and (_tokens(nodes) > room or lists_again):
+                merge = 0, len(nodes)
+            if merge is None:
+                return made
+            first, end = merge
+            parts = nodes[first:end]
+            most = room if self.model is None else _tokens(parts) // 2
+            span = Span(parts[0].span.start, parts[-1].span.end)
+            scope = replace(
+                self._scope(span),
+                unlisted=unlisted,
+                newly_unlisted=newly_unlisted,
+                kept_tokens=self._kept_room([*nodes[:first], *nodes[end:]], room),
+            )
+            limit = max(tree_node_text_limit(room), most - LABEL_TOKENS)
+            task = SummaryTask(self._summary_request(), self.model, limit, self.calls, scope)
+            try:
+                result = await self.summariser.merge(task, [part.text for part in parts])
+            except ServiceUnavailable:
+                return made  # the tree is larger than it should be until the next merge succeeds
+            unlisted, newly_unlisted = result.unlisted, ""
+            sources, level = [part.span for part in parts], min(parts[0].level + 1, LEVELS)
+            made.append(replace(self._summary(span, result, sources, level), sections=()))
+            nodes[first:end] = [made[-1]]
+
+    def _kept_room(self, nodes: Sequence[Summary], room: int) -> int:
+        """Return the tokens that one more summary of a tree has for kept statements."""
+        kept = kept_tokens_of([node.text for node in nodes], self.source.resolved.count)
+        return max(0, int(room * KEPT_SHARE) - kept)
+
+    # --- summaries ------------------------------------------------------------------------
+
+    def _summary(
+        self, span: Span, result: SummaryResult, sources: Iterable[Span], level: int = 1
+    ) -> Summary:
+        tokens = summary_message_tokens(result.text, self.source.resolved.count)
+        return Summary(
+            span, result.text, tokens, level, tuple(sources), result.sections, result.unlisted
+        )
+
+    def _summary_request(self, *, retains: bool = False) -> SummaryRequest:
+        """Return the request of a summary by policy and call, with a retain section or not."""
+        policy = self.source.resolved.policy.compaction
+        return SummaryRequest(
+            prompt=policy.summary_prompt,
+            directives=policy.summary_directives,
+            retain_prompt=policy.retain_prompt if retains else None,
+            retain_directives=policy.retain_directives if retains else (),
+            instructions=self.request.instructions,
+        )
+
+    def _task(
+        self,
+        plan: CompactionPlan,
+        spans: Sequence[Span],
+        max_tokens: int,
+        scope: SummaryScope,
+        *,
+        retains: bool = False,
+    ) -> SummaryTask:
+        return SummaryTask(
+            self._summary_request(retains=retains),
+            self.model,
+            max_tokens,
+            self.calls,
+            scope,
+            self.conversation_id,
+            spans,
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
+        )
+
+    async def _unlisted(self) -> str:
+        """Return the statements that had no room in the current summaries."""
+        active = self.source.active
+        if active is None or not active.view.summaries or self.model:
+            return ""
+        made: Sequence[Summary] = active.made
+        if not made:
+            async with self.database.session() as session:
+                made = await session.contexts.newest_summaries(
+                    self.conversation_id, active.compaction_id
+                )
+        return made[-1].unlisted if made else ""
+
+    def _scope(self, span: Span) -> SummaryScope:
+        source = self.source
+        return SummaryScope(
+            source.resolved.count,
+            Closing(span.start, span.end - 1, source.resolved.names_recall),
+            first_seq=source.view.window[0].start if source.view.window else 1,
+            shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
+            view=source.view,
+        )
+
+    # --- the receipt ----------------------------------------------------------------------
+
+    def receipt(self, executed: Executed, compaction_id: str, now_ms: float) -> Compaction:
+        """Return the receipt of a plan that was carried out."""
+        source, view, calls, plan = self.source, executed.view, self.calls, executed.plan
+        state, resolved, shown = source.state, source.resolved, source.shown_in(executed.view)
+        degraded = []
+        if executed.lacks_summary or plan.drops_without_summary:
+            degraded.append(SUMMARISER_UNAVAILABLE)
+        if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
+            degraded.append(UNAVAILABLE)  # [strategy.provider]
+        return Compaction(
+            compaction_id=compaction_id,
+            parent_id=state.compaction_id,
+            trigger=self.trigger,
+            strategy=self.strategy,
+            policy_strategy=resolved.policy.strategy
+            if view.provider_item is None
+            else Trigger.PROVIDER,
+            strategies_run=plan.steps,
+            hidden_span=plan.hidden or view.hidden or Span(1, view.results_cleared_through + 1),
+            view=view,
+            made=tuple(executed.made),
+            summary_tokens=view_summary_tokens(view, resolved.count),
+            hidden_tokens=state.tokens - tokens_of(shown),
+            hidden_messages=state.head_seq - len(shown),
+            before_tokens=source.tokens_in(source.view),
+            after_tokens=source.tokens_in(view),
+            before_msg_count=source.messages_in(source.view),
+            after_msg_count=source.messages_in(view),
+            model=calls.model if executed.made else None,
+            prompt_hash=calls.prompt_hash if executed.made else None,
+            target_tokens=self.request.target_tokens,
+            duration_ms=round(now_ms - self.started_ms),
+            degraded=tuple(degraded),
+            **{name: getattr(calls, name) for name in COUNTED},
+        )
+
+
+def _tokens(nodes: Iterable[Summary]) -> int:
+    return sum(node.tokens for node in nodes)
+
+
+def next_merge(
+    summaries: Sequence[Summary], fanout: int, max_tokens: int
+) -> tuple[int, int] | None:
+    """Return the slice `[i, j)` of a tree's summaries to merge into one of the next level, or None.
+
+    1. A level below the top one that has `fanout` summaries merges its oldest `fanout`, the lowest
+       level first.
+    2. While the summaries take more than `max_tokens`, the lowest level that has two of them
+       merges as a whole, so that they fit: at the top into one of the same level.
+    3. With one summary a level nothing is merged, however many tokens it takes.
+
+    Levels never rise towards newer summaries, before and after. See [decision 0008].
+    """
+    levels: dict[int, list[int]] = {}
+    for index, node in enumerate(summaries):
+        levels.setdefault(node.level, []).append(index)
+    fanout = max(fanout, 2)
+    for level, found in sorted(levels.items()):
+        if level < LEVELS and len(found) >= fanout:
+            return found[0], found[0] + fanout
+    if _tokens(summaries) > max_tokens:
+        runs = (found for _, found in sorted(levels.items()))
+        return next(((run[0], run[-1] + 1) for run in runs if len(run) > 1), None)
+    return None

@@ -1,0 +1,369 @@
+"""The strategies: pure planners of what a conversation shows next. [strategy.pure]
+
+1. A planner reads a history and a budget, and returns a plan as data. It stores nothing.
+2. The history has the messages that are shown now, each at its current cost. The hidden messages
+   lie in one range, `covered`. Entries of the history inside that range stayed shown there.
+3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
+4. Some messages stay wherever they are: pinned call groups; the newest user message; and with
+   `preserve_user_messages` the newest others that together take at most half of the history target.
+5. Other messages that stayed in the covered range until now are hidden with the rest.
+6. Preserved ranges grow to call groups, and to whole turns where that fits the target. They shrink
+   only when they would not fit the capacity even with cleared results, then down to the target:
+   preserved user messages last, pins and the newest one never. The last call group always stays.
+   [strategy.preserved-ranges-grow]
+7. Planning again right after a plan was applied finds nothing to do. [strategy.idempotent]
+8. A plan goes down to the target and no further than the next place to cut. As many of the newest
+   messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
+   [strategy.target]
+
+A cut is an index into the history. The messages between two cuts, `top` and `bottom`, are hidden,
+except for those that stay (rule 4).
+
+A chain clears old tool results, then summarises, then drops messages, each only while the history
+is over the target. Its steps suit the conversation [strategy.chain-signals]:
+
+9. Little tool output: clearing would free next to nothing and is left out, unless it is the only
+   step. Results of excluded tools do not count, because clearing leaves them alone.
+10. Much tool output, one huge result, or many parallel calls: clearing keeps the results of the
+    last call group only. Otherwise it keeps those of the last three.
+11. Several compactions failed in a row: truncation comes before the summary, which would probably
+    fail again. One success ends that.
+12. Long turns: cuts are made inside a turn, between call groups. Otherwise a turn is cut only when
+    it does not fit by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from app.compaction.cuts import CutSearch
+from app.conversations.plans import (
+    ChainStep,
+    CompactionPlan,
+    HistoryBudget,
+    NoCompaction,
+    Plan,
+    SlidingCut,
+    clearable,
+    oldest_cleared,
+    tokens_of,
+    with_cleared,
+)
+from app.conversations.turns import (
+    Entry,
+    call_groups,
+    group_boundary_after,
+    group_boundary_before,
+    never_hidden,
+    parse_turn_boundaries,
+    pinned_seqs,
+    starts_turn,
+)
+from app.conversations.view import Span
+from app.formats.message import Role
+from app.policy.policy import Policy, StrategyName
+
+LITTLE_OUTPUT_SHARE = 0.1
+MUCH_OUTPUT_SHARE = 0.6
+HUGE_RESULT_SHARE = 0.25
+PARALLEL_CALL_DENSITY = 0.6
+"""Calls made one at a time give at most one call to two messages."""
+LONG_TURN_MESSAGES = 20
+MAX_FAILURES = 3
+"""From this many failures in a row, truncation comes before the summary."""
+GROUPS_KEPT = 3
+MIN_GROUPS_KEPT = 1
+
+
+# --- the plans ------------------------------------------------------------------------------------
+
+
+def _sliding_window(search: CutSearch, deep: bool, failures: int) -> Plan:
+    history = search.history
+    cut = group_boundary_before(history, len(history) - search.policy.sliding_window.keep_last_n)
+    kept_seqs = never_hidden(history)
+    kept = tuple(item.seq for item in history[:cut] if item.seq in kept_seqs)
+    if len(kept) == cut:
+        return NoCompaction("all messages are inside the window")
+    return SlidingCut(history[cut].seq, kept)
+
+
+def _sandwich(search: CutSearch, deep: bool, failures: int) -> Plan:
+    top, bottom = _top_and_bottom_cuts(search)
+    if not deep:
+        bottom = search.target_cut(top, latest=bottom)
+    return search.summary_plan(StrategyName.SANDWICH, top, bottom)
+
+
+def _top_and_bottom_cuts(search: CutSearch) -> tuple[int, int]:
+    """Return the cuts after the top and before the bottom, which grow to safe boundaries.
+
+    Once a range is hidden, the messages before it are the top, even if there are none.
+    """
+    history, policy, is_first = search.history, search.policy.sandwich, search.covered is None
+    top = group_boundary_after(history, policy.preserve_top) if is_first else search.covered_start
+    bottom = group_boundary_before(history, len(history) - policy.preserve_bottom)
+    bottom = max(bottom, top, search.covered_end)
+    first = max(top, search.covered_end)
+    within = (i for i in range(bottom, first - 1, -1) if bottom < len(history))
+    turn = next((i for i in within if starts_turn(history[i])), None)
+    if turn is not None and (not is_first or search.hides(top, turn)):
+        if not search.meets_target(top, turn):
+            return top, bottom  # the top does not grow either: newer messages come first
+        bottom = turn
+    if is_first:
+        start = next((i for i in range(top, bottom) if starts_turn(history[i])), bottom)
+        if search.hides(start, bottom) and search.meets_target(start, bottom):
+            top = start
+    return top, bottom
+
+
+def _retain_summary(search: CutSearch, deep: bool, failures: int) -> Plan:
+    cut = search.turns_cut(search.policy.compaction.retain_last_turns)
+    if not deep:
+        cut = search.target_cut(0, latest=cut)
+    return search.summary_plan(StrategyName.RETAIN_SUMMARY, 0, cut)
+
+
+def _tree_summary(search: CutSearch, deep: bool, failures: int) -> Plan:
+    """Plan a tree, in which messages before the hidden range stay as they do in a sandwich.
+
+    A summary of them would be out of order.
+    """
+    top = search.covered_start
+    cut = search.target_cut(top)
+    if deep:
+        cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
+    plan = search.summary_plan(StrategyName.TREE_SUMMARY, top, cut)
+    if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
+        # Released messages are summarised with the first chunk, so a chunk is needed.
+        later_cut = search.first_hiding_cut()
+        if later_cut is None:
+            return NoCompaction("nothing is left to summarise but what was kept so far")
+        plan = search.summary_plan(StrategyName.TREE_SUMMARY, top, later_cut)
+    if isinstance(plan, CompactionPlan):
+        plan = replace(plan, chunks=_chunks(search, plan))
+    return plan
+
+
+def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
+    """Cut the newly hidden messages, before and after the covered range, into chunks.
+
+    A part is divided between call groups, without a gap; a small last chunk joins the one before.
+    """
+    assert plan.hidden is not None
+    parts = [plan.hidden]
+    if (covered := search.covered) is not None:
+        parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
+    size, unhidden = search.policy.tree_summary.chunk_size, set(plan.unhidden_seqs)
+    chunks: list[Span] = []
+    for part in parts:
+        starts, count = list[int](), size
+        for item in search.history:
+            if part.holds(item.seq) and item.seq not in unhidden:
+                if count >= size and not item.joins:
+                    starts.append(item.seq)
+                    count = 0
+                count += 1
+        if len(starts) > 1 and count < size // 2:
+            starts.pop()
+        if starts:
+            chunks += [Span(*pair) for pair in pairwise((part.start, *starts[1:], part.end))]
+    return tuple(chunks)
+
+
+def _chain(search: CutSearch, deep: bool, failures: int) -> Plan:
+    """Plan a chain; a deep one summarises however many compactions failed before."""
+    failures = 0 if deep else failures
+    steps = list(ChainStep)
+    if not search.policy.tool_output.enabled:
+        steps.remove(ChainStep.CLEAR_TOOL_RESULTS)
+    plan = _chain_plan(search, steps, deep, failures)
+    if isinstance(plan, CompactionPlan) and plan.summarises:
+        steps.remove(ChainStep.SUMMARIZE)
+        fallback = _chain_plan(search, steps, deep, failures)
+        return replace(plan, fallback=fallback if isinstance(fallback, CompactionPlan) else None)
+    if isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
+        # Rule 11 ran the truncation instead of the summary before it.
+        return replace(plan, drops_without_summary=plan.hidden is not None)
+    return plan
+
+
+def _chain_plan(
+    start: CutSearch, names: Sequence[ChainStep], deep: bool, failures: int
+) -> NoCompaction | CompactionPlan:
+    """Run the steps repeatedly, each time adjusted to the history, until they change nothing.
+
+    Tokens for a new summary or note are reserved only once a step has hidden messages.
+    """
+    search = replace(start, budget=start.budget.without_new_summary)
+    ran, through, hides_preserved, has_changed = list[str](), 0, False, True
+    while has_changed:
+        has_changed = False
+        steps, groups_kept, inside_turns = steps_for(search.history, names, failures)
+        for step in steps:
+            if not deep and search.budget.meets_target(tokens_of(search.history)):
+                break
+            if step is ChainStep.CLEAR_TOOL_RESULTS:
+                cleared = _cleared_through(search, groups_kept, deep)
+                if not cleared:
+                    continue
+                through = max(through, cleared)
+                kept = pinned_seqs(search.history)
+                search = replace(search, history=with_cleared(search.history, cleared, kept))
+            else:
+                # A tail within the target stays; of a deep plan no more than the last turns.
+                tail = replace(search, budget=start.budget)
+                cut = tail.target_cut(0, inside_turns=inside_turns)
+                if deep:
+                    cut = max(cut, tail.turns_cut(tail.policy.compaction.retain_last_turns))
+                fitted = tail.shown_to_fit(0, cut)
+                if fitted is None or len(fitted[0]) == len(tail.history):
+                    continue
+                shown, hid = fitted
+                hides_preserved |= hid
+                search = replace(tail, history=shown, covered=tail.hidden_beside(shown)[1])
+            has_changed = True
+            ran.append(step.value)
+    if not ran:
+        return NoCompaction("no step of the chain frees more")
+    steps_run = tuple(dict.fromkeys(ran))
+    plan = start.plan_for(search.history, steps_run, hides_preserved=hides_preserved)
+    summarises = ChainStep.SUMMARIZE in ran
+    return replace(plan, results_cleared_through=through, summarises=summarises)
+
+
+def _cleared_through(search: CutSearch, groups_kept: int, deep: bool) -> int:
+    """Return up to which seq results are cleared, except pinned, excluded and the newest ones."""
+    history = search.history
+    groups = [start for start, end in call_groups(history) if end - start > 1]
+    groups_kept = MIN_GROUPS_KEPT if deep else groups_kept
+    end = groups[-groups_kept] if len(groups) > groups_kept else 0
+    tokens = tokens_of(history)
+    return oldest_cleared(
+        clearable(history[:end], pinned_seqs(history)),
+        lambda freed: not deep and search.budget.meets_target(tokens - freed),
+    )
+
+
+def steps_for(
+    history: Sequence[Entry], names: Sequence[ChainStep], failures: int = 0
+) -> tuple[list[ChainStep], int, bool]:
+    """Return the steps to run, whose results clearing keeps, and whether a turn is cut inside.
+
+    Clearing keeps those of so many of the newest call groups. `failures` counts the compactions
+    that failed in a row.
+    """
+    names = list(names)
+    clear, summarize, truncate = ChainStep
+    tokens, messages = max(tokens_of(history), 1), max(len(history), 1)
+    results = [entry for entry in history if entry.role is Role.TOOL]
+    output = [entry.tokens for entry in results if not entry.excluded]
+    tool_share = sum(output) / tokens
+    if tool_share < LITTLE_OUTPUT_SHARE and len(names) > 1 and clear in names:
+        names.remove(clear)
+    if failures >= MAX_FAILURES and summarize in names:
+        names.remove(truncate)
+        names.insert(names.index(summarize), truncate)
+    clears_most = (
+        tool_share >= MUCH_OUTPUT_SHARE
+        or max(output, default=0) / tokens >= HUGE_RESULT_SHARE
+        or len(results) / messages > PARALLEL_CALL_DENSITY
+    )
+    turns = max(len(parse_turn_boundaries(history)), 1)
+    groups_kept = MIN_GROUPS_KEPT if clears_most else GROUPS_KEPT
+    return names, groups_kept, len(history) / turns >= LONG_TURN_MESSAGES
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to keep a history inside a model's context window.
+
+    `preserved` counts the messages that stay at the top and the bottom, None for all. One that
+    never `compacts` replaces no message.
+    """
+
+    name: StrategyName
+    description: str
+    planner: Callable[[CutSearch, bool, int], Plan]
+    preserved: Callable[[Policy], tuple[int | None, int | None]]
+    compacts: bool = True
+
+    def plan(
+        self,
+        history: Sequence[Entry],
+        covered: Span | None,
+        budget: HistoryBudget,
+        policy: Policy,
+        *,
+        deep: bool = False,
+        failures: int = 0,
+    ) -> Plan:
+        """Return what to show next, however full the window is now.
+
+        A `deep` plan keeps only what the strategy must keep, any other one goes down to the
+        target. `failures` counts the compactions of this conversation that failed in a row.
+        """
+        if self.compacts:
+            if not history:
+                return NoCompaction("no messages are shown")
+            if not deep and budget.is_met_by(history):
+                return NoCompaction("already within the target")
+        return self.planner(CutSearch(history, covered, budget, policy), deep, failures)
+
+
+STRATEGIES: dict[StrategyName, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy(
+            StrategyName.SANDWICH,
+            "Top, a summary of the middle, bottom; the bottom is as long as fits the target.",
+            _sandwich,
+            lambda policy: (policy.sandwich.preserve_top, policy.sandwich.preserve_bottom),
+        ),
+        Strategy(
+            StrategyName.SLIDING_WINDOW,
+            "The last N messages; what came before is not shown.",
+            _sliding_window,
+            lambda policy: (0, policy.sliding_window.keep_last_n),
+            compacts=False,
+        ),
+        Strategy(
+            StrategyName.FULL_HISTORY,
+            "Everything, always.",
+            lambda search, deep, failures: NoCompaction("full_history never compacts"),
+            lambda policy: (None, None),
+            compacts=False,
+        ),
+        Strategy(
+            StrategyName.TREE_SUMMARY,
+            "As many of the newest turns as fit the target, after summaries of summaries.",
+            _tree_summary,
+            lambda policy: (0, 1),
+        ),
+        Strategy(
+            StrategyName.RETAIN_SUMMARY,
+            "A summary of everything but the last turns, and of as many more as fit.",
+            _retain_summary,
+            lambda policy: (0, max(1, policy.compaction.retain_last_turns)),
+        ),
+        Strategy(
+            StrategyName.CHAIN,
+            "Old tool results are cleared, then a summary is made, then messages are dropped.",
+            _chain,
+            lambda policy: (0, 1),
+        ),
+        Strategy(
+            StrategyName.PROVIDER,
+            "The provider's own compaction; `retain_summary` where the provider has none.",
+            _retain_summary,
+            lambda policy: (0, max(1, policy.compaction.retain_last_turns)),
+        ),
+    )
+}
+"""The strategies by name. [strategy.full-history, strategy.provider]"""
