@@ -223,7 +223,10 @@ async def test_reasoning_returns_to_its_own_family(
 
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_reasoning_never_goes_to_others(client: httpx.AsyncClient, name: str) -> None:
-    """No field, no text and no signature of it is in a payload for another family."""
+    """No field, no text and no signature of it is in a payload for another family.
+
+    [reasoning.family-only]
+    """
     messages = whole(FAMILIES[name][0])
     path = await log_of(client, messages)
     own = {"vllm": "plain", "minimax": "plain"}.get(name, name.partition(" ")[0])
