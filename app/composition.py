@@ -33,8 +33,7 @@ from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
-from app.conversations.messages.pins import PinService
+from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
@@ -213,7 +212,6 @@ class Services:
         )
         self.conversation_keys = ConversationKeys(database)
         self.receipts = ReceiptService(database, resolver, active)
-        self.pins = PinService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams

@@ -28,8 +28,10 @@ from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
 from app.conversations.compaction_results import (
+    UNOBSERVED,
     CompactionPending,
     CompactResult,
+    Observer,
     result_of,
     unchanged,
 )
@@ -42,7 +44,6 @@ from app.conversations.messages.shortened_texts import (
     shortened_messages,
     text_token_budget,
 )
-from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.text_shortening import limits_of_oversized

@@ -48,7 +48,7 @@ from app.context.state import (
 from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import is_shown_with
-from app.conversations.compaction_results import CompactResult, unchanged
+from app.conversations.compaction_results import UNOBSERVED, CompactResult, unchanged
 from app.conversations.epochs import (
     BuildId,
     Epoch,
@@ -56,7 +56,6 @@ from app.conversations.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.conversations.observers import UNOBSERVED
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest

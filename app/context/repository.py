@@ -11,7 +11,6 @@ from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, requested_window
-from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
     AGENT_JOIN,
@@ -233,8 +232,8 @@ class BuildInput:
     rows: list[LogRow]
 
 
-class ContextRepository(CompactionQueries, PinQueries):
-    """Queries about builds, epochs, compactions and pins of one conversation."""
+class ContextRepository(CompactionQueries):
+    """Queries about builds, epochs and compactions of one conversation."""
 
     async def read_build_input(
         self,

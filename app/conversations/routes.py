@@ -47,7 +47,6 @@ from app.http.errors import problems_of
 from app.http.fields import NoFields
 from app.http.pages import Deleted
 from app.http.routing import WireRoute, paged
-from app.models.usage_totals import shown_usd
 from app.prompt.schemas import (
     SectionList,
     ShownSections,
@@ -106,17 +105,10 @@ async def list_conversations(
         page_bound(request),
         with_usage=include is not None,
     )
-    data = []
-    for found, totals, status in page:
-        usage = None
-        if totals is not None:
-            usage = ConversationUsage.of(
-                totals,
-                budget=status.budget if status is not None else None,
-                pressure=status.pressure.pressure if status is not None else None,
-                cost_usd=shown_usd(totals.cost_usd),
-            )
-        data.append(ListedConversation(**_item(found), usage=usage))
+    data = [
+        ListedConversation(**_item(found), usage=ConversationUsage(**usage) if usage else None)
+        for found, usage in page
+    ]
     next_cursor = cursors.encode(name, digest, end[0].isoformat(), end[1]) if end else None
     return ConversationPage(data=data, next_cursor=next_cursor)
 
