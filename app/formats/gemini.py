@@ -73,7 +73,6 @@ class Gemini(BlockProvider):
     blocks_key = "parts"
     assistant = "model"
     items_key = "contents"
-    usage_shapes = ("gemini",)
     derives_ids = True
     results_are_objects = True
     ends_with_reasoning = True

@@ -28,7 +28,6 @@ from app.conversations.listing import METADATA_FILTER
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
-from app.openapi.examples import example_of
 
 DESCRIPTION = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
@@ -43,7 +42,7 @@ budget, and nothing is ever lost.
   definitions.
 - Errors are `application/problem+json` with a stable `code`; `errors[]` names the places.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
-- An `Idempotency-Key` makes appends and creations safe to retry.
+- An `Idempotency-Key` makes appends safe to retry, an id of your own creations.
 - Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.
@@ -173,9 +172,6 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
             for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
                 if field := schema.get("properties", {}).get(name.rstrip("_")):
                     field["description"] = text
-    for model in (*_subclasses_of(ResponseSchema), *ANSWERS):
-        if (schema := schemas.get(model.__name__)) is not None and "examples" not in schema:
-            schema["examples"] = [example_of(schema, schemas)]
 
 
 def _name_items_of_pairs(node: Any) -> None:
