@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
-from app.context.usage.repository import UsageRepository
+from app.context.usage_repository import UsageRepository
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.events import EventRepository
 from app.conversations.listing import ConversationListRepository
@@ -17,8 +17,7 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.windows.repository import ActiveWindowRepository
-from app.database.connections import Session, Store
-from app.database.repository import Repository
+from app.database.connections import Repository, Session, Store
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository

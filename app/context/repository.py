@@ -23,9 +23,8 @@ from app.conversations.rows import (
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span, View, view_from
 from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import edges, equal, fields_of, placeholders
-from app.database.tables import TABLES
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.common import json_text
+from app.common.concurrency import in_thread_if
 from app.common.errors import (
     Conflict,
     ContextError,
@@ -33,7 +33,7 @@ from app.context.schemas import (
     PreviewedContext,
     StateShown,
 )
-from app.conversations.budget_schemas import Reading
+from app.context.usage_schemas import Reading
 from app.conversations.compaction_results import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
@@ -269,10 +269,8 @@ async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
         raise ValidationError.at("/error_status", _OTHER_ERROR)
-    if size_of_body(request) > _THREAD_BYTES:
-        verdict = await asyncio.to_thread(judge_error, body.error, status)
-    else:
-        verdict = judge_error(body.error, status)
+    is_long = size_of_body(request) > _THREAD_BYTES
+    verdict = await in_thread_if(is_long, judge_error, body.error, status)
     if verdict.kind is VerdictKind.OTHER:
         raise ValidationError.at("/error", _OTHER_ERROR)
     return verdict

@@ -113,7 +113,7 @@ class Observer(Protocol):
         return
 
     def compacting(
-        self, conversation_id: str, trigger: str, strategy: str
+        self, trigger: str, strategy: str
     ) -> AbstractContextManager[Callable[[CompactResult], None]]:
         """Watch a compaction, whose result the block tells; what the block raises ended it."""
         return nullcontext(lambda _result: None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,8 +28,6 @@ _BUILD_ID = re.compile(
 
 PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
-LONG_CHARS = 4096
-"""Longer starts have long summaries: a process remembers fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +53,6 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class PastEpoch:
-    """An epoch in the list of a conversation's epochs, as `Epoch`."""
-
-    epoch: int
-    epoch_id: str
-    payload_stream: str
-    format: str
-    window: int
-    reason: str | None
-    start_seq: int
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class EpochStart:
     """What is stored when an epoch begins; with the log it gives every payload of the epoch.
 
@@ -91,12 +74,9 @@ class EpochStart:
         return json_text.dumps(asdict(self) | {"view": self.view.as_stored()})
 
 
+@lru_cache(256)
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
-    return (_long_start if len(text) > LONG_CHARS else _short_start)(text)
-
-
-def _read_start(text: str) -> EpochStart:
     raw = json_text.loads(text)
     tools = raw["tools"]
     parsed = {
@@ -108,10 +88,6 @@ def _read_start(text: str) -> EpochStart:
         "degraded": tuple(raw["degraded"]),
     }
     return EpochStart(**parsed)
-
-
-_short_start = lru_cache(1024)(_read_start)
-_long_start = lru_cache(32)(_read_start)
 
 
 class BuildId(NamedTuple):

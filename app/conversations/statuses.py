@@ -21,8 +21,8 @@ from app.common import json_text
 from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
 from app.conversations.messages.repository import named_calls
 from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import read
+from app.database.tables import NOT_EXPIRED
 from app.repositories import Database
 
 MAX_LISTED = 10

@@ -39,8 +39,7 @@ from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Session, Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.tables import TABLES
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import Shown, set_head, show
 from app.snapshots.schemas import ForkRequest

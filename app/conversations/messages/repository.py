@@ -24,10 +24,8 @@ from app.conversations.rows import (
 from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
 from app.conversations.windows.active_window import marker_of
-from app.database.connections import Statement
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import equal, fields_of, insert
+from app.database.connections import Repository, Statement
+from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.formats.message import FormatName, Role
 
 _STORED = (

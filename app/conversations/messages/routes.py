@@ -25,7 +25,6 @@ from app.conversations.messages.schemas import (
 from app.conversations.messages.stored_results import Content, Original
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -34,6 +33,8 @@ from app.http.dependencies import (
     by_caller,
     caller_of,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )

@@ -13,6 +13,7 @@ from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
+from app.http.cursors import Page
 from app.http.fields import (
     MAX_SEQ,
     Format,
@@ -22,7 +23,6 @@ from app.http.fields import (
     Threshold,
     examples,
 )
-from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"

@@ -9,8 +9,7 @@ from app.blobs.stored_output import stored_output_from
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
 from app.conversations.view import Span
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import assigned, edges, equal, fields_of
 
 _FIRST_AFTER = seq_search(

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
-from app.database.connections import Pooler, Statement, Store
-from app.database.readiness import Readiness
+from app.database.connections import Statement, Store
+from app.database.migrate import is_ready
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, pooling
 
@@ -40,7 +40,7 @@ def through(server: Server) -> Iterator[Pooled]:
 @pytest_asyncio.fixture
 async def pooled_store(database_url: str, through: Pooled) -> AsyncIterator[Store]:
     """A store on this test's database, with more connections than the pooler has to the server."""
-    store = Store(through(database_url), min_size=0, max_size=12, pooler=Pooler.TRANSACTION)
+    store = Store(through(database_url), max_size=12, pooler="transaction")
     yield store
     await store.close()
 
@@ -97,14 +97,14 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
         async with pooled_store.transaction() as session:
             await session.run(WRITE, tenant="t", model=f"{number}")
         await execute(database_url, OTHERS)
-    assert await Readiness(pooled_store).is_ready()
+    assert await is_ready(pooled_store)
     async with pooled_store.session() as session:
         assert len(await session.all(READ, tenant="t")) == 5
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:
     """Session settings are refused by a pooler, which is a 503 and no hang. [operation.pooler]"""
-    store = Store(through(database_url), min_size=0)
+    store = Store(through(database_url))
     with pytest.raises(ServiceUnavailable):
         await store.open()
     await store.close()

@@ -14,8 +14,8 @@ from app.composition import new_id
 from app.conversations.conversation import StoredSettings
 from app.database.connections import Store
 from app.repositories import Database, Repositories
-from app.work.job import Claim
 from app.work.leases import Leases
+from app.work.repository import Claim
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 

@@ -40,7 +40,7 @@ def rows(database: Database) -> Process:
 @pytest.fixture
 async def other(database_url: str) -> Any:
     """Another process over the same database, with a memory of its own."""
-    store = Store(database_url, min_size=0, max_size=2)
+    store = Store(database_url, max_size=2)
     yield Process(Database(store))
     await store.close()
 
