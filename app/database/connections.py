@@ -303,7 +303,7 @@ class Store:
                     min_size=0,
                     max_size=self._max_size,
                     reset=_skip_reset,
-                    init=_plan_for_citus if self._pooler is Pooler.NONE else None,
+                    init=_plan_for_citus if self._pooler == "none" else None,
                     command_timeout=self._timeouts.statement + self._timeouts.grace,
                     timeout=self._timeouts.connection,
                     **self._options,
