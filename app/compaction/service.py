@@ -26,10 +26,12 @@ from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, E
 from app.compaction.schemas import CompactionRequest
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
-from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
-from app.conversations.compaction_results import (
+from app.conversations.compaction_receipt import (
+    Compaction,
     CompactionPending,
     CompactResult,
+    Trigger,
+    ViewState,
     result_of,
     unchanged,
 )

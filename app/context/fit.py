@@ -36,7 +36,7 @@ from app.compaction.summariser import summarise_paged
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
-from app.conversations.compaction_results import CompactionPending
+from app.conversations.compaction_receipt import CompactionPending
 from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.provider_items import has_compaction

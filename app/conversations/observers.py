@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 
 
 class Observer(Protocol):

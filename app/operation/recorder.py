@@ -41,7 +41,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.database.connections import PoolState
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of

@@ -28,8 +28,7 @@ from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage.service import UsageService
-from app.conversations.compaction_receipt import Compaction
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
 from app.conversations.messages.batch import Append

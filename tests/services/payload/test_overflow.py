@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import ContextOverflow, ServiceUnavailable
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
