@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.formats import ToolDefinition
-from app.tool_output.tool_ranking import ToolRanking, words
+from app.tool_output.tool_ranking import ToolRanking
 
 
 def tool(name: str, description: str = "", **properties: Any) -> ToolDefinition:
@@ -89,13 +85,6 @@ async def test_a_query_without_matches_finds_nothing(query: str) -> None:
     assert await found(query) == []
 
 
-@given(st.text(), st.text())
-def test_any_text_can_be_split_into_words(one: str, other: str) -> None:
-    """No text is refused, words are not empty, and texts side by side keep their words."""
-    assert all(words(one))
-    assert words(f"{one} {other}") == words(one) + words(other)
-
-
 class Watched(list[ToolDefinition]):
     """Tools that note in which threads they are read."""
 
@@ -130,9 +119,3 @@ async def test_the_least_recently_searched_index_is_evicted() -> None:
         await ranking.rank("weather", tools, 5, key=key)
         built.append(bool(tools.readers))
     assert built == [True, True, False, True, False, True]
-
-
-def test_the_library_is_imported_when_it_is_needed() -> None:
-    """A process that never searches does not load the stemmer."""
-    code = "import sys, app.tool_output.tool_ranking\nassert 'Stemmer' not in sys.modules\n"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -417,7 +417,7 @@ class Harness:
         async with self.database.session() as session:
             page = await session.events.page(TENANT, conversation_id, Cursor(0, 0), 10_000)
         assert page is not None
-        return [(row.type, json.loads(row.data or "{}")) for row in page.stored]
+        return [(it.type, dict(it.data)) for it in page.events if it.type != "appended"]
 
     async def undo(self, conversation_id: str) -> Compaction:
         """Undo the active compaction, and return its receipt."""

@@ -23,30 +23,13 @@ from app.http.routing import WireRoute
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
-_GRACE_SECONDS = 1
-"""How long a stream may take to end when the process shuts down."""
-_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
+_GRACE_SECONDS = 1  # that a stream may take to end when the process shuts down
 
 
 class StreamedEvent(ResponseSchema):
     """The data of one event; further fields depend on its type."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "appended",
-                    "conversation_id": _ID,
-                    "created_at": "2026-01-05T09:30:00.123456+00:00",
-                    "first_seq": 11,
-                    "last_seq": 12,
-                    "messages": 2,
-                    "head_seq": 12,
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="allow")
 
     type: EventType
     """The type; equal to the `event` field."""
@@ -79,38 +62,19 @@ Follow = Annotated[
     bool, Query(description="`false`: end with the newest event instead of waiting for more.")
 ]
 
-_EXAMPLE = f"""\
-id: 10.3
-event: ready
-data: {{"type":"ready","conversation_id":"{_ID}","created_at":"2026-01-05T09:29:58.004512+00:00"}}
-
+_EXAMPLE = """\
 id: 12.3
 event: appended
-data: {{"type":"appended","conversation_id":"{_ID}",\
+data: {"type":"appended","conversation_id":"0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",\
 "created_at":"2026-01-05T09:30:00.123456+00:00",\
-"first_seq":11,"last_seq":12,"messages":2,"head_seq":12}}
+"first_seq":11,"last_seq":12,"messages":2,"head_seq":12}
 
 """
-
-
 # OpenAPI 3.1 describes a stream as text whose content has a schema.
-STREAM: dict[str, Any] = {
-    "description": "The events.",
-    "content": {
-        "text/event-stream": {
-            "schema": {
-                "type": "string",
-                "contentMediaType": "text/event-stream",
-                "contentSchema": {
-                    "description": "The `data` of the events, each a JSON object.",
-                    "type": "array",
-                    "items": {"$ref": "#/components/schemas/StreamedEvent"},
-                },
-            },
-            "example": _EXAMPLE,
-        }
-    },
-}
+_EVENTS = {"type": "array", "items": {"$ref": "#/components/schemas/StreamedEvent"}}
+_TEXT = {"contentMediaType": "text/event-stream", "contentSchema": _EVENTS}
+_CONTENT = {"schema": {"type": "string", **_TEXT}, "example": _EXAMPLE}
+STREAM: dict[str, Any] = {"description": "The events.", "content": {"text/event-stream": _CONTENT}}
 
 
 @router.get(

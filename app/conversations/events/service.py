@@ -20,7 +20,7 @@ from datetime import datetime
 
 from app.common.concurrency import Slots
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.conversations.events.events import Cursor, Event, EventPage, EventType, events_after
+from app.conversations.events.events import Cursor, Event, EventPage, EventType
 from app.repositories import Database
 
 _READS_AT_ONCE = 2
@@ -147,7 +147,7 @@ class EventStream:
                 if page is None or self.cursor.is_beyond(page.newest):
                     yield self._stream_event(EventType.DELETED)
                     return
-                for event in events_after(self.cursor, page):
+                for event in page.events:
                     self.cursor = event.cursor
                     yield event
                 if page.is_last:

@@ -10,12 +10,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from uuid_utils import uuid7
@@ -125,13 +123,6 @@ def test_bytes_written_in_pieces_are_read_back(pieces: list[bytes], at_once: int
     assert asyncio.run(there_and_back()) == data
 
 
-async def test_an_empty_content_has_no_object(store: BlobStore) -> None:
-    """A blob of 0 bytes has no chunk, and no object. [tool-output.object-layout]"""
-    assert await put(store, b"", new_id()) == (None, [])
-    assert await store.read(None, []) == []
-    assert await keys(store) == []
-
-
 @pytest.mark.parametrize("size", [10, 3 * object_store.PART_BYTES])
 async def test_an_unfinished_object_is_not_stored(
     store: BlobStore, size: int, tmp_path: Path
@@ -169,40 +160,6 @@ async def test_a_cancelled_upload_leaves_no_parts(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-async def test_removing_missing_objects_is_no_error(store: BlobStore) -> None:
-    """The existing ones of the named objects are deleted, and no others. [tool-output.orphans]"""
-    made = [(await put(store, b"text", new_id()))[0] for _ in range(4)]
-    there = [key for key in made if key is not None]
-    unknown = [f"{TENANT}/{CID}/{new_id()}" for _ in range(30)]
-    await store.remove([*unknown, *there[1:], *unknown])
-    assert await keys(store) == there[:1]
-    await store.remove([])
-    await store.remove(there)
-    assert await keys(store) == []
-
-
-@pytest.mark.parametrize("tenant", ["..", ".", "a/b", "a b", "ü%2F", "#?*", "a\x00b"])
-async def test_any_tenant_id_is_a_valid_folder(store: BlobStore, tenant: str) -> None:
-    """A tenant's objects are in its own folder only. [tenancy.every-table]"""
-    content_id = new_id()
-    key, stored = await put(store, b"text", content_id, tenant=tenant)
-    assert await store.read(key, stored) == [b"text"]
-    if key is not None:
-        assert key.count("/") == 2
-        assert await keys(store) == [key]
-
-
-async def test_foreign_objects_are_not_orphans(tmp_path: Path) -> None:
-    """Objects with other keys are ignored. [tool-output.orphans]"""
-    store = ObjectStore(f"file://{tmp_path}")
-    key, _ = await put(store, b"text", new_id())
-    (tmp_path / "README").write_text("not ours")
-    (tmp_path / TENANT / CID / "notes").write_text("not ours")
-    (tmp_path / TENANT / CID / "more").mkdir()
-    (tmp_path / TENANT / CID / "more" / new_id()).write_text("not ours")
-    assert await keys(store) == [key]
 
 
 async def test_orphans_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,18 +246,6 @@ async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(ServiceUnavailable) as caught:
         await store.read(key, stored)
     assert caught.value.facts["reason"] == "FileNotFoundError"
-
-
-async def test_a_chunk_larger_than_its_row_is_refused() -> None:
-    """A frame with a larger size than its row is refused before memory is allocated."""
-    bomb = zstandard.ZstdCompressor().compress(b"\0" * 50_000_000)
-    for data in (bomb, b"", b"not compressed at all"):
-        chunk = StoredChunk(0, 0, 0, CHUNK_BYTES, data=data)
-        with pytest.raises(ServiceUnavailable):
-            await BlobStore().read(None, [chunk])
-    _, (honest,) = await put(BlobStore(), b"text", new_id())
-    with pytest.raises(ServiceUnavailable):
-        await BlobStore().read(None, [replace(honest, size=3)])
 
 
 @pytest.mark.parametrize("url", ["", "folder", "/folder", "http://host/x", "ftp://host", "s3:b"])

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +15,7 @@ import pytest_asyncio
 from uuid_utils import uuid7
 
 from app.blobs import repository as statements
-from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, Chunker, StoredChunk
+from app.blobs.blobs import TEXT, Blob, Chunker, StoredChunk
 from app.blobs.chunks import BlobStore
 from app.common.errors import NotFound
 from app.conversations.conversation import StoredSettings
@@ -127,69 +126,6 @@ async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\xff\xed\xa0\x80\r\n", b"line\n" * 50_000, bytes(CHUNK_BYTES)]
-)
-async def test_a_blob_is_read_back_unchanged(database: Database, cid: str, data: bytes) -> None:
-    """All fields of a blob and all its bytes are stored and read back."""
-    blob, chunks = await blob_of(data)
-    async with database.session() as session:
-        assert await upload(session, cid, blob, chunks) == blob.content_id
-        found = await session.blobs.find(cid, blob.id)
-        assert found is not None and found.created_at is not None
-        assert replace(found, created_at=None) == blob
-        assert await session.blobs.chunks(cid, blob.content_id, 0, 1000) == chunks
-        assert await session.blobs.find(cid, "blob_unknown") is None
-        assert await session.blobs.find(new_id(), blob.id) is None
-    assert await read(database, cid, blob.id) == data
-
-
-async def test_names_with_invalid_characters_are_stored(database: Database, cid: str) -> None:
-    """NUL and lone surrogates are allowed in a tool's name and in a ref."""
-    blob, chunks = await blob_of(b"text")
-    strange = "a\x00b\ud800"
-    blob = replace(blob, tool_name=strange, tool_call_id=strange, media_type=strange)
-    async with database.session() as session:
-        await upload(session, cid, blob, chunks)
-        found = await session.blobs.find(cid, blob.id)
-        assert found is not None
-        assert {found.tool_name, found.tool_call_id, found.media_type} == {"a\ufffdb\ufffd"}
-        assert await session.blobs.find(cid, strange) is None
-        assert await session.blobs.page(cid, 10, strange) == []
-
-
-async def test_storing_waits_for_a_collection(
-    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
-) -> None:
-    """Bytes stored again during a collection keep their chunks."""
-    data = b"line\n" * 50_000
-    blob = await put(database, cid, data)
-    async with database.transaction() as session:
-        await session.log.lock(TENANT, cid, None)
-        late = asyncio.create_task(put(database, cid, data))
-        await waited_for(database_url)
-        await session.blobs.collect(cid, [blob.id])
-    again = await late
-    assert await read(database, cid, blob.id) == data
-    async with database.session() as session:
-        assert not await session.blobs.holds_content(cid, blob.content_id)
-        assert await session.blobs.holds_content(cid, again.content_id)
-    assert await counts(connection) == (1, 4, 0)
-
-
-async def test_a_collection_waits_for_an_upload(
-    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
-) -> None:
-    """A collection sees the blob of a concurrent upload, and leaves no chunk."""
-    blob, chunks = await blob_of(b"line\n" * 50_000)
-    async with database.transaction() as session:
-        await upload(session, cid, blob, chunks)
-        late = asyncio.create_task(collect(database, cid))
-        await waited_for(database_url)
-    assert await late == [blob.id]
-    assert await counts(connection) == (1, 0, 0)
-
-
 async def test_nothing_is_stored_for_a_deleted_conversation(
     database: Database, cid: str, connection: asyncpg.Connection, database_url: str
 ) -> None:
@@ -257,61 +193,6 @@ async def test_a_dropped_upload_cannot_continue(
         await session.blobs.drop_upload(cid, again.content_id)
         await session.blobs.drop_upload(cid, new_id())
     assert await counts(connection) == (1, 4, 0)
-
-
-async def test_dropping_an_upload_deletes_concurrent_chunks(
-    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
-) -> None:
-    """Chunks that are added while their upload is dropped are deleted."""
-    blob, chunks = await blob_of(b"line\n" * 50_000)
-
-    async def drop() -> None:
-        async with database.session() as session:
-            await session.blobs.drop_upload(cid, blob.content_id)
-
-    async with database.session() as session:
-        await session.blobs.begin_upload(TENANT, cid, blob.content_id)
-    async with database.transaction() as session:
-        await session.blobs.add_chunks(cid, blob.content_id, chunks)
-        late = asyncio.create_task(drop())
-        await waited_for(database_url)
-    await late
-    assert await counts(connection) == (0, 0, 0)
-
-
-def expected_chunk(text: bytes, line: int) -> tuple[int, int] | None:
-    """Return the chunk before a line, found newline by newline."""
-    if not text:
-        return None
-    at = -1
-    for _ in range(line):
-        following = text.find(b"\n", at + 1)
-        if following < 0:
-            at = len(text) - 1  # past the last newline: the last chunk
-            break
-        at = following
-    number = max(at, 0) // CHUNK_BYTES
-    return number, text.count(b"\n", 0, number * CHUNK_BYTES)
-
-
-def any_text(chance: Random) -> bytes:
-    """Return a random text of up to a few chunks, with lines of any length."""
-    units = (b"\n", b"x", b"xy\n", b"\r\n", b"a longer line\n")
-    pieces = (chance.choice(units) * chance.randint(0, 60_000) for _ in range(chance.randint(0, 4)))
-    return b"".join(pieces)
-
-
-async def test_the_chunk_of_any_line_is_found(database: Database, cid: str) -> None:
-    """The index of lines agrees with counting the newlines, for random texts."""
-    for seed in range(12):
-        chance = Random(seed)
-        text = any_text(chance)
-        blob = await put(database, cid, text)
-        few = [chance.randint(0, blob.line_count + 1) for _ in range(12)]
-        async with database.session() as session:
-            for line in (1, 2, blob.line_count, blob.line_count + 1, *few):
-                found = await session.blobs.chunk_before_line(cid, blob.content_id, line)
-                assert found == expected_chunk(text, line), (seed, line)
 
 
 async def test_reads_use_their_indexes(

@@ -163,17 +163,6 @@ async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -
                 assert await texts(client, path) == ["first", "second"]
 
 
-async def test_an_empty_window_is_an_error(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A build without any message in the window fails [window.cut]."""
-    path = await thread(client, await agent(client))
-    await append(client, path, user("old"))
-    clock.pass_seconds(DAY)
-    answer = await client.post(f"{path}/context", json={})
-    problem = assert_problem(answer, 422, "VALIDATION_ERROR")
-    assert problem["detail"] == "Conversation has no messages in its active window"
-    assert (await client.get(f"{path}/budget")).json()["budget"]["conversation"] == 0
-
-
 @pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
 async def test_an_invalid_timestamp_is_refused(client: httpx.AsyncClient, stamp: Any) -> None:
     """A timestamp that is not ISO 8601 is refused, and nothing is stored [window.message-time]."""
@@ -185,21 +174,6 @@ async def test_an_invalid_timestamp_is_refused(client: httpx.AsyncClient, stamp:
 
 
 # --- clear ----------------------------------------------------------------------------------
-
-
-async def test_clear_advances_last_clear_time(client: httpx.AsyncClient, clock: Clock) -> None:
-    """A clear sets the marker to the current time [window.clear]."""
-    path = await agent(client)
-    cid = await thread(client, path)
-    assert (await client.get(cid)).json()["last_cleared_at"] is None
-    await append(client, cid, user("before"))
-    clock.pass_seconds(10)
-    cleared = (await client.post(f"{path}/clear")).json()
-    assert cleared["conversations"] == 1
-    assert cleared["last_cleared_at"] == clock.utc().isoformat()
-    assert (await client.get(path)).json()["last_cleared_at"] == cleared["last_cleared_at"]
-    assert (await client.get(cid)).json()["last_cleared_at"] == cleared["last_cleared_at"]
-    assert (await client.get(await thread(client, path))).json()["last_cleared_at"] is None
 
 
 async def test_messages_after_clear_are_included(client: httpx.AsyncClient) -> None:

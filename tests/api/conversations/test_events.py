@@ -28,8 +28,6 @@ from tests.commands import stop
 from tests.conftest import execute, serving
 from tests.patience import PATIENCE_SECONDS
 
-UNKNOWN = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/events"
-
 
 @dataclass(frozen=True)
 class Told:
@@ -194,12 +192,6 @@ async def test_a_stream_is_resumed_after_a_disconnect(base: str, database_url: s
     ]
     ids = [line for line in whole.text.splitlines() if line.startswith("id")]
     assert ids == ["id: 0.0", "id: 1.0", "id: 1.1", "id: 2.1", "id: 2.2"]
-
-
-async def test_unknown_conversations(client: httpx.AsyncClient) -> None:
-    """A 404 is a problem document, before any stream starts [events.resume]."""
-    assert_problem(await client.get(UNKNOWN), 404, "NOT_FOUND")
-    assert_problem(await client.get("/v1/conversations/nonsense/events"), 404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize("last_event_id", ["1", "a.b", "01.0", "1.0.0", "9" * 17 + ".0"])

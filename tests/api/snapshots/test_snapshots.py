@@ -429,7 +429,10 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
 async def test_restore_of_several_conversations_into_one_is_refused(
     client: httpx.AsyncClient,
 ) -> None:
-    """Several conversations cannot become one; each goes back to its own."""
+    """Several conversations cannot become one; each goes back to its own.
+
+    [snapshots.restore-one-target]
+    """
     agent = f"/v1/agents/{await new_agent(client)}"
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     for path in paths:

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common import json_text
-from app.common.texts import EARLIEST_TIME, time_from
-from app.conversations.view import (
-    ENDLESS,
-    Span,
-    View,
-    minus,
-    overlap,
-    spans_beside,
-    union,
-    view_from,
-)
+from app.conversations.view import ENDLESS, Span, minus, overlap, union
 from app.conversations.windows.active_window import (
     STEPS_PER_WINDOW,
     ActiveWindow,
@@ -88,14 +76,6 @@ def test_a_window_holds_the_seqs_of_its_spans(window: ActiveWindow) -> None:
     assert window_from(window.since, window.parts_as_json()) == window
 
 
-@given(window=windows, more=spans)
-def test_restoring_again_changes_nothing(window: ActiveWindow, more: tuple[Span, ...]) -> None:
-    """Messages that are in the window already stay as they are [window.restored]."""
-    once = window.with_restored(more, NOW)
-    assert seqs(once.spans) == seqs(window.spans) | seqs(more)
-    assert once.with_restored(more, NOW + timedelta(1)) == once
-
-
 @given(window=windows, moved=windows)
 def test_restored_ranges_stay_until_their_time_is_over(
     window: ActiveWindow, moved: ActiveWindow
@@ -108,42 +88,6 @@ def test_restored_ranges_stay_until_their_time_is_over(
     young = [item.span for item in window.restored if item.at > marker]
     assert seqs(union(item.span for item in left)) == seqs(union(young)) - seqs(plain.spans)
     assert len(still_restored(window.restored, plain, None)) >= len(left)
-
-
-@given(window=windows, hidden=st.builds(Span, st.integers(1, 20), st.integers(21, 55)), kept=spans)
-def test_views_of_a_window(window: ActiveWindow, hidden: Span, kept: tuple[Span, ...]) -> None:
-    """A view neither shows nor hides messages outside its window [window.cut]."""
-    inside = window.spans
-    shown = spans_beside(hidden, seqs(kept), inside)
-    assert seqs(shown) == (seqs(inside) - seqs((hidden,))) | (
-        seqs(inside) & seqs((hidden,)) & seqs(kept)
-    )
-    view = View(spans=shown, window=inside)
-    gone = seqs(inside) - seqs(shown)
-    assert (view.hidden is None) == (not gone)
-    if view.hidden is not None:
-        assert (view.hidden.start, view.hidden.end) == (min(gone), max(gone) + 1)
-        assert spans_beside(view.hidden, view.unhidden_seqs, inside) == shown
-    assert view_from(json_text.loads(view.as_json())) == view
-
-
-@pytest.mark.parametrize(
-    ("cleared", "seconds", "expected"),
-    [
-        (None, None, None),
-        (NOW, None, NOW),
-        (None, 60, NOW - timedelta(seconds=60)),
-        (NOW - timedelta(seconds=30), 60, NOW - timedelta(seconds=30)),
-        (NOW - timedelta(seconds=90), 60, NOW - timedelta(seconds=60)),
-        (None, 10**9, NOW - timedelta(seconds=10**9)),
-        (None, 10**11, EARLIEST_TIME),
-    ],
-)
-def test_the_marker(
-    cleared: datetime | None, seconds: int | None, expected: datetime | None
-) -> None:
-    """It is the later of the last clear and the start of the rolling window [window.cut]."""
-    assert marker_of(cleared, seconds, NOW) == expected
 
 
 @given(seconds=st.integers(1, 10**6))
@@ -161,22 +105,3 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
     assert not has_to_move(
         seconds, seconds, None, just_left, NOW + step - timedelta(microseconds=1)
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-01-05T12:00:00Z", NOW),
-        ("2026-01-05T13:00:00+01:00", NOW),
-        ("20260105T120000Z", NOW),
-        ("2026-01-05", NOW - timedelta(hours=12)),
-        ("0001-01-01T00:00:00+14:00", None),
-        ("0001-01-02T00:00:00Z", EARLIEST_TIME),
-        ("9999-12-31T23:59:59-14:00", None),
-        ("", None),
-        ("1767614400", None),
-    ],
-)
-def test_times_of_messages(text: str, expected: datetime | None) -> None:
-    """They are ISO 8601, in UTC without a zone; other texts are refused [window.cut]."""
-    assert time_from(text) == expected

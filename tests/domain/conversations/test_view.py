@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hypothesis import given
-from hypothesis import strategies as st
 
 from app.common import json_text
 from app.conversations.view import (
@@ -17,34 +14,12 @@ from app.conversations.view import (
     Span,
     Summary,
     View,
-    spans_through,
     summary_from,
     view_from,
 )
-from tests.domain.conversations.generated import FAR, shown_spans, summaries, views
-
-
-def seqs_in(parts: Iterable[Span]) -> list[int]:
-    """Return the small seqs of all parts, each as often as it occurs."""
-    return [seq for part in parts for seq in range(part.start, min(part.end, FAR + 20))]
-
+from tests.domain.conversations.generated import summaries, views
 
 # --- what is shown --------------------------------------------------------------------------
-
-
-@given(shown_spans(), st.integers(-1, FAR + 20))
-def test_a_view_shows_the_seqs_of_its_spans(shown: tuple[Span, ...], seq: int) -> None:
-    """The binary search equals a check of every span."""
-    assert View(spans=shown).shows(seq) == any(span.holds(seq) for span in shown)
-
-
-@given(shown_spans(), st.integers(0, FAR + 10))
-def test_spans_end_with_the_log(shown: tuple[Span, ...], head_seq: int) -> None:
-    """A span without an end is cut at the newest message."""
-    view = View(spans=shown)
-    found = spans_through(shown, head_seq)
-    assert seqs_in(found) == [seq for seq in range(1, head_seq + 1) if view.shows(seq)]
-    assert all(span.start < span.end for span in found)
 
 
 # --- what stands for the rest ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from app.blobs.blobs import Blob
 from app.conversations.conversation import ConversationState
 from app.conversations.view import ENDLESS, Span, View, minus, overlap, spans_beside, union
 from app.conversations.windows.active_window import ActiveWindow, Restored
-from app.snapshots.forks import BATCH_BYTES, blob_batches, covers_only, restores_log, window_at
+from app.snapshots.forks import covers_only, restores_log, window_at
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MOST = 40
@@ -91,13 +91,3 @@ def test_a_view_covers_only_messages_up_to_its_end(view: View, first: int) -> No
 def blob(number: int, byte_size: int) -> Blob:
     """Return a blob of this size."""
     return Blob(f"blob_{number}", str(number), byte_size, 0, "", "")
-
-
-@given(sizes=st.lists(st.integers(0, 2 * BATCH_BYTES), max_size=20))
-def test_batches_are_bounded_in_bytes(sizes: list[int]) -> None:
-    """Cost model: every blob is in a batch, and no statement copies too many bytes."""
-    blobs = [blob(number, size) for number, size in enumerate(sizes)]
-    found = list(blob_batches(blobs))
-    assert [item for batch in found for item in batch] == blobs
-    for batch in found:
-        assert len(batch) == 1 or sum(item.byte_size for item in batch) <= BATCH_BYTES

@@ -16,7 +16,6 @@ from app.common.errors import ValidationError
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
-from app.conversations.view import Span
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (
@@ -28,10 +27,8 @@ from app.snapshots.copies import (
     message_of,
     pending_calls,
     renamed_calls,
-    with_calls,
 )
 from app.snapshots.service import parse_import
-from app.snapshots.summaries import PAGE_MESSAGES, ends_of
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import SESSION_ID, entries, entry
 
@@ -164,25 +161,7 @@ def test_a_copied_item_of_the_model_stays_separate() -> None:
     assert parsed == PROVIDERS[RESPONSES].parse(item, "")[0]
 
 
-def test_gemini_calls_without_ids_stay_without() -> None:
-    """Calls identified by position get no id, nor do their results."""
-    asked = {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}}]}
-    source = SourceMessage("c", "m", "", GEMINI, asked)
-    assert source.own_calls == ()
-    assert with_calls(asked, GEMINI, {"f": "x"}) == asked
-
-
 # --- the input of a summary ------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(1, PAGE_MESSAGES), max_size=30))
-def test_the_middle_of_a_large_window_is_left_out(sizes: list[int]) -> None:
-    """Of many messages the first and the last stay, of few all. [snapshots.save]"""
-    pages = [(str(place), Span(1, size + 1)) for place, size in enumerate(sizes)]
-    ends = ends_of(pages)
-    assert sum(span.end - 1 for _, span in ends) >= min(sum(sizes), 1000)
-    assert sum(span.end - 1 for _, span in ends) < 1000 + 2 * PAGE_MESSAGES
-    assert ends[:1] == pages[:1] and ends[-1:] == pages[-1:]
 
 
 def test_an_extracted_summary() -> None:

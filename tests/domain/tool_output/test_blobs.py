@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import (
-    CHUNK_BYTES,
-    count_lines,
-    decode,
-    decode_lossy,
-    encode,
-    prefix_size,
-    split_character,
-)
+from app.blobs.blobs import CHUNK_BYTES, count_lines, decode, decode_lossy, encode, split_character
 from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut_up
 
 
@@ -67,32 +59,3 @@ def test_decoded_text_does_not_depend_on_the_cuts(blob: bytes, data: st.DataObje
     places = sorted({*places, len(blob)})
     parts = [blob[start:end] for start, end in pairwise(places)]
     assert "".join(map(decode_lossy, parts)) == decode_lossy(blob)
-
-
-@given(any_bytes())
-def test_every_invalid_byte_is_a_character_of_its_own(blob: bytes) -> None:
-    """Rule 5; the sizes of the characters give their positions. [tool-output.preview]"""
-    text = decode_lossy(blob)
-    sizes = [prefix_size(blob, count) for count in range(len(text) + 2)]
-    assert sizes[0] == 0
-    assert sizes[-2:] == [len(blob), len(blob)]
-    for index, character in enumerate(text):
-        data = blob[sizes[index] : sizes[index + 1]]
-        assert decode_lossy(data) == character
-        assert data == encode(character) or len(data) == 1
-
-
-@given(any_bytes(), st.integers(0, 20))
-def test_a_cut_is_across_the_characters_that_it_splits(blob: bytes, position: int) -> None:
-    """A character is found from either side, and from three bytes around the place."""
-    position = min(position, len(blob))
-    starts = [0]
-    while starts[-1] < len(blob):
-        starts.append(starts[-1] + prefix_size(blob[starts[-1] :], 1))
-    split = [pair for pair in pairwise(starts) if pair[0] < position < pair[1]]
-    across = split_character(blob, position)
-    assert across == (split[0] if split else None)
-    margin = min(3, position)
-    near = split_character(blob[position - margin : position + 3], margin)
-    moved = near and (near[0] + position - margin, near[1] + position - margin)
-    assert moved == across

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,27 +166,6 @@ def test_the_texts_of_a_result_share_the_bytes(texts: list[str], line: int, most
         assert f"offset={offset}, or" in view.note
 
 
-def test_a_result_without_text_has_nothing_to_cut() -> None:
-    """Images alone have no preview in either mode. [tool-output.media]"""
-    for mode in ToolView:
-        policy = limits(10, 10, mode)
-        assert preview_of_texts([], policy, ref_of(), None) == ToolPreview(PreviewKind.WHOLE, ())
-
-
-@pytest.mark.parametrize("text", ["x" * 500_000, "é\n" * 200_000, "x\n\n" + "y" * 70_000])
-def test_a_preview_is_full_at_its_byte_limit(text: str) -> None:
-    """Rule 5; no more bytes are needed at the limit. [tool-output.preview]"""
-    builder = PreviewBuilder(limits(100_000, 51_200))
-    fed = 0
-    for start in range(0, len(text), 1000):
-        builder.feed(encode(text[start : start + 1000]))
-        fed += 1
-        if builder.is_full:
-            break
-    assert fed < 60
-    assert builder.finish(ref_of(text), "shell_exec") == view_of(text, limits(100_000, 51_200))
-
-
 # --- the words ------------------------------------------------------------------------------
 
 
@@ -223,17 +201,6 @@ def test_a_reference_has_the_documented_text() -> None:
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
         "First 200 chars: é\r\n" + "x" * 197 + f']\nref_id="{BLOB}"'
     )
-
-
-def test_a_reference_is_within_the_byte_limit() -> None:
-    """The excerpt is shortened to keep the byte limit."""
-    for most in (1, 150, 200, 333):
-        policy = limits(2000, most, ToolView.REFERENCE)
-        view = preview_of_texts(["é" * 5000], policy, ref_of("é" * 5000), None)
-        least = preview_of_texts(
-            ["é" * 5000], policy.model_copy(update={"max_message_bytes": 1}), ref_of(""), None
-        )
-        assert len(encode(view.texts[0])) <= max(most, len(encode(least.texts[0])) + 5)
 
 
 @given(any_text(), small_limits())

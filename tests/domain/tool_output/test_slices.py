@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,43 +115,6 @@ def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
         for chunk in chunks[first.number :]:
             reader.feed(chunk.data)
         assert reader.finish() == lines_of(blob, offset, 2, max_line_length=10)
-
-
-def test_the_rest_of_a_long_line_need_not_be_read() -> None:
-    """Rule 5; the reader can skip to the chunk of the next line."""
-    blob = b"first\n" + b"x" * 1_000_000 + b"\nthird\n" + b"y" * 1_000_000
-    chunks = chunked([blob])[1]
-    reader = LineReader(0, 9, max_line_length=5, max_bytes=ENDLESS, total_lines=4)
-    assert reader.next_line is None
-    number = read = 0
-    while number < len(chunks):
-        reader.feed(chunks[number].data)
-        number, read = number + 1, read + 1
-        line = reader.next_line
-        following = number if line is None else chunk_of(chunks, line).number
-        if following > number:
-            number = following
-            reader.go_to(chunks[number].start, chunks[number].newlines)
-    assert reader.finish() == lines_of(blob, 0, 9, max_line_length=5)
-    assert read < 5
-
-
-def test_one_line_of_50_mb_is_shown_in_constant_memory() -> None:
-    """Rules 3 and 5; memory holds the shown part only, and the slice ends early."""
-    piece = "é".encode() * 32_768
-    reader = LineReader(0, 2, max_line_length=2000, max_bytes=51_200, total_lines=2)
-    tracemalloc.start()
-    try:
-        for _ in range(800):
-            reader.feed(piece)
-        reader.feed(b"\n" + piece)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert reader.is_done
-    assert peak < 2**20
-    ends = [f"{'é' * 2000} … [line goes on at byte {at}]" for at in (4000, 800 * 65_536 + 4001)]
-    assert reader.finish().text == f"     1\t{ends[0]}\n     2\t{ends[1]}"
 
 
 # --- bytes ----------------------------------------------------------------------------------

@@ -10,9 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import Conflict, ValidationError
-from app.conversations.conversation import Conversation
-from app.conversations.schemas import AgentPatch
-from app.conversations.view import Span
 from app.models.model_calls import Completion, ModelCall
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -60,23 +57,6 @@ async def test_a_window_never_begins_inside_a_call_group(harness: Harness) -> No
         assert not any("two" in text for text in texts)
 
 
-async def test_a_clear_drops_the_summary_and_a_running_compaction(harness: Harness) -> None:
-    """State, summary and `resume_at_tokens` are reset."""
-    cid = await harness.conversation({"sandwich": {"preserve_top": 1, "preserve_bottom": 1}})
-    await harness.talk(cid, 12, words=60)
-    assert (await harness.compact(cid)).compacted
-    assert await harness.receipts.state(TENANT, cid) is not None
-    await harness.conversations.clear(TENANT, cid)
-    assert await harness.receipts.state(TENANT, cid) is None
-    assert (await harness.compact(cid)).reason == (
-        "the conversation has no messages in its active window"
-    )
-    await harness.append(cid, user("anew"))
-    build = await harness.build(cid)
-    assert (build.messages[0]["content"], build["summary_used"]) == ("anew", False)
-    assert build["cache_break_reason"] is None
-
-
 async def test_a_clear_while_a_compaction_runs(database: Database) -> None:
     """Its summary is not shown, because its range was cleared meanwhile [window.clear]."""
 
@@ -118,75 +98,6 @@ async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness
     build = await harness.build(cid)
     assert (build["summary_used"], build.messages[0]["content"]) == (False, "still here")
     assert await harness.receipts.state(TENANT, cid) is None
-
-
-@pytest.mark.parametrize("edge", ["first", "last"])
-@pytest.mark.parametrize("then", ["settled", "undone"])
-async def test_a_pin_at_the_edge_of_the_hidden_range_is_shown(
-    harness: Harness, edge: str, then: str
-) -> None:
-    """It is shown after every move of the window and every undo [pins.not-in-window]."""
-    agent = await harness.agent(7200)
-    policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
-    cid = await harness.conversation(policy, agent_id=agent)
-    await harness.talk(cid, 12, words=80)
-    assert (await harness.compact(cid)).compacted
-    span = (await harness.stored(cid)).state.hidden_span
-    assert span is not None
-    pinned = span.start if edge == "first" else span.end - 1
-    if then == "undone":
-        await harness.talk(cid, 12, words=80)
-        assert (await harness.compact(cid)).compacted
-    await harness.pin(cid, pinned)
-    before = (await harness.build(cid)).contents
-    if then == "undone":
-        await harness.undo(cid)
-    else:
-        patch = AgentPatch(rolling_window_seconds=3600)
-        await harness.agents.change(TENANT, agent, patch)
-        await harness.context.budget(TENANT, cid)
-    state = (await harness.stored(cid)).state
-    assert pinned in state.kept_seqs
-    words = f"{'answer' if pinned % 2 == 0 else 'question'} {(pinned - 1) // 2} "
-    build = await harness.build(cid)
-    for model in (None, "gpt-4o-mini"):
-        build = await harness.build(cid, RequestSettings(CHAT, model), service=harness.cold())
-        texts = [text for item in build.messages if (text := item["content"])[0] != "["]
-        assert any(text.startswith(words) for text in texts)
-        assert build.count() == build["tokens_used"]
-    assert words in before
-    assert (await used(harness, cid)) == build["tokens_used"]
-
-
-async def used(harness: Harness, conversation_id: str) -> int:
-    """Return the tokens of the budget."""
-    reading = await harness.context.budget(TENANT, conversation_id)
-    assert reading is not None
-    return reading.budget.used_tokens
-
-
-async def test_a_clear_resets_the_named_agent_tools(database: Database) -> None:
-    """The budget counts the agent tools that the window names; restored results name them again."""
-    harness = Harness(WatchedDatabase(database), service_policy={"budget": {"notice_at": 1.0}})
-    cid = await harness.conversation()
-    large = "line\n" * 20_000
-    await harness.append(cid, user("look"), asks("c1"), result("c1", large), says("done"))
-    full = await used(harness, cid)
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("anew"))
-    build = await harness.build(cid)
-    assert build["tokens_used"] == await used(harness, cid) < 100
-    await rejoin(harness, cid, Span(1, 5))
-    build = await harness.build(cid)
-    assert build["tokens_used"] == await used(harness, cid) > full
-
-
-async def rejoin(harness: Harness, conversation_id: str, *spans: Span) -> Conversation:
-    """Put spans back into the window."""
-    async with harness.database.transaction() as session:
-        locked = await session.log.lock(TENANT, conversation_id, None)
-        assert locked is not None
-        return await harness.active.restore(session, locked, spans)
 
 
 class Story:

@@ -9,15 +9,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import ContextOverflow, ServiceUnavailable, ValidationError
+from app.common.errors import ContextOverflow, ValidationError
 from app.compaction.reduction import tool_output_tokens
-from app.context.repository import ContextRepository
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
@@ -36,7 +34,6 @@ from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, both, check, 
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
-DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
 PLACEHOLDER = "[tool output trimmed; ref="
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
 
@@ -166,33 +163,6 @@ async def _entries(harness: Harness, cid: str) -> Any:
         return await session.log.entries(cid, 1, 10_000)
 
 
-@pytest.mark.parametrize(
-    "leaves",
-    [
-        {"compaction": {"enabled": False}},
-        {"compaction": {"auto": False}},
-        *({"strategy": strategy} for strategy in COMPACTING),
-    ],
-)
-async def test_clearing_is_not_a_compaction(harness: Harness, leaves: dict[str, Any]) -> None:
-    """It works with every strategy, and without compaction."""
-    cid = await reader(harness, limited(**leaves), *range(6), sections=SECTIONS)
-    for build in await both(harness, cid):
-        assert shown(build) == [3, 4, 5]
-        assert build["degraded"] == []
-
-
-@pytest.mark.parametrize(
-    "leaves", [{"tool_output": {"enabled": False}}, {"strategy": "full_history"}]
-)
-async def test_clearing_can_be_switched_off(harness: Harness, leaves: dict[str, Any]) -> None:
-    """Without it, or with the policy to show everything, no result is cleared below the window."""
-    cid = await reader(harness, limited(**leaves), *range(9), sections=SECTIONS)
-    for build in await both(harness, cid):
-        assert cleared(build) == 0
-    assert await triggers(harness, cid) == []
-
-
 # --- what never gives way -------------------------------------------------------------------
 
 
@@ -282,23 +252,6 @@ async def test_concurrent_builds_clear_once(harness: Harness) -> None:
         assert shown(build) in ([3, 4, 5], list(range(6)))
     assert await triggers(harness, cid) == ["tool_output"]
     assert [shown(build) for build in await both(harness, cid)] == [[3, 4, 5]] * 2
-
-
-async def test_a_clearing_is_atomic(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clearing that is stopped before its end has no effect; the next build clears.
-
-    [operation.shutdown]
-    """
-    cid = await reader(harness, limited(), *range(6))
-    state = (await harness.stored(cid)).state
-    with monkeypatch.context() as patch:
-        patch.setattr(ContextRepository, "show", AsyncMock(side_effect=DOWN))
-        with pytest.raises(ServiceUnavailable):
-            await harness.build(cid)
-    assert (await harness.stored(cid)).state == state
-    assert await triggers(harness, cid) == []
-    assert await harness.events_of(cid) == []
-    assert shown(await harness.build(cid)) == [3, 4, 5]
 
 
 async def test_no_clearing_during_a_compaction(harness: Harness) -> None:

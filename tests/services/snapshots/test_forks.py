@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +29,6 @@ from app.conversations.messages.batch import NO_CALLS
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
-from app.database.connections import Statement
 from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -39,7 +37,6 @@ from app.snapshots import forks
 from app.snapshots.forks import CreatedFork, ForkService
 from app.snapshots.schemas import ForkRequest
 from tests.patience import PATIENCE_SECONDS
-from tests.plans import plan_of
 from tests.services.fakes import (
     ANTHROPIC,
     CHAT,
@@ -423,21 +420,6 @@ async def test_outputs_outlive_the_source(database: Database, blob_store: BlobSt
     assert await process.store.keys() == []
 
 
-async def test_the_collection_keeps_new_copies_of_objects(
-    database: Database, tmp_path: Path
-) -> None:
-    """The collection deletes no copied object that has no row yet, also in a directory (29)."""
-    folder = ObjectStore(f"file://{tmp_path}")
-    process = Process(database, folder)
-    cid = await process.harness.conversation()
-    await process.stored(cid, LARGE)
-    (first,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-    os.utime(first, (1, 1))
-    await forks_of(process.harness, folder).fork(TENANT, cid, ForkRequest())
-    old = [key async for key, _, _ in folder.orphans(process.now - timedelta(hours=1))]
-    assert old == [str(first.relative_to(tmp_path))]
-
-
 @pytest.mark.parametrize("meanwhile", [False, True])
 async def test_collected_outputs_stay_collected(database: Database, meanwhile: bool) -> None:
     """A tombstone is copied, also that of a blob collected during the fork."""
@@ -461,38 +443,6 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
     assert [item.is_collected for item in await process.transcript(copy)] == before
     await process.stored(copy, f"first\n{LARGE}")
     assert len(await process.read(copy, refs[0])) > 4096
-
-
-async def test_a_deleted_fork_leaves_no_rows(
-    harness: Harness, connection: asyncpg.Connection
-) -> None:
-    """Every table is empty of it, and the answer counts the rows. [log.delete-everything]"""
-    cid = await twice_compacted(harness)
-    await harness.append(cid, asks("c"), result("c", LARGE))
-    await harness.conversations.set_list(
-        TENANT, cid, SettingsList.TOOLS, [{"name": "a", "input_schema": {}}]
-    )
-    record = "INSERT INTO redactions (conversation_id, seq, message_id) VALUES ($1, 1, 'm')"
-    await connection.execute(record, cid)
-    copy = await fork(harness, cid)
-    tables = [name for name, table in TABLES.items() if "conversation_id" in table.columns]
-
-    async def counted(conversation_id: str) -> dict[str, int]:
-        query = "SELECT count(*) FROM {} WHERE conversation_id = $1"
-        return {
-            name: await connection.fetchval(query.format(name), conversation_id) for name in tables
-        }
-
-    there, before = await counted(copy), await counted(cid)
-    own = {"heads"}
-    assert {name for name, rows in there.items() if rows} == {*forks.COPIED, *own}
-    assert {name: before[name] for name in forks.COPIED} == {
-        name: there[name] for name in forks.COPIED
-    }
-    deleted = await harness.conversations.remove(TENANT, copy)
-    assert {name: deleted[name] for name in tables} == there
-    assert not any((await counted(copy)).values())
-    assert await counted(cid) == before
 
 
 # --- whoever comes between --------------------------------------------------------------------
@@ -616,15 +566,3 @@ async def of_another_tenant(harness: Harness) -> str:
     async with harness.database.session() as session:
         await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
     return own
-
-
-@pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize(
-    "statement",
-    [forks.REFS, *forks.COPIES.values()],
-    ids=["refs", *forks.COPIES],
-)
-async def test_copies_use_the_primary_keys(database_url: str, statement: Statement) -> None:
-    """Cost model: a plan made for an empty table is kept, and must not walk a long one."""
-    plan = await plan_of(database_url, statement)
-    assert "Seq Scan" not in plan and "messages_by_id" not in plan, plan

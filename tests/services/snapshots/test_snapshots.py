@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -20,15 +19,13 @@ from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from app.snapshots.copies import SourceMessage
 from app.snapshots.reading import SnapshotReader
-from app.snapshots.restores import RestoreService, in_batches
+from app.snapshots.restores import RestoreService
 from app.snapshots.schemas import SnapshotImport
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import FIRST_MESSAGES, LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
     ANTHROPIC,
-    CHAT,
     MODEL,
     SUMMARISER,
     TENANT,
@@ -38,12 +35,10 @@ from tests.services.fakes import (
     asks,
     new_id,
     result,
-    says,
     user,
 )
 from tests.snapshot_files import CONVERSATION_ID, entry, snapshot_file
 
-NOW = datetime(2026, 2, 12, 14, 30, tzinfo=UTC)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -203,23 +198,6 @@ async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
 # --- restoring -------------------------------------------------------------------------------
 
 
-async def test_a_group_larger_than_a_batch_is_restored(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """A call group larger than a batch is appended in several batches.
-
-    [snapshots.restore-one-target]
-    """
-    source, target = await harness.conversation(), await harness.conversation()
-    calls = [f"c{place}" for place in range(25)]
-    await harness.append(source, user("q"), asks(*calls), *map(result, calls), says("done"))
-    saved = await snapshots.save_conversation(TENANT, source)
-    done = await snapshots.restore(TENANT, saved.session_id, target)
-    assert (done.restored, done.skipped) == (28, 0)
-    again = await snapshots.restore(TENANT, saved.session_id, target)
-    assert (again.restored, again.skipped) == (0, 28)
-
-
 async def test_an_interrupted_restore_can_be_repeated(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
@@ -359,31 +337,3 @@ async def test_a_failed_import_leaves_nothing(
         await snapshots.add_import(TENANT, file)
     with pytest.raises(NotFound):
         await harness.conversations.get(TENANT, CONVERSATION_ID)
-
-
-async def sources_of(roles: str) -> AsyncIterator[SourceMessage]:
-    """Yield a message per letter: user, assistant with a call, tool."""
-    for number, role in enumerate(roles):
-        made = {"u": user("x"), "a": asks("c"), "t": result("c")}[role]
-        yield SourceMessage("conversation", str(number), "", CHAT, made, 10)
-
-
-@pytest.mark.parametrize(
-    ("roles", "max_messages", "max_bytes", "batches"),
-    [
-        ("", 3, 1_000, []),
-        ("u", 3, 1_000, ["u"]),
-        ("uuuuu", 2, 1_000, ["uu", "uu", "u"]),
-        ("uatuat", 4, 1_000, ["uatu", "at"]),
-        ("uattttu", 3, 1_000, ["u", "atttt", "u"]),
-        ("uatuat", 100, 30, ["uat", "uat"]),
-        ("atatat", 100, 5, ["at", "at", "at"]),
-    ],
-)
-async def test_batches_are_bounded_in_messages_and_bytes(
-    roles: str, max_messages: int, max_bytes: int, batches: list[str]
-) -> None:
-    """A batch ends between groups, before it has too many messages or too much text."""
-    found = [batch async for batch in in_batches(sources_of(roles), max_messages, max_bytes)]
-    said = ["".join(roles[int(source.id)] for source in batch) for batch in found]
-    assert said == batches

@@ -17,15 +17,8 @@ from hypothesis import strategies as st
 from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
 from app.blobs.chunks import BlobStore
 from app.blobs.object_store import ObjectStore
-from app.common.errors import (
-    Conflict,
-    ContextError,
-    Gone,
-    NotFound,
-    ServiceUnavailable,
-    ValidationError,
-)
-from app.conversations.messages.stored_results import CHUNKS_PER_READ, Content
+from app.common.errors import Conflict, ContextError, Gone, NotFound, ServiceUnavailable
+from app.conversations.messages.stored_results import Content
 from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import TENANT, new_id, result
@@ -52,25 +45,6 @@ async def assert_whole(process: Process, cid: str) -> None:
 # --- uploading --------------------------------------------------------------------------------
 
 
-UPLOADS = (b"", b"x", b"\xff\x00\xed\xa0\x80\r\n", bytes(CHUNK_BYTES), b"one line" * 300_000)
-
-
-async def test_an_upload_is_read_back_byte_for_byte(process: Process) -> None:
-    """Pieces of any size are read back byte for byte; memory is bounded."""
-    cid = await process.harness.conversation()
-    for data in UPLOADS:
-        cuts = sorted(Random(1).randrange(len(data) + 1) for _ in range(40))
-        ends = zip([0, *cuts], [*cuts, len(data)], strict=True)
-        pieces = [data[start:end] for start, end in ends]
-        process.store.most_written = 0
-        found = (await process.upload(cid, *pieces, tool="shell")).blob
-        assert (found.byte_size, found.tool_name, found.attached) == (len(data), "shell", False)
-        assert found.line_count == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
-        assert await process.read(cid, found.id) == data
-        largest = max(map(len, pieces)) // CHUNK_BYTES
-        assert process.store.most_written <= CHUNKS_PER_READ + largest
-
-
 class Ended(Exception):
     """The client went away."""
 
@@ -92,27 +66,6 @@ async def test_a_failed_upload_leaves_nothing_stored(
             await process.uploads.upload(TENANT, cid, pieces(chunks, rest), media_type=TEXT)
         assert await left(connection) == (0, 0, 0)
         assert await process.store.keys() == []
-
-
-async def test_an_upload_into_a_deleted_conversation_is_not_found(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """The upload is NotFound, and leaves nothing."""
-
-    async def pieces(cid: str, at: int) -> AsyncIterator[bytes]:
-        for number in range(4):
-            if number == at:
-                await process.harness.conversations.remove(TENANT, cid)
-            yield b"x" * 20 * CHUNK_BYTES
-
-    for at in range(4):
-        cid = await process.harness.conversation()
-        with pytest.raises(NotFound):
-            await process.uploads.upload(TENANT, cid, pieces(cid, at), media_type=TEXT)
-        assert await left(connection) == (0, 0, 0)
-    process.now += 2 * HOUR
-    await process.collector.collect_all()
-    assert await process.store.keys() == []
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -195,7 +148,7 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
 
 
 async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
-    """Another conversation, or another tenant, finds nothing under a blob's id."""
+    """Another conversation, or another tenant, finds nothing. [tenancy.every-table]"""
     cid, other = [await rows.harness.conversation() for _ in range(2)]
     ref = (await rows.stored(cid, LARGE)).id
     for tenant, conversation_id, name in (
@@ -344,50 +297,6 @@ async def test_objects_without_a_row_are_swept(database: Database) -> None:
 # --- at the same time -------------------------------------------------------------------------
 
 
-async def test_an_append_with_a_collected_upload_is_refused(rows: Process) -> None:
-    """An append is refused as a whole if its upload is collected meanwhile."""
-    cid = await rows.harness.conversation()
-    ref = (await rows.upload(cid, b"x" * 5000)).blob.id
-
-    async def collection() -> None:
-        assert await rows.collect(cid) == [ref]
-
-    rows.database.before_transaction = collection
-    with pytest.raises(ValidationError) as error:
-        await rows.stored(cid, None, output_ref={"id": ref})
-    assert error.value.problems[0].pointer == "/messages/1/output_ref"
-    assert await rows.transcript(cid) == []
-    await rows.upload(cid, b"x" * 5000)
-    await rows.stored(cid, None, output_ref={"id": ref})
-    assert await rows.collect(cid) == []
-    await assert_whole(rows, cid)
-
-
-async def test_an_upload_collected_while_its_preview_is_built(process: Process) -> None:
-    """A blob collected while its preview is built is refused; stored again, it is shown."""
-    cid = await process.harness.conversation()
-    data = b"x" * 5000
-    ref = (await process.upload(cid, data, b"more")).blob.id
-
-    async def collection() -> None:
-        assert await process.collect(cid) == [ref]
-
-    async def and_upload() -> None:
-        await collection()
-        await process.upload(cid, data, b"more")
-
-    process.store.before_read = collection
-    refusal = await refused(process.stored(cid, None, output_ref={"id": ref}))
-    assert isinstance(refusal, ValidationError)
-    assert refusal.problems[0].pointer == "/messages/1/output_ref"
-    assert await process.transcript(cid) == []
-    await process.upload(cid, data, b"more")
-    process.store.before_read = and_upload
-    await process.stored(cid, None, output_ref={"id": ref})
-    shown = (await process.transcript(cid))[-1]
-    assert shown.raw_message["content"] == "x" * 5000 + "more"
-
-
 @pytest.mark.parametrize("way", ["attach", "store", "upload"])
 async def test_concurrent_collections_and_appends_lose_no_blob(
     process: Process, connection: asyncpg.Connection, way: str
@@ -498,24 +407,6 @@ async def test_blobs_are_unavailable_while_the_store_is(
     await process.collector.collect_all()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)
-
-
-async def test_a_store_that_fails_during_an_upload(
-    database: Database, connection: asyncpg.Connection
-) -> None:
-    """An upload that the store cannot write is 503, and leaves nothing."""
-    process = Process(database, ObjectStore("memory:///"))
-    cid = await process.harness.conversation()
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for number in range(3):
-            process.store.is_away = number > 1
-            yield b"x" * 20 * CHUNK_BYTES
-
-    with pytest.raises(ServiceUnavailable):
-        await process.uploads.upload(TENANT, cid, pieces(), media_type=TEXT)
-    assert await left(connection) == (0, 0, 0)
-    assert await process.store.keys() == []
 
 
 async def test_any_appends_and_collections_in_any_order(database: Database) -> None:

@@ -23,13 +23,11 @@ from app.database.connections import Store
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import ANTHROPIC, TENANT, asks, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
 
 OFF = {"tool_output": {"enabled": False}}
 WIDE = {"tool_output": {"offload_threshold_bytes": 20_000}}
-LINES = "a line of output\n" * 300
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 
 
@@ -60,17 +58,6 @@ async def contents(process: Process, cid: str) -> list[Any]:
 
 
 # --- by the policy of now ---------------------------------------------------------------------
-
-
-async def test_results_over_the_threshold_are_offloaded(process: Process) -> None:
-    """4096 bytes stay inline, 4097 are offloaded; both are read back whole by their ref."""
-    cid = await process.harness.conversation()
-    for size, offloaded in ((0, False), (4096, False), (4097, True)):
-        ref = await process.stored(cid, LINES[:size])
-        lines = len(LINES[:size].splitlines())
-        assert (is_blob(ref), ref.byte_size, ref.line_count) == (offloaded, size, lines)
-        assert await process.read(cid, ref.id) == LINES[:size].encode()
-    assert (await contents(process, cid))[1::2] == [LINES[:size] for size in (0, 4096, 4097)]
 
 
 @pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
@@ -206,35 +193,6 @@ async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) 
     assert [message.seq for message in more.messages] == [5, 14]
 
 
-async def test_an_idempotency_key_returns_the_first_answer(process: Process) -> None:
-    """A repeated key returns the first answer for a large result without an id."""
-    cid = await process.harness.conversation()
-    await process.harness.append(cid, asks("c"))
-    key = Append([result("c", LARGE)], idempotency_key="k")
-    first = await process.log.append(TENANT, cid, key)
-    assert isinstance(first, AppendAnswer)
-    again = await process.log.append(TENANT, cid, key)
-    assert isinstance(again, dict) and first.messages[0].output_ref is not None
-    assert again["messages"][0]["output_ref"]["id"] == first.messages[0].output_ref.id
-    with pytest.raises(Conflict):
-        other = Append([result("c", LARGE + "more")], idempotency_key="k")
-        await process.log.append(TENANT, cid, other)
-    assert await contents(process, cid) == [None, LARGE]
-
-
-async def test_many_repeats_at_once_need_one_connection_each(rows: Process) -> None:
-    """Repeats of large results never wait for each other's connections [log.message-id]."""
-    cids = []
-    for _ in range(8):
-        cids.append(await rows.harness.conversation({"tool_output": {"max_message_bytes": 90}}))
-        await rows.harness.append(cids[-1], asks("c"), message_of("text", ""))
-        await rows.harness.set_policy(cids[-1], {"tool_output": {"max_message_bytes": 50}})
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        repeats = (rows.harness.append(cid, message_of("text", "")) for cid in cids)
-        found = await asyncio.gather(*repeats)
-    assert [done.head_seq for done in found] == [2] * 8
-
-
 # --- refs that are none -----------------------------------------------------------------------
 
 
@@ -341,14 +299,3 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert await process.read(cid, earlier.id) == LARGE.encode()
     small = await process.harness.append(cid, user("hi"))
     assert small.warnings == ()
-
-
-async def test_a_repeated_message_needs_no_store(database: Database) -> None:
-    """An offloaded message is recognised while its blob cannot be read."""
-    process = Process(database, ObjectStore("memory:///"))
-    cid = await process.harness.conversation()
-    await process.harness.append(cid, asks("c"))
-    first = await process.harness.append(cid, message_of("text", ""))
-    process.store.is_away = True
-    again = await process.harness.append(cid, message_of("text", ""))
-    assert again.messages == first.messages
